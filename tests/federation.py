@@ -77,24 +77,24 @@ class Router(httpx.AsyncBaseTransport):
 
 
 class Federation:
-    """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `rooms`."""
+    """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `agent_devices`."""
 
     def __init__(
         self,
         folder: Path,
         *,
         n_edges: int = 2,
-        rooms: tuple[int, ...] = (1,) * 6,
+        agent_devices: tuple[int, ...] = (1,) * 6,
         order: tuple[int, ...] | None = None,
         common: dict[str, Any] | None = None,
         cloud: dict[str, Any] | None = None,
         ttl_s: float = 30.0,
         profiles: tuple[str, ...] | None = None,
     ) -> None:
-        self.folder, self.n_edges, self.rooms = folder, n_edges, rooms
-        self.order = order or tuple(range(len(rooms)))
+        self.folder, self.n_edges, self.agent_devices = folder, n_edges, agent_devices
+        self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
-        self.profiles = profiles or ("standard",) * len(rooms)
+        self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
         self.router, self.store = Router(), MemoryStore()
         self.away: str | None = None  # the reason for which the store does not answer
@@ -108,7 +108,7 @@ class Federation:
         for number in self.order:
             await self.start_agent(number)
         self.client = httpx.AsyncClient(transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60)
-        await self.until(lambda: self.n_agents() == len(self.rooms))
+        await self.until(lambda: self.n_agents() == len(self.agent_devices))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -148,7 +148,7 @@ class Federation:
             name=f"agent-{number}",
             port=port or AGENT_PORT + number,
             cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
-            devices=devices or self.rooms[number],
+            devices=devices or self.agent_devices[number],
             profile=self.profiles[number] if number < len(self.profiles) else "standard",
             state_dir=self.folder / f"agent-{number}",
             common=self.common,

@@ -93,8 +93,8 @@ def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         check_unmixed(name, args, given)
     wanted = kwargs.get("device")
     there = theirs if wanted is None else torch.device(wanted) == PLACE
-    told = {**kwargs, "device": CPU} if there and wanted is not None else kwargs
-    found = func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(told)))
+    keywords = {**kwargs, "device": CPU} if there and wanted is not None else kwargs
+    found = func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(keywords)))
     if _in_place(name) and not name.startswith("_foreach"):
         return args[0]
     if not there:
@@ -169,6 +169,6 @@ def pretending() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ComputeThread, "run", run_there)
         patch.setattr(codec, "encode", encode_here)
-        for room in ("shared.federation.experiment", "cloud_server.runs.manager", "cloud_server.runs.executor"):
-            patch.setattr(f"{room}.compute_device_of", compute_device)
+        for module in ("shared.federation.experiment", "cloud_server.runs.manager", "cloud_server.runs.executor"):
+            patch.setattr(f"{module}.compute_device_of", compute_device)
         yield left

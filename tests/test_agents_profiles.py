@@ -13,7 +13,7 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from shared.simulation import PROFILES
 from tests.federation import Federation, Gate, small_spec
-from tests.shared.algorithms.ways import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 
@@ -28,7 +28,7 @@ async def test_containers_have_named_profiles_and_give_the_same_record_in_any_st
         {"profiles": ("standard",) * 4 + (slow,) * 2},
         {"profiles": (slow,) + ("standard",) * 4 + (slow,), "order": (3, 0, 5, 1, 4, 2)},
     ]
-    first, second = [await run(tmp_path, spec, rooms=(1,) * 6, **layout) for layout in layouts]
+    first, second = [await run(tmp_path, spec, agent_devices=(1,) * 6, **layout) for layout in layouts]
     assert first.links() == second.links()
     assert first.info.model_sha256 == second.info.model_sha256
     by_sps = Counter(round(row.compute_s / row.n_samples, 9) for detail in first.rounds for row in detail.seats)
@@ -39,7 +39,7 @@ async def test_containers_have_named_profiles_and_give_the_same_record_in_any_st
 
 async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_path: Path) -> None:
     slowed = {**AGENTS, "straggler_ratio": 1 / 3, "straggler_slowdown": 4}
-    async with federation(tmp_path, rooms=(3, 3), profiles=("jetson", "gateway")) as fed:
+    async with federation(tmp_path, agent_devices=(3, 3), profiles=("jetson", "gateway")) as fed:
         info = await fed.run(small_spec(devices=slowed, num_rounds=1))
         seats = (await fed.seats(info.run)).seats
     assert Counter(seat.profile for seat in seats) == {"jetson": 3, "gateway": 3}
@@ -51,7 +51,7 @@ async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_pa
 
 
 async def test_an_agent_of_an_unknown_profile_fails_the_run_with_its_name(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(3, 3), profiles=("jetson", "jetsn")) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(3, 3), profiles=("jetson", "jetsn")) as fed:
         info = await fed.run(small_spec(devices=AGENTS))
         assert info.status == "failed"
         assert f"agent {fed.agent_id(1)} has the profile 'jetsn'; did you mean 'jetson'?" in (info.reason or "")
@@ -62,7 +62,7 @@ async def test_an_agent_of_an_unknown_profile_fails_the_run_with_its_name(tmp_pa
 
 async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False) -> tuple[Ended, list[dict[str, Any]]]:
     """Runs four rounds and changes the profile of seat 0's agent after the first; returns the events of the change."""
-    async with federation(folder, n_edges=1, rooms=(1, 1)) as fed:
+    async with federation(folder, n_edges=1, agent_devices=(1, 1)) as fed:
         spec = small_spec(devices=AGENTS, num_rounds=n_rounds, num_devices=2, num_edges=1)
         info = await fed.run(spec)
         agent = (await fed.seats(info.run)).seats[0].agent
@@ -79,8 +79,8 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
         done = await ended(fed, info.run, folder)
         seats = (await fed.seats(info.run)).seats
         assert [seat.profile for seat in seats] == ["phone_low", "standard"]
-        told = (await fed.client.get(f"/runs/{info.run}/events")).text
-    events = [json.loads(line.removeprefix("data: ")) for line in told.splitlines() if line.startswith("data: ")]
+        stream = (await fed.client.get(f"/runs/{info.run}/events")).text
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
     return done, [event["data"] for event in events if event["kind"] == "seat.profile"]
 
 
@@ -106,7 +106,7 @@ async def test_a_changed_profile_applies_from_the_next_round_on_and_is_recorded(
 
 
 async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> None:
-    async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1))
         await gate.reached.wait()
@@ -120,14 +120,14 @@ async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> N
 async def test_a_changed_profile_survives_restarts_of_cloud_and_agent(
     tmp_path: Path,
 ) -> None:
-    plain, told = await changed_after(tmp_path, 2)
-    again, told_again = await changed_after(tmp_path, 2, restarted=True)
+    plain, events = await changed_after(tmp_path, 2)
+    again, events_again = await changed_after(tmp_path, 2, restarted=True)
     assert again.links() == plain.links()
-    assert (again.info.model_sha256, told_again) == (plain.info.model_sha256, told)
+    assert (again.info.model_sha256, events_again) == (plain.info.model_sha256, events)
 
 
 async def test_a_device_can_be_reset_to_its_own_profile(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), profiles=("jetson",)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), profiles=("jetson",)) as fed:
         url = f"/agents/{fed.agent_id(0)}"
         for given, counts in (("gateway", "gateway"), (None, "jetson")):
             answer = await fed.client.patch(url, json={"profile": given})
@@ -136,7 +136,7 @@ async def test_a_device_can_be_reset_to_its_own_profile(tmp_path: Path) -> None:
 
 
 async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_devices=2, num_edges=1))
         await gate.reached.wait()
@@ -152,7 +152,7 @@ async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(tmp_path
 
 
 async def test_an_unknown_profile_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         answer = await fed.client.patch(f"/agents/{fed.agent_id(0)}", json={"profile": "phone_lo"})
         assert (answer.status_code, answer.json()["field"]) == (422, "profile")
         assert "unknown profile 'phone_lo'; did you mean 'phone_low'?" in answer.json()["detail"]

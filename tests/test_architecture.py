@@ -34,7 +34,7 @@ IMPURE = frozenset({
 })
 # fmt: on
 # Modules of importable packages that use the network, the disk or processes, and that algorithms must not import.
-IMPURE_ROOMS = (
+IMPURE_PACKAGES = (
     "shared.federation.experiment",
     "shared.federation.registry",
     "shared.training.data.dataset",
@@ -43,8 +43,8 @@ IMPURE_ROOMS = (
     "shared.training.data.sources",
 )
 
-# Who may import whom: a room -> the rooms that its files may import, beside its own. Imports for type checkers and
-# within functions count. A name stands for all modules below it; the longest name that fits decides.
+# Allowed imports: a package -> the packages that its files may import, beside its own. Imports for type checkers and
+# within functions count. A name includes all modules below it; the longest matching name applies.
 SHARED = {
     "core": "",
     "runtime": "core",
@@ -60,7 +60,7 @@ SHARED = {
     "results": "core runtime simulation training spec run_records plots federation",
     "algorithms": "core wire simulation training spec run_records plots federation",
 }
-# Of the rooms of `shared`, tiers and strata may import all but algorithms, which are loaded by name.
+# Tiers and strata may import all packages of `shared` except algorithms, which are loaded by name.
 WITHIN = {
     "cloud_server.settings": "",
     "cloud_server.nodes": "",
@@ -110,19 +110,19 @@ WITHIN = {
 }
 
 
-def _floors() -> dict[str, frozenset[str]]:
-    """Room -> the rooms that its files may import, whole names."""
+def _allowed_imports() -> dict[str, frozenset[str]]:
+    """Returns, for each package, the full names of the packages that its files may import."""
     all_of_shared = {f"shared.{name}" for name in SHARED if name != "algorithms"}
-    floors = {
+    allowed = {
         f"shared.{name}": frozenset(f"shared.{lower}" for lower in below.split()) for name, below in SHARED.items()
     }
-    for room, below in WITHIN.items():
-        package = room.partition(".")[0]
-        floors[room] = frozenset(all_of_shared | {f"{package}.{lower}" for lower in below.split()})
-    return floors | dict.fromkeys(PRODUCT, frozenset[str]())
+    for package, below in WITHIN.items():
+        top = package.partition(".")[0]
+        allowed[package] = frozenset(all_of_shared | {f"{top}.{lower}" for lower in below.split()})
+    return allowed | dict.fromkeys(PRODUCT, frozenset[str]())
 
 
-FLOORS = _floors()
+ALLOWED = _allowed_imports()
 # Packages of `shared` whose `__init__` exports names: they are interfaces.
 SEAMS = frozenset({
     "shared.federation.aggregation", "shared.federation.hooks", "shared.simulation", "shared.storage.key_value",
@@ -192,24 +192,24 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 # --- the rules -----------------------------------------------------------------------------------
 
 
-def _room_of(module: str) -> str | None:
-    """The room that a module of ours stands in; None of any other module."""
+def _package_of(module: str) -> str | None:
+    """Returns the package of a module of this repository, None for any other module."""
     parts = module.split(".")
     names = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((name for name in names if name in FLOORS), None)
+    return next((name for name in names if name in ALLOWED), None)
 
 
-def imports_are_of_lower_floors(path: str, text: str) -> list[str]:
-    """A file imports its own room and what `FLOORS` lists for it: tiers never each other, nobody an algorithm."""
-    own = _room_of(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+def imports_are_allowed(path: str, text: str) -> list[str]:
+    """A file imports its own package and those in `ALLOWED`; no tier imports another, and no file an algorithm."""
+    own = _package_of(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     if own is None or (own in PRODUCT and PurePosixPath(path).name != "__init__.py"):
-        return [f"{path}: stands in no room of the table"]
+        return [f"{path}: is in no package of the table"]
     found = []
     for line, name in _imports(path, ast.parse(text)):
-        room = _room_of(name)
-        if room in (None, own) or name in PRODUCT or _within(name, tuple(FLOORS[own])):
+        package = _package_of(name)
+        if package in (None, own) or name in PRODUCT or _within(name, tuple(ALLOWED[own])):
             continue
-        if any(lower.startswith(f"{name}.") for lower in FLOORS[own]):  # `from shared.wire import compression`
+        if any(lower.startswith(f"{name}.") for lower in ALLOWED[own]):  # `from shared.wire import compression`
             continue
         found.append(f"{path}:{line}: {own} imports {name}")
     return found
@@ -250,7 +250,7 @@ def algorithms_import_nothing_impure(path: str, text: str) -> list[str]:
     found = (
         (line, name)
         for line, name in _imports(path, ast.parse(text))
-        if name.split(".")[0] in IMPURE or _within(name, IMPURE_ROOMS)
+        if name.split(".")[0] in IMPURE or _within(name, IMPURE_PACKAGES)
     )
     return [f"{path}:{line}: imports {name}" for line, name in found]
 
@@ -350,7 +350,7 @@ def all_text() -> list[str]:
 
 
 ABOUT: dict[Rule, Callable[[], list[str]]] = {
-    imports_are_of_lower_floors: product,
+    imports_are_allowed: product,
     packages_of_shared_export_nothing: packages_of_shared,
     algorithms_import_nothing_impure: algorithms,
     algorithms_call_nothing_impure: algorithms,
@@ -374,30 +374,34 @@ def test_the_repository_keeps_the_rule(rule: Rule) -> None:
 LONG_FUNCTION = "def f() -> None:\n" + "    pass\n" * MAX_FUNCTION_LINES
 IN_CLOUD, IN_SHARED, IN_ALGORITHM = "cloud_server/app.py", "shared/wire/codec.py", "shared/algorithms/fedavg.py"
 IN_TESTS = "tests/test_wire.py"
-FLOOR = imports_are_of_lower_floors
+IMPORTS = imports_are_allowed
 
 BAD: list[tuple[Rule, str, str]] = [
-    (FLOOR, IN_CLOUD, "import edge_server.rounds\n"),
-    (FLOOR, IN_CLOUD, "def f():\n    from device_agent import device_host\n"),
-    (FLOOR, IN_CLOUD, "from importlib import import_module\nimport_module('edge_server.app')\n"),
-    (FLOOR, IN_CLOUD, "from strata.launcher import home\n"),
-    (FLOOR, IN_CLOUD, "from shared.algorithms import fedavg\n"),
-    (FLOOR, IN_SHARED, "from cloud_server.app import create_app\n"),
-    (FLOOR, IN_SHARED, "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from shared.service import client\n"),
-    (FLOOR, IN_SHARED, "from ..training import loop\n"),
-    (FLOOR, "shared/federation/messages.py", "import shared.service.client\n"),
-    (FLOOR, "shared/service/client.py", "from shared.federation.messages import Visit\n"),
-    (FLOOR, "shared/spec/experiment.py", "from shared.wire import codec\n"),
-    (FLOOR, "shared/federation/registry.py", "import shared.algorithms.fedavg\n"),
-    (FLOOR, IN_ALGORITHM, "from shared.results import comparison\n"),
-    (FLOOR, IN_ALGORITHM, "from shared.service import client\n"),
-    (FLOOR, "cloud_server/nodes/registry.py", "from cloud_server.runs import manager\n"),
-    (FLOOR, "cloud_server/nodes/registry.py", "from ..app import create_app\n"),
-    (FLOOR, "edge_server/rounds/round.py", "from edge_server.round_handler import RoundHandler\n"),
-    (FLOOR, "strata/commands/run.py", "from ... import cloud_server\nfrom cloud_server import app\n"),
-    (FLOOR, "strata/hooks.py", "from strata.api.client import Client\n"),
-    (FLOOR, "shared/helpers.py", "x = 1\n"),
-    (FLOOR, "cloud_server/more/app.py", "x = 1\n"),
+    (IMPORTS, IN_CLOUD, "import edge_server.rounds\n"),
+    (IMPORTS, IN_CLOUD, "def f():\n    from device_agent import device_host\n"),
+    (IMPORTS, IN_CLOUD, "from importlib import import_module\nimport_module('edge_server.app')\n"),
+    (IMPORTS, IN_CLOUD, "from strata.launcher import home\n"),
+    (IMPORTS, IN_CLOUD, "from shared.algorithms import fedavg\n"),
+    (IMPORTS, IN_SHARED, "from cloud_server.app import create_app\n"),
+    (
+        IMPORTS,
+        IN_SHARED,
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from shared.service import client\n",
+    ),
+    (IMPORTS, IN_SHARED, "from ..training import loop\n"),
+    (IMPORTS, "shared/federation/messages.py", "import shared.service.client\n"),
+    (IMPORTS, "shared/service/client.py", "from shared.federation.messages import Visit\n"),
+    (IMPORTS, "shared/spec/experiment.py", "from shared.wire import codec\n"),
+    (IMPORTS, "shared/federation/registry.py", "import shared.algorithms.fedavg\n"),
+    (IMPORTS, IN_ALGORITHM, "from shared.results import comparison\n"),
+    (IMPORTS, IN_ALGORITHM, "from shared.service import client\n"),
+    (IMPORTS, "cloud_server/nodes/registry.py", "from cloud_server.runs import manager\n"),
+    (IMPORTS, "cloud_server/nodes/registry.py", "from ..app import create_app\n"),
+    (IMPORTS, "edge_server/rounds/round.py", "from edge_server.round_handler import RoundHandler\n"),
+    (IMPORTS, "strata/commands/run.py", "from ... import cloud_server\nfrom cloud_server import app\n"),
+    (IMPORTS, "strata/hooks.py", "from strata.api.client import Client\n"),
+    (IMPORTS, "shared/helpers.py", "x = 1\n"),
+    (IMPORTS, "cloud_server/more/app.py", "x = 1\n"),
     (
         packages_of_shared_export_nothing,
         "shared/results/__init__.py",
@@ -431,18 +435,18 @@ BAD: list[tuple[Rule, str, str]] = [
 
 GOOD: list[tuple[Rule, str, str]] = [
     (
-        FLOOR,
+        IMPORTS,
         IN_CLOUD,
         "from shared.wire.codec import encode\nfrom . import settings\nfrom cloud_server.api import runs\n",
     ),
-    (FLOOR, IN_CLOUD, "import cloud_server.app\nimport edge_server_like\nimport shared\n"),
-    (FLOOR, IN_SHARED, "command = ['python', '-m', 'cloud_server']\nfrom shared.core import records\n"),
+    (IMPORTS, IN_CLOUD, "import cloud_server.app\nimport edge_server_like\nimport shared\n"),
+    (IMPORTS, IN_SHARED, "command = ['python', '-m', 'cloud_server']\nfrom shared.core import records\n"),
     (
-        FLOOR,
+        IMPORTS,
         "shared/spec/experiment.py",
         "from shared.wire import compression\nfrom shared.wire.compression import specs\n",
     ),
-    (FLOOR, "shared/algorithms/es_afl.py", "from shared.algorithms._evolution import Search\n"),
+    (IMPORTS, "shared/algorithms/es_afl.py", "from shared.algorithms._evolution import Search\n"),
     (packages_of_shared_export_nothing, "shared/core/__init__.py", '"""Values."""\n'),
     (packages_of_shared_export_nothing, "shared/simulation/__init__.py", "from shared.simulation.load import Load\n"),
     (
@@ -484,10 +488,10 @@ def test_every_rule_has_a_failing_and_a_passing_example() -> None:
     assert {rule for rule, _, _ in BAD} == {rule for rule, _, _ in GOOD} == set(ABOUT)
 
 
-@pytest.mark.parametrize("room", sorted({*IMPURE_ROOMS, *FLOORS, *SEAMS}))
-def test_modules_named_by_rules_exist(room: str) -> None:
+@pytest.mark.parametrize("package", sorted({*IMPURE_PACKAGES, *ALLOWED, *SEAMS}))
+def test_modules_named_by_rules_exist(package: str) -> None:
     """Otherwise a rule would silently ignore a renamed package."""
-    path = ROOT / room.replace(".", "/")
+    path = ROOT / package.replace(".", "/")
     assert (path / "__init__.py").is_file() or path.with_suffix(".py").is_file()
 
 

@@ -14,7 +14,7 @@ from shared.training import compute_device
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from tests.federation import small_spec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import federation, run
+from tests.shared.algorithms.layouts import federation, run
 
 MISSING = "torch 0.0 finds no GPU"
 TOLD = f"device: cuda: {MISSING}"
@@ -61,7 +61,7 @@ def test_a_run_on_the_cpu_does_not_inherit_the_kernels_of_one_on_a_gpu() -> None
 
 
 async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: None) -> None:
-    async with federation(tmp_path, rooms=(6,)) as fed:
+    async with federation(tmp_path, agent_devices=(6,)) as fed:
         answer = await fed.client.post("/runs", json={"spec": small_spec(device="cuda")})
         problem = answer.json()
         assert (await fed.client.get("/runs")).json()["runs"] == []
@@ -73,7 +73,7 @@ async def test_a_run_resumed_without_cuda_fails_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
     monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", anything)
-    async with federation(tmp_path, rooms=(6,)) as fed:
+    async with federation(tmp_path, agent_devices=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda"))
     assert (info.status, info.rounds, info.reason) == ("failed", 0, TOLD)
 
@@ -85,7 +85,7 @@ async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
     """The workers of edges that are clients fail with the same cause."""
     for module in ("manager", "executor"):
         monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", anything)
-    async with federation(tmp_path, rooms=(6,)) as fed:
+    async with federation(tmp_path, agent_devices=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda", client=client))
     assert (info.status, info.rounds) == ("failed", 0)
     assert TOLD in (info.reason or "")
@@ -93,10 +93,10 @@ async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
 
 @ON_GPU
 async def test_fedavg_on_a_gpu_is_repeatable_and_close_to_the_cpus(tmp_path: Path) -> None:
-    here = await run(tmp_path, small_spec(lr=0.1), rooms=(2, 4))
-    there = await run(tmp_path, small_spec(lr=0.1, device="cuda"), rooms=(2, 4))
-    again = await run(tmp_path, small_spec(lr=0.1, device="cuda"), rooms=(6,))
-    back = await run(tmp_path, small_spec(lr=0.1), rooms=(6,))
+    here = await run(tmp_path, small_spec(lr=0.1), agent_devices=(2, 4))
+    there = await run(tmp_path, small_spec(lr=0.1, device="cuda"), agent_devices=(2, 4))
+    again = await run(tmp_path, small_spec(lr=0.1, device="cuda"), agent_devices=(6,))
+    back = await run(tmp_path, small_spec(lr=0.1), agent_devices=(6,))
     assert again.info.model_sha256 == there.info.model_sha256
     assert flat.distance(there.model, there.experiment.initial) > 0
     assert flat.distance(there.model, here.model) < 1e-3

@@ -89,8 +89,8 @@ async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(tmp_path
     expected = _mean_by_hand(experiment, without=lost)
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].to(torch.float64), tensor, rtol=0, atol=1e-7)
-    everybody = _mean_by_hand(experiment, without=-1)
-    assert max((expected[name] - everybody[name]).abs().max().item() for name in expected) > 1e-3
+    with_all = _mean_by_hand(experiment, without=-1)
+    assert max((expected[name] - with_all[name]).abs().max().item() for name in expected) > 1e-3
 
 
 def _mean_by_hand(experiment: Experiment, *, without: int) -> dict[str, torch.Tensor]:
@@ -206,7 +206,7 @@ async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(tmp_path: 
 
 
 async def test_a_sum_with_nan_costs_its_own_seats_only(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(3, 3), n_edges=1) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(3, 3), n_edges=1) as fed:
         fed.router.tamper = at(AGENT_PORT, "/visits", ending_in(struct.pack("<d", math.nan)), times=1)
         info = await fed.run(small_spec(num_edges=1, num_rounds=1))
         first = await fed.round(info.run, 1)

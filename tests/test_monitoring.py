@@ -75,14 +75,14 @@ def labels(family: Metric) -> dict[str, list[str]]:
 
 def row(family: Metric) -> str:
     """Returns a row of the page's table."""
-    told = [f"`{name}`" + (f": {', '.join(v)}" if len(v) < 9 else "") for name, v in labels(family).items()]
-    return f"| `{exposed(family)}` | {family.type} | {'; '.join(told)} | {family.documentation} |"
+    shown = [f"`{name}`" + (f": {', '.join(v)}" if len(v) < 9 else "") for name, v in labels(family).items()]
+    return f"| `{exposed(family)}` | {family.type} | {'; '.join(shown)} | {family.documentation} |"
 
 
 def test_the_page_has_every_metric_that_a_tier_exports_and_no_other(families: list[Metric]) -> None:
-    told = [line for line in PAGE.splitlines() if re.match(r"\| `(strata|process)_", line)]
-    assert sorted(told) == sorted(row(family) for family in families)
-    assert len(told) > 40
+    rows = [line for line in PAGE.splitlines() if re.match(r"\| `(strata|process)_", line)]
+    assert sorted(rows) == sorted(row(family) for family in families)
+    assert len(rows) > 40
 
 
 def test_metric_names_follow_prometheus_conventions(families: list[Metric]) -> None:

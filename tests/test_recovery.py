@@ -64,8 +64,10 @@ async def test_a_run_with_losses_equals_one_whose_spec_declares_them(tmp_path: P
         info = await fed.run(spec)
         losses = losses_of(await rounds_of(fed, info))
     assert [loss["round_no"] for loss in losses] == [1, 2]
-    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses}, rooms=(2, 4))  # another layout
-    assert told.model_sha256 == info.model_sha256
+    declared = await undisturbed(
+        tmp_path / "declared", {**spec, "losses": losses}, agent_devices=(2, 4)
+    )  # another layout
+    assert declared.model_sha256 == info.model_sha256
     assert (await undisturbed(tmp_path / "whole", spec)).model_sha256 != info.model_sha256
 
 
@@ -112,8 +114,8 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
     assert [(row.edge, row.outcome) for row in second.edges] == [("edge-1", "used"), ("edge-2", "away")]
     # after its return they visit it again
     assert {row.seat for row in last.seats if row.edge == "edge-2"} == mine
-    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses_of(details)})
-    assert told.model_sha256 == info.model_sha256
+    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses_of(details)})
+    assert declared.model_sha256 == info.model_sha256
 
 
 async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_map(tmp_path: Path) -> None:
@@ -150,8 +152,8 @@ async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None
     drawn = [sorted(row.seat for row in detail.seats) for detail in details]
     assert drawn == [sorted(row.seat for row in detail.seats) for detail in whole]
     assert losses_of(details)
-    told = await undisturbed(tmp_path / "told", {**spec, "losses": losses_of(details)})
-    assert told.model_sha256 == info.model_sha256
+    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses_of(details)})
+    assert declared.model_sha256 == info.model_sha256
 
 
 # ---- agents
@@ -197,9 +199,9 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path:
         gate.open.set()
         await fed.finish(run_id)
         events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
-    told = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
-    lost = told.index("node.lost")  # on a busy machine it may have been suspect briefly before
-    assert told[lost - 1 : lost + 3] == ["node.suspect", "node.lost", "node.revived", "node.alive"]
+    kinds = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
+    lost = kinds.index("node.lost")  # on a busy machine it may have been suspect briefly before
+    assert kinds[lost - 1 : lost + 3] == ["node.suspect", "node.lost", "node.revived", "node.alive"]
 
 
 # ---- the cloud

@@ -18,7 +18,7 @@ from shared.simulation import PROFILES, REFERENCE_FLOPS
 from shared.simulation.cost_model import LinkUse
 from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 NEAR: dict[str, Any] = {"latency_s": 0, "jitter_s": 0}
 
@@ -89,7 +89,7 @@ async def test_the_share_of_failed_visits_is_that_of_the_spec(
 ) -> None:
     """Thrice in ten, within the bounds of a binomial distribution in which 99.9 % lie."""
     spec = spec_of(figures, num_devices=50, num_edges=1, num_rounds=20, eval_every=20)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(50,))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(50,))
     reasons = Counter(row.reason for detail in done.rounds for row in detail.seats)
     assert reasons.keys() == {None, reason}
     assert reasons.total() == 1_000
@@ -294,10 +294,10 @@ MIXED = {
 async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_agents(tmp_path: Path) -> None:
     spec = small_spec(devices=MIXED, edge_link={"name": "lte"}, num_rounds=4, edge_rounds=2)
     layouts: list[dict[str, Any]] = [
-        {"rooms": (6,)},
-        {"rooms": (2, 2, 1, 1)},
-        {"rooms": (2, 2, 1, 1), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
-        {"rooms": (1,) * 6},
+        {"agent_devices": (6,)},
+        {"agent_devices": (2, 2, 1, 1)},
+        {"agent_devices": (2, 2, 1, 1), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+        {"agent_devices": (1,) * 6},
     ]
     found = [await run(tmp_path, spec, **layout) for layout in layouts]
     reasons = Counter(row.reason for detail in found[0].rounds for row in detail.seats)

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 from shared.federation.experiment import Experiment
 from shared.simulation.cost_model import LinkUse, visit_cost
 from strata.spec_files import read_spec
-from tests.shared.algorithms.ways import lab_of, run
+from tests.shared.algorithms.layouts import experiment_of, run
 
 SPEC = Path(__file__).parents[1] / "experiments" / "nvflare_stragglers.yaml"
 CLASSES = {"fast": (100, 1), "medium": (200, 2), "slow": (400, 4)}
@@ -24,7 +24,7 @@ BYTES = LinkUse(down_bytes=20_000, up_bytes=20_000)
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    return lab_of(read_spec(SPEC).resolved(n_devices=16, n_edges=1), tmp_path_factory.mktemp("data"))
+    return experiment_of(read_spec(SPEC).resolved(n_devices=16, n_edges=1), tmp_path_factory.mktemp("data"))
 
 
 def lasted_s(experiment: Experiment, round_no: int, use: LinkUse = BYTES) -> float:
@@ -61,7 +61,7 @@ def test_two_hundred_rounds_last_as_long_as_the_formula_says(experiment: Experim
 
 async def test_the_record_of_a_run_agrees_with_the_formula(tmp_path: Path, experiment: Experiment) -> None:
     spec = read_spec(SPEC, ["num_rounds=3", "eval_every=1"]).model_dump(mode="json")
-    done = await run(tmp_path, spec, n_edges=1, rooms=(6, 5, 5))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(6, 5, 5))
     assert done.experiment.population.digest == experiment.population.digest
     for detail in done.rounds:
         assert detail.simulated_s == pytest.approx(lasted_s(experiment, detail.round_no), abs=1e-3)

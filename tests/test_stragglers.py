@@ -21,13 +21,13 @@ from shared.wire import codec
 from tests.edge_server.rounds.test_reply_checks import single
 from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
-from tests.shared.algorithms.ways import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
-    {"rooms": (6,)},
-    {"rooms": (2, 2, 1, 1)},
-    {"rooms": (1, 2, 1, 2), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+    {"agent_devices": (6,)},
+    {"agent_devices": (2, 2, 1, 1)},
+    {"agent_devices": (1, 2, 1, 2), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
 ]
 
 
@@ -107,7 +107,7 @@ async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seco
     Orders carry the spec: `99.0` is as long as the `null` of no deadline.
     """
     quick = {"delay_s": {"name": "uniform", "low": 0, "high": 90}, "jitter_s": 0.01, "latency_s": 0.1}
-    free = await run(tmp_path, spec_of(quick, edge_rounds=2), rooms=(1,) * 6)
+    free = await run(tmp_path, spec_of(quick, edge_rounds=2), agent_devices=(1,) * 6)
     done = await same_everywhere(tmp_path, spec_of(quick, edge_rounds=2, round_deadline_s=99.0))
     assert done.info.model_sha256 == free.info.model_sha256
     assert done.links() == free.links()
@@ -221,7 +221,7 @@ async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_adm
         if row.reason == "late":
             assert (row.outcome, row.label, row.figures) == ("refused", None, {})
             continue
-        assert row.figures["told"] == used[seat] + 1
+        assert row.figures["reported"] == used[seat] + 1
         assert row.outcome == ("used" if (round_no + seat) % 2 == 0 else "refused")
         used[seat] += row.outcome == "used"
     assert {None, "late"} < reasons
@@ -322,7 +322,7 @@ def test_an_answer_at_the_deadline_is_in_time() -> None:
 
 async def test_a_single_seat_is_never_surplus(tmp_path: Path) -> None:
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.5, "overselection": 5.0, "num_devices": 2}
-    done = await run(tmp_path, spec_of(num_rounds=2, **more), rooms=(1, 1))
+    done = await run(tmp_path, spec_of(num_rounds=2, **more), agent_devices=(1, 1))
     assert {key: row.outcome for key, row in rows_of(done).items()} == {(n, s): "used" for n in (1, 2) for s in (0, 1)}
 
 
@@ -356,11 +356,13 @@ async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path
 async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -> None:
     """A reference in numpy: the late update equals that of a run with enough time, from the same model."""
     spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
-    first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, rooms=(3, 3))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(3, 3))
+    first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, agent_devices=(3, 3))
     others = [0, 1, 2, 4, 5]
-    alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, rooms=(6,))
-    second = await run(tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, rooms=(6,))
+    alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, agent_devices=(6,))
+    second = await run(
+        tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, agent_devices=(6,)
+    )
     for name, before in done.experiment.initial.items():
         made_late = alone.model[name].double() - before.double()
         fresh = second.model[name].double() - first.model[name].double()  # the mean of 250 samples
@@ -371,7 +373,7 @@ async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -
 
 async def test_a_device_is_busy_until_its_late_update_arrives(tmp_path: Path) -> None:
     """Its visit takes about 200 s: it is late in round 1 (60 s) and busy during the others' rounds (40 s each)."""
-    done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), rooms=(2, 4))
+    done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), agent_devices=(2, 4))
     found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
     assert found == [
         (1, "refused", "late", 50),

@@ -18,7 +18,7 @@ from shared.run_records.visits import VisitRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.wire import codec
 from tests.federation import small_spec
-from tests.shared.algorithms.ways import Ended, Tape, run
+from tests.shared.algorithms.layouts import Ended, Recorder, run
 
 Times = dict[str, float]
 JITTER_S, FAR_S = 0.05, 0.2
@@ -50,9 +50,9 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return small_spec(**{**spec, "algorithm": {"name": "bofl", "params": WIDE}, **more})
 
 
-async def taped(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Tape]:
-    tape = Tape()
-    return await run(folder, spec, n_edges=1, rooms=(1, 1, 1), tamper=tape), tape
+async def taped(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Recorder]:
+    tape = Recorder()
+    return await run(folder, spec, n_edges=1, agent_devices=(1, 1, 1), tamper=tape), tape
 
 
 # ---- by hand
@@ -69,7 +69,7 @@ def transfer(n_bytes: int, bps: float, seat: int, round_no: int, purpose: str) -
     return FAR_S + jitter + 8 * n_bytes / bps
 
 
-def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
+def sizes(tape: Recorder, path: str, round_no: int) -> dict[int, tuple[int, int]]:
     """Returns the bytes of order and answer of training visits by seat, with one agent per seat."""
     found = {}
     for where, body, n_answer in tape.orders:
@@ -87,7 +87,7 @@ def device_of(done: Ended, seat: int) -> Device:
     return Device(profile.compute_sps, profile.up_bps, profile.down_bps)
 
 
-def first_exchange(done: Ended, tape: Tape, round_no: int) -> dict[int, Times]:
+def first_exchange(done: Ended, tape: Recorder, round_no: int) -> dict[int, Times]:
     """Returns the seconds of order, work and report."""
     found = {}
     for seat, (down, up) in sizes(tape, "/visits", round_no).items():
@@ -117,7 +117,7 @@ def whole(first: Times, decided_s: float, second: Times) -> tuple[float, ...]:
     return first["down"] + second["down"], first["compute"], wait, first["up"] + second["up"]
 
 
-def told(row: VisitRow) -> tuple[float, ...]:
+def seconds_of(row: VisitRow) -> tuple[float, ...]:
     return row.down_s, row.compute_s, row.wait_s, row.up_s
 
 
@@ -147,7 +147,7 @@ async def test_uploads_begin_when_the_slowest_report_has_arrived(tmp_path: Path)
         assert decided_s == sum(first[seat_like(done, WEAK)].values())
         for seat, row in rows.items():
             assert row.outcome == "used"
-            assert told(row) == close(whole(first[seat], decided_s, second[seat]))
+            assert seconds_of(row) == close(whole(first[seat], decided_s, second[seat]))
             assert row.simulated_s == row.down_s + row.compute_s + row.wait_s + row.up_s
         ends = [decided_s + sum(times.values()) for times in second.values()]
         assert sorted(row.simulated_s for row in rows.values()) == close(sorted(ends))
@@ -170,10 +170,10 @@ async def test_a_report_deadline_interrupts_a_report_and_the_others_start_upload
     assert sorted([*second, slow]) == [0, 1, 2]
     for seat, times in second.items():
         assert rows[seat].outcome == "used"
-        assert told(rows[seat]) == close(whole(first[seat], deadline_s, times))
+        assert seconds_of(rows[seat]) == close(whole(first[seat], deadline_s, times))
     late = rows[slow]
     assert (late.outcome, late.reason, late.label, late.up_bytes, late.report_bytes) == ("refused", "late", None, 0, 0)
-    assert told(late) == close((first[slow]["down"], deadline_s - first[slow]["down"], 0, 0))
+    assert seconds_of(late) == close((first[slow]["down"], deadline_s - first[slow]["down"], 0, 0))
     assert lasted_s(done, 1) == close(max(deadline_s + sum(times.values()) for times in second.values()))
 
 
@@ -187,7 +187,7 @@ async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_t
         assert (row.outcome, row.reason, row.label is None) == ("refused", "late", seat == slow)
         times = {"down": 0.0, "up": 0.0}
         expected = (first[seat]["down"], deadline_s - first[seat]["down"], 0, 0)
-        assert told(row) == close(expected if seat == slow else whole(first[seat], deadline_s, times))
+        assert seconds_of(row) == close(expected if seat == slow else whole(first[seat], deadline_s, times))
     assert lasted_s(done, 1) == close(deadline_s)
     assert done.rounds[0].n_used == 0
 
@@ -210,12 +210,12 @@ async def test_a_deadline_interrupts_an_upload(tmp_path: Path) -> None:
     decided_s = max(sum(times.values()) for times in first.values())
     for seat in fetched:
         assert rows[seat].outcome == "used"
-        assert told(rows[seat]) == close(whole(first[seat], decided_s, second[seat]))
+        assert seconds_of(rows[seat]) == close(whole(first[seat], decided_s, second[seat]))
     cut_s = deadline_s - decided_s - second[narrow]["down"]
     assert 0 < cut_s < second[narrow]["up"]
     late = rows[narrow]
     assert (late.outcome, late.reason, late.label is None) == ("refused", "late", False)
-    assert told(late) == close(whole(first[narrow], decided_s, {**second[narrow], "up": cut_s}))
+    assert seconds_of(late) == close(whole(first[narrow], decided_s, {**second[narrow], "up": cut_s}))
     assert late.up_bytes == late.report_bytes + round(before[1] * cut_s / second[narrow]["up"])
     assert lasted_s(done, 1) == close(deadline_s)
 
@@ -228,7 +228,7 @@ async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_
     refused = [row for row in rows_of(done, 1).values() if row.outcome == "refused"]
     assert len(refused) == 2
     for row in refused:
-        assert told(row) == close(whole(first[row.seat], decided_s, {"down": 0.0, "up": 0.0}))
+        assert seconds_of(row) == close(whole(first[row.seat], decided_s, {"down": 0.0, "up": 0.0}))
         assert row.simulated_s == close(decided_s)
         assert row.up_bytes == row.report_bytes
 

@@ -66,10 +66,10 @@ def test_the_curl_lines_of_the_readme_run_unchanged(stack: httpx.Client, tmp_pat
         )
         assert done.returncode == 0, (line, done.stderr)
         answers[line] = done.stdout
-    told = "\n".join(answers.values())
-    assert '"code"' not in told, "an answer is a problem"
-    assert "event: round.committed" in told
-    assert re.search(r'"round_no": ?10', told)
+    output = "\n".join(answers.values())
+    assert '"code"' not in output, "an answer is a problem"
+    assert "event: round.committed" in output
+    assert re.search(r'"round_no": ?10', output)
     assert (tmp_path / "model.safetensors").stat().st_size > 10_000
 
 

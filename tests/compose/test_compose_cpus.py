@@ -53,16 +53,16 @@ def test_shares_follow_measured_speeds_and_rounds_are_faster_than_with_own_data(
     # The first rounds are left out: they include one-time preparation, and no speed is known yet.
     assert median(detail["wall_s"] for detail in planned[3:]) < 0.8 * median(detail["wall_s"] for detail in own[1:])
     for twin in twins:
-        told = [row["measured_s"] for detail in planned for row in detail["seats"] if row["seat"] == twin["seat"]]
-        assert [seen["took_s"] for seen in twin["history"]] == pytest.approx(told)
+        measured = [row["measured_s"] for detail in planned for row in detail["seats"] if row["seat"] == twin["seat"]]
+        assert [seen["took_s"] for seen in twin["history"]] == pytest.approx(measured)
         assert all(seen["error_s"] == pytest.approx(seen["took_s"] - seen["predicted_s"]) for seen in twin["history"])
 
 
 def limits() -> dict[str, float]:
     """Returns the CPU limits of the engine by service."""
     found = '{{index .Config.Labels "com.docker.compose.service"}} {{.HostConfig.NanoCpus}}'
-    told = [line.split() for line in docker("inspect", "--format", found, *running()).splitlines()]
-    return {service: int(nano) / 1e9 for service, nano in told if int(nano)}
+    lines = [line.split() for line in docker("inspect", "--format", found, *running()).splitlines()]
+    return {service: int(nano) / 1e9 for service, nano in lines if int(nano)}
 
 
 def rounds_of(client: httpx.Client, spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -80,8 +80,8 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
     scaled(classes, "device", 4, 6)  # now they start after the slow ones and have new ids
     second = record_of(classes, spec)
     assert first == second
-    told = Counter(row["profile"] for row in first[3])
-    assert told == {"standard": 8, "phone_low": 4}
+    counts = Counter(row["profile"] for row in first[3])
+    assert counts == {"standard": 8, "phone_low": 4}
     rates = {
         row["profile"]: round(row["compute_s"] / row["n_samples"] * PROFILES[row["profile"]].compute_sps, 9)
         for row in first[3]

@@ -84,20 +84,20 @@ def losses_in(rounds: list[dict[str, Any]], reason: str | None = None) -> list[d
 def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
     """Checks that a run whose spec declares the recorded losses has the same bits in every round."""
     spec = {**SPEC, "num_rounds": len(rounds), "losses": losses_in(rounds)}
-    told, again = info, rounds
+    repeated, again = info, rounds
     for _ in range(3):  # on a busy machine the second run may have losses of its own: such a run is not compared
-        told = ended(client, submit(client, spec))
-        again = rounds_of(client, told)
+        repeated = ended(client, submit(client, spec))
+        again = rounds_of(client, repeated)
         if losses_in(again) == losses_in(again, "left_out"):
             break
-    assert told["status"] == "completed"
+    assert repeated["status"] == "completed"
     assert losses_in(again) == losses_in(rounds)
     models = [(one["model_sha256"], other["model_sha256"]) for one, other in zip(rounds, again, strict=True)]
     other = next((number for number, (one, two) in enumerate(models) if one != two), None)
     assert other is None, (
         f"different bits from here on: {rounds[other or 0]}, with declared losses: {again[other or 0]}"
     )
-    assert told["model_sha256"] == info["model_sha256"]
+    assert repeated["model_sha256"] == info["model_sha256"]
 
 
 def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: httpx.Client, run: str) -> None:
@@ -119,8 +119,8 @@ def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: http
     assert rows[-1][1]["agent"] == agent
     assert not any(row["fresh_state"] for _, row in rows)
     assert {row["seat"] for d in rounds for row in d["seats"] if row["outcome"] == "failed"} == {seat}
-    told = [data for data in events(stack, run, "node.lost") if data["name"] == agent]
-    assert told == [{"kind": "agent", "name": agent}]
+    losses = [data for data in events(stack, run, "node.lost") if data["name"] == agent]
+    assert losses == [{"kind": "agent", "name": agent}]
     same_without(stack, info, rounds)
 
 

@@ -120,7 +120,7 @@ def test_a_fleet_that_may_not_read_the_socket_says_so(stack: httpx.Client, monke
     monkeypatch.setenv("DOCKER_GID", "54321")
     compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
     try:
-        told = until("the reason", lambda: (stack.get("/topology").json()["fleet"] or {}).get("error"))
-        assert "DOCKER_GID" in told
+        error = until("the reason", lambda: (stack.get("/topology").json()["fleet"] or {}).get("error"))
+        assert "DOCKER_GID" in error
     finally:
         compose("--profile", "scale", "rm", "-s", "-f", "-v", "fleet")

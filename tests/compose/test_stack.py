@@ -115,8 +115,8 @@ def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client
     assert {row["agent"] for row in record[-1]["seats"]} == set(now.values())
     assert {row["edge"] for row in record[-1]["seats"]} == {"edge-1", "edge-2"}
     assert [failure for detail in record for failure in detail["failures"]] == []
-    told = {event["agent"] for event in events(cloud, run, "seat.taken")}
-    assert told >= {agent for name, agent in now.items() if name not in before}
+    seated = {event["agent"] for event in events(cloud, run, "seat.taken")}
+    assert seated >= {agent for name, agent in now.items() if name not in before}
 
 
 def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_number(
@@ -163,6 +163,6 @@ def test_requests_without_the_secret_are_refused(cloud: httpx.Client) -> None:
     assert cloud.get("/runs", headers={"Authorization": ""}).status_code == 401
     assert cloud.get("/healthz", headers={"Authorization": ""}).status_code == 200
     for name in ("cloud", "edge", "device"):
-        told = docker("inspect", tasks(name)[0])
-        assert str(cloud.headers["Authorization"]).removeprefix("Bearer ") not in told
+        output = docker("inspect", tasks(name)[0])
+        assert str(cloud.headers["Authorization"]).removeprefix("Bearer ") not in output
         assert "DEVELOPMENT MODE" not in docker("logs", tasks(name)[0])

@@ -48,7 +48,7 @@ async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_cur
     """A paused agent that continues reads an order that the edge has given up."""
     orders: list[bytes] = []
     stale: list[httpx.Response] = []
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(6,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             if request.url.path == "/uploads" and request.content not in orders:
@@ -85,7 +85,7 @@ async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: P
 async def test_an_agent_that_lost_its_folder_starts_with_fresh_state_and_the_record_says_so(
     tmp_path: Path, counting: str
 ) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1), n_edges=1) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1), n_edges=1) as fed:
         spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counting)
         info = await fed.run(spec)
         (seat,) = [s.seat for s in (await fed.seats(info.run)).seats if s.agent == fed.agent_id(1)]

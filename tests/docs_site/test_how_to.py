@@ -20,7 +20,7 @@ from shared.training.data.sources import DatasetSource
 from shared.training.models import zoo
 from shared.training.models.base import Classifier, Shape
 from tests.shared.algorithms import test_contract as contract
-from tests.shared.algorithms.ways import run
+from tests.shared.algorithms.layouts import run
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
@@ -51,11 +51,11 @@ async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Pa
     contract.test_hooks_keep_no_state(fedavgm)
     contract.test_every_field_of_an_update_says_how_it_travels(fedavgm)
     contract.test_parameters_have_a_schema_and_defaults(fedavgm)
-    with contract.watching(load_algorithm(fedavgm)) as watch:
-        watched = await run(tmp_path, contract.spec_of(fedavgm), rooms=(1,) * 4), watch
-    await contract.test_hooks_are_pure(fedavgm, watched)
-    await contract.test_messages_and_states_round_trip_the_wire(fedavgm, watched)
-    await contract.test_every_declared_type_is_used(fedavgm, watched)
+    with contract.monitoring(load_algorithm(fedavgm)) as monitor:
+        monitored = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4), monitor
+    await contract.test_hooks_are_pure(fedavgm, monitored)
+    await contract.test_messages_and_states_round_trip_the_wire(fedavgm, monitored)
+    await contract.test_every_declared_type_is_used(fedavgm, monitored)
 
 
 async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(

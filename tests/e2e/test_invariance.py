@@ -14,7 +14,7 @@ import pytest
 from shared.wire import codec
 from tests.federation import EDGE_PORT, PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import agents_of, body_of, ended, federation, run
+from tests.shared.algorithms.layouts import agents_of, body_of, ended, federation, run
 
 ROUNDS = 3
 
@@ -34,13 +34,13 @@ def spec_of(**more: Any) -> dict[str, Any]:
 # ---- agents and their start order
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "one agent": {"rooms": (6,)},
-    "four agents": {"rooms": (2, 2, 1, 1)},
-    "four agents, the last first": {"rooms": (2, 2, 1, 1), "order": (3, 2, 1, 0)},
-    "four agents, mixed": {"rooms": (1, 3, 1, 1), "order": (2, 0, 3, 1)},
-    "several profiles": {"rooms": (2, 2, 1, 1), "profiles": ("slow", "standard", "fast", "slow")},
-    "less room than seats": {"rooms": (1, 1, 1, 1)},
-    "six agents": {"rooms": (1,) * 6},
+    "one agent": {"agent_devices": (6,)},
+    "four agents": {"agent_devices": (2, 2, 1, 1)},
+    "four agents, the last first": {"agent_devices": (2, 2, 1, 1), "order": (3, 2, 1, 0)},
+    "four agents, mixed": {"agent_devices": (1, 3, 1, 1), "order": (2, 0, 3, 1)},
+    "several profiles": {"agent_devices": (2, 2, 1, 1), "profiles": ("slow", "standard", "fast", "slow")},
+    "fewer devices than seats": {"agent_devices": (1, 1, 1, 1)},
+    "six agents": {"agent_devices": (1,) * 6},
 }
 
 
@@ -62,7 +62,7 @@ async def test_model_links_and_simulated_time_do_not_depend_on_the_agents(tmp_pa
 
 async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) -> None:
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, momentum=0.9)
-    one, many = [await run(tmp_path, spec, rooms=rooms) for rooms in ((6,), (2, 2, 1, 1))]
+    one, many = [await run(tmp_path, spec, agent_devices=agent_devices) for agent_devices in ((6,), (2, 2, 1, 1))]
     assert one.info.model_sha256 == many.info.model_sha256
     assert one.links() == many.links()
 
@@ -72,7 +72,7 @@ async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) 
 
 @pytest.mark.parametrize("n_edges", [1, 2, 3])
 async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edges: int, tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_edges=n_edges), n_edges=n_edges, rooms=(2, 2, 1, 1))
+    done = await run(tmp_path, spec_of(num_edges=n_edges), n_edges=n_edges, agent_devices=(2, 2, 1, 1))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS))
     assert {edge.n_used for edge in done.rounds[0].edges} == {6 // n_edges}
 
@@ -80,7 +80,8 @@ async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edge
 async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
     """An edge sends half the bytes to the cloud, and the model agrees within 1e-6."""
     summed, averaged = [
-        await run(tmp_path, spec_of(num_edges=3, edge_upload=how), n_edges=3, rooms=(3, 3)) for how in ("sum", "mean")
+        await run(tmp_path, spec_of(num_edges=3, edge_upload=how), n_edges=3, agent_devices=(3, 3))
+        for how in ("sum", "mean")
     ]
     assert flat.distance(summed.model, averaged.model) < 1e-6
     for exact, rounded in zip(summed.rounds, averaged.rounds, strict=True):
@@ -97,7 +98,7 @@ async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) ->
         return sorted(int(seat) for seat in rng.choice(6, size=3, replace=False))
 
     spec = spec_of(num_edges=1, select="random", fraction_train=0.5)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(2, 2, 1, 1))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(2, 2, 1, 1))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS, chosen=chosen))
     assert [sorted(row.seat for row in detail.seats) for detail in done.rounds] == [chosen(n) for n in (1, 2, 3)]
 
@@ -130,7 +131,7 @@ class Scales:
 
 async def test_with_one_device_an_agent_link_bytes_are_socket_bytes(tmp_path: Path) -> None:
     scales = Scales()
-    done = await run(tmp_path, spec_of(), tamper=scales, rooms=(1,) * 6)
+    done = await run(tmp_path, spec_of(), tamper=scales, agent_devices=(1,) * 6)
     for detail in done.rounds:
         for row in detail.seats:
             assert (row.down_bytes, row.up_bytes) == (
@@ -146,7 +147,7 @@ async def test_with_one_device_an_agent_link_bytes_are_socket_bytes(tmp_path: Pa
 
 async def test_agents_that_sum_updates_send_fewer_bytes_than_their_devices_links_carry(tmp_path: Path) -> None:
     scales = Scales()
-    done = await run(tmp_path, spec_of(num_edges=1), tamper=scales, n_edges=1, rooms=(6,))
+    done = await run(tmp_path, spec_of(num_edges=1), tamper=scales, n_edges=1, agent_devices=(6,))
     first = done.rounds[0]
     moved = sum(n for (round_no, client), n in scales.up.items() if round_no == 1 and client >= 0)
     assert moved < 0.5 * first.device_bytes_up
@@ -174,7 +175,7 @@ class Gate:
 
 async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on(tmp_path: Path) -> None:
     gate = Gate(2)
-    async with federation(tmp_path, rooms=(2, 2, 1, 1)) as fed:
+    async with federation(tmp_path, agent_devices=(2, 2, 1, 1)) as fed:
         fed.router.tamper = gate
         run_id = await fed.submit(spec_of(max_devices=7, num_rounds=4))
         await gate.reached.wait()
@@ -192,7 +193,7 @@ async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on
 
 async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path) -> None:
     gate = Gate(2)
-    async with federation(tmp_path, rooms=(2, 2, 1, 1), ttl_s=0.6) as fed:
+    async with federation(tmp_path, agent_devices=(2, 2, 1, 1), ttl_s=0.6) as fed:
         fed.router.tamper = gate
         run_id = await fed.submit(spec_of())
         await gate.reached.wait()

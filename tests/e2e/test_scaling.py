@@ -66,8 +66,8 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
 ) -> None:
     def reached(done: subprocess.CompletedProcess[str], number: int) -> None:
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert told == {"wanted": {"device": number}, "present": {"device": number}, "n_devices": number}
+        printed = json.loads(done.stdout)
+        assert printed == {"wanted": {"device": number}, "present": {"device": number}, "n_devices": number}
 
     def rounds_with(n: int) -> Callable[[], bool]:
         return lambda: [row.n_used for row in client.rounds(run).rounds[-1:]] == [n]

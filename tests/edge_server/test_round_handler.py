@@ -80,7 +80,7 @@ async def test_a_new_run_ends_the_orders_of_another_at_an_edge(tmp_path: Path) -
 
 
 async def test_an_edge_restarted_between_visits_and_uploads_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(3, 3)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(3, 3)) as fed:
         spec = refuse_spec(num_edges=1)
         plain = await fed.run(spec)
         restarts: list[asyncio.Task[None]] = []
@@ -148,7 +148,7 @@ async def test_a_repeated_upload_order_gets_the_same_answer_and_the_next_run_dro
 
 
 async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         spec = small_spec(num_edges=1, num_devices=1)
         plain = await fed.run(spec)
         info = await fed.run({**spec, "num_rounds": 1})
@@ -177,7 +177,7 @@ async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -
 async def test_a_run_fails_if_several_visits_may_send_one_value_per_client(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
         info = await fed.run(small_spec(algorithm="probe_seat", num_devices=2, num_edges=1, **changes))
         assert info.status == "failed"
         assert said in str(info.reason)

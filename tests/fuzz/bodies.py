@@ -48,7 +48,7 @@ async def record(folder: Path) -> list[Sample]:
         experiments = ExperimentCache(None, folder / "cache")
         data = {"name": "digits", "n_train": 60, "n_test": 20}
         spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=N_SEATS, num_rounds=1)
-        async with Federation(folder / algorithm, n_edges=1, rooms=(2,)) as fed:
+        async with Federation(folder / algorithm, n_edges=1, agent_devices=(2,)) as fed:
             fed.router.tamper = _tape(algorithm, experiments, found)
             assert (await fed.run(spec)).status == "completed"
     return list(found.values())

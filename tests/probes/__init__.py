@@ -1,1 +1,1 @@
-"""Algorithms of a few lines that test the hooks: one for each need of the papers; STRATA_ALGORITHMS=tests.probes."""
+"""Small algorithms that test the hooks, one for each feature that papers need; STRATA_ALGORITHMS=tests.probes."""

@@ -1,4 +1,4 @@
-"""What a client's trainer can do beyond local training: fits of part of a model, augmented batches, transformed tests.
+"""Trainer features beyond local training: training part of a model, augmented batches, transformed tests.
 
 A device first trains its head alone for an epoch, with a random stream of its own, and discards the result; then it
 trains as in FedAvg. It makes its own test images black and all others white, so that the scores show for which client
@@ -57,7 +57,7 @@ class Device(DeviceHooks):
         whole = trainer.fit(ctx, message.model)
         batches = list(trainer.batches(ctx))
         figures = {
-            "handed": float(max(seen)),
+            "parameters": float(max(seen)),
             "head_steps": float(part.trained.n_steps),
             "moved_others": float(len(set(moved) - set(head))),
             "moved_head": float(len(set(moved) & set(head))),

@@ -63,9 +63,9 @@ class Collected(Record):
     statistics: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
 
 
-class Met(EdgeModel):
+class EdgeState(EdgeModel):
     pooled: Pooled | None = None
-    met: tuple[int, ...] = ()
+    collected: tuple[int, ...] = ()
 
 
 class Cloud(CloudHooks[Pool, Pooled, Collected]):
@@ -82,26 +82,28 @@ class Cloud(CloudHooks[Pool, Pooled, Collected]):
         return trained.replace(clients={**state.clients, **update.statistics})
 
 
-class Edge(EdgeHooks[Met, Pooled, Collected]):
-    def init(self, ctx: Context) -> Met:
-        return Met()
+class Edge(EdgeHooks[EdgeState, Pooled, Collected]):
+    def init(self, ctx: Context) -> EdgeState:
+        return EdgeState()
 
-    def begin(self, ctx: Context, state: Met, broadcast: Pooled) -> Begin[Met]:
+    def begin(self, ctx: Context, state: EdgeState, broadcast: Pooled) -> Begin[EdgeState]:
         return super().begin(ctx, state.replace(pooled=broadcast), broadcast)
 
-    def schedule(self, ctx: Context, state: Met, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
+    def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
         tasks = super().schedule(ctx, state, seats, view)
-        return {seat: task if seat in state.met else task.replace(phase="statistics") for seat, task in tasks.items()}
+        return {
+            seat: task if seat in state.collected else task.replace(phase="statistics") for seat, task in tasks.items()
+        }
 
-    def dispatch(self, ctx: Context, state: Met, seat: Seat) -> Pooled:
+    def dispatch(self, ctx: Context, state: EdgeState, seat: Seat) -> Pooled:
         assert state.pooled is not None
         return state.pooled
 
     def advance(
-        self, ctx: Context, state: Met, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
-    ) -> Advance[Met]:
-        met = {*state.met, *(outcome.seat for outcome in outcomes if not outcome.failure)}
-        return Advance(state.replace(met=tuple(sorted(met))))
+        self, ctx: Context, state: EdgeState, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[EdgeState]:
+        collected = {*state.collected, *(outcome.seat for outcome in outcomes if not outcome.failure)}
+        return Advance(state.replace(collected=tuple(sorted(collected))))
 
 
 class Device(DeviceHooks[OwnBuffers, Pooled, Collected]):
@@ -132,6 +134,6 @@ ALGORITHM = Algorithm(
     broadcast=Pooled,
     update=Collected,
     cloud_state=Pool,
-    edge_state=Met,
+    edge_state=EdgeState,
     phases=phases,
 )

@@ -1,6 +1,6 @@
-"""Refuses by report: a seat may upload in every second round; it is retired after `patience` refusals.
+"""Refusal by report: a seat may upload in every second round; it is retired after `max_refusals` refusals.
 
-With `adjust` a refused seat is visited once more in a second wave, trains and sends nothing.
+With `adjust` a refused seat is visited again in a second wave, where it trains and sends nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Params(Record):
     """keep: whether a refused seat keeps the state of its visit; None = as `on_refusal` says, it reverts."""
 
     keep: bool | None = None
-    patience: int = 99
+    max_refusals: int = 99
     adjust: bool = False
 
 
@@ -62,7 +62,7 @@ class Edge(EdgeHooks[Refusals, Broadcast, Update, Broadcast, Bid]):
                 keep=ctx.params.keep,
                 label="even" if report.bid % 2 == 0 else "odd",
                 reason=None if report.bid % 2 == 0 else f"bid {report.bid}",
-                figures={"told": report.visits},
+                figures={"reported": report.visits},
             )
             for seat, report in reports.items()
         }
@@ -73,7 +73,9 @@ class Edge(EdgeHooks[Refusals, Broadcast, Update, Broadcast, Bid]):
     def advance(
         self, ctx: Context[Params], state: Refusals, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Bid]]
     ) -> Advance[Refusals]:
-        out = {s: f"refused {n} times" for s, n in state.refusals.items() if s in tasks and n >= ctx.params.patience}
+        out = {
+            s: f"refused {n} times" for s, n in state.refusals.items() if s in tasks and n >= ctx.params.max_refusals
+        }
         again = state.refused if ctx.params.adjust and not ctx.wave else ()
         return replace(super().advance(ctx, state, tasks, outcomes), revisit=again, retire=out)
 

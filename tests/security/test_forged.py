@@ -21,7 +21,7 @@ from shared.training.data.channel_statistics import Statistics
 from shared.wire import codec
 from tests.faults import answer, at
 from tests.federation import AGENT_PORT, PassOn, Tamper
-from tests.shared.algorithms.ways import run
+from tests.shared.algorithms.layouts import run
 
 SPEC: dict[str, Any] = {
     "data": {"name": "digits", "n_train": 60, "n_test": 20},
@@ -61,7 +61,7 @@ def with_field(field: str, change: Callable[[Any, str], Any]) -> Forge:
 async def failure_of(tmp_path: Path, algorithm: str, forge: Forge) -> FailureInfo:
     """Returns the failure that one forged answer causes, in a run that completes and loses nothing else."""
     spec = {**SPEC, "algorithm": algorithm}
-    done = await run(tmp_path, spec, tamper=forging(algorithm, forge), rooms=(1, 1), n_edges=1)
+    done = await run(tmp_path, spec, tamper=forging(algorithm, forge), agent_devices=(1, 1), n_edges=1)
     first, *later = done.rounds
     assert [row.outcome for row in first.seats].count("failed") == 1
     assert [detail.n_used for detail in later] == [2] * len(later)

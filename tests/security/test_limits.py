@@ -21,7 +21,7 @@ def deep(n: int, around: str = "%s", left: str = "[", right: str = "]") -> bytes
 
 
 async def test_no_more_runs_are_kept_than_the_setting_says(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), cloud={"max_runs": 2}) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), cloud={"max_runs": 2}) as fed:
         key = {"idempotency-key": "once"}
         first = await fed.client.post("/runs", json={"spec": small_spec(**PAUSED)}, headers=key)
         second = await fed.submit(small_spec(**PAUSED))
@@ -53,7 +53,7 @@ async def test_deeply_nested_json_is_refused_without_a_crash(tmp_path: Path, n: 
         ("POST", f"http://127.0.0.1:{EDGE_PORT}/heartbeats"),
         ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
     ]
-    async with Federation(tmp_path / "f", n_edges=1, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=()) as fed:
         answers = [await fed.client.post("/runs", content=body, headers=JSON) for body in bodies]
         answers += [await fed.client.request(method, url, content=deep(n), headers=JSON) for method, url in paths]
         for answer in answers:
@@ -64,9 +64,9 @@ async def test_deeply_nested_json_is_refused_without_a_crash(tmp_path: Path, n: 
 
 
 async def test_a_spec_larger_than_the_setting_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=(), cloud={"max_spec_bytes": 2000}) as fed:
-        fits = await fed.client.post("/runs", json={"spec": {"name": "x" * 1900}})
-        assert (fits.status_code, fits.json()["field"]) == (422, "name")
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), cloud={"max_spec_bytes": 2000}) as fed:
+        allowed = await fed.client.post("/runs", json={"spec": {"name": "x" * 1900}})
+        assert (allowed.status_code, allowed.json()["field"]) == (422, "name")
         answer = await fed.client.post("/runs", json={"spec": {"name": "x" * 2000}})
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
@@ -88,7 +88,7 @@ ASKED: list[tuple[str, str, dict[str, str]]] = [
 
 
 async def test_ids_queries_and_headers_are_bounded(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         await fed.submit(small_spec(**PAUSED))
         for method, url, headers in ASKED:
             body: Any = {"spec": small_spec()} if method == "POST" else None
@@ -98,7 +98,7 @@ async def test_ids_queries_and_headers_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_only_files_of_the_results_folder_are_served(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         info = await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
         (tmp_path / "f" / "secret").write_text("hidden")
         (tmp_path / "f" / "runs" / "secret").write_text("hidden")

@@ -40,7 +40,7 @@ def token_of(tier: str, method: str, path: str) -> str:
 
 async def test_every_route_of_every_tier_accepts_its_own_token_only(tmp_path: Path) -> None:
     tried: dict[str, int] = {}
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=TOKENS) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), common=TOKENS) as fed:
         for name, app in fed.apps.items():
             tier = name.partition("-")[0]
             found = sorted(set(routes_of(app.routes)))
@@ -87,7 +87,7 @@ async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> 
             called.append(f"{request.url.host}:{request.url.port}")
         return await pass_on()
 
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         fed.router.tamper, fed.router.apps[9400] = note, make_app("stranger")
         headers = {"x-forwarded-for": "10.9.9.9", "x-real-ip": "10.9.9.9", "host": "10.9.9.9"}
         assert (await fed.client.post(path, json=hello, headers=headers)).status_code == 403
@@ -114,7 +114,7 @@ async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> 
     ],
 )
 async def test_an_order_cannot_make_an_agent_send_heartbeats_elsewhere(tmp_path: Path, url: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         membership = fed.apps["agent-0"].state.agent.membership
         with membership.working_for(url):
             assert url not in membership.edges

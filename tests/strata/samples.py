@@ -101,5 +101,5 @@ def a_twin() -> Twin:
     """A twin after one visit that took twice as long as predicted."""
     visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}
     seen = VisitObservation(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
-    told = Telemetry(free_sps=120.0, n_collected=70)
-    return Twin(seat=3, health="recovering", ratio=1.5, strikes=1, telemetry=told, history=(seen,))
+    telemetry = Telemetry(free_sps=120.0, n_collected=70)
+    return Twin(seat=3, health="recovering", ratio=1.5, strikes=1, telemetry=telemetry, history=(seen,))

@@ -85,10 +85,10 @@ def test_output_of_compose_is_read_from_a_pipe_with_or_without_its_prefix(tmp_pa
 
 def test_lines_of_other_programs_are_shown_without_control_characters(folder: Path, tmp_path: Path) -> None:
     done = strata("all", "--from", str(folder), cwd=tmp_path)
-    told = done.stdout.splitlines()
-    assert len(told) == len(CLOUD) + len(EDGE) + len(AGENT)
-    assert told[0] == "? ?        text Traceback of who knows what \\x1b[31m"
-    assert f"run={OLD}" in told[1]
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(CLOUD) + len(EDGE) + len(AGENT)
+    assert lines[0] == "? ?        text Traceback of who knows what \\x1b[31m"
+    assert f"run={OLD}" in lines[1]
 
 
 def test_without_logs_the_error_says_where_to_look(tmp_path: Path) -> None:

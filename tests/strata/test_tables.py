@@ -92,9 +92,9 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
     assert rows[0]["reason"] == "rho 145 is above 140.8"
     assert (rows[1]["outcome"], rows[1]["reason"], rows[1]["simulated"]) == ("failed", "dropped", "0.063 s")
     assert "note" not in names
-    told = json.loads(strata("show", "r9", "--round", 2, "--format", "json").out)
-    assert [row["seat"] for row in told["seats"]] == [4, 7]
-    assert told["seats"][0]["figures"] == FIGURES
+    shown = json.loads(strata("show", "r9", "--round", 2, "--format", "json").out)
+    assert [row["seat"] for row in shown["seats"]] == [4, 7]
+    assert shown["seats"][0]["figures"] == FIGURES
     refused = strata("show", "r9", "--round", 3)
     assert (refused.code, refused.err.strip()) == (1, f"error: no round 3 in {Path('runs', 'r9')}")
 

@@ -49,7 +49,7 @@ def stranger(answer: Any) -> FastAPI:
 async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
     tmp_path: Path, path: str, answer: Any, says: str
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         fed.router.apps[9400] = stranger(answer)
         fed.router.apps[9401] = elsewhere = stranger({"nonce": NONCE})
         hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
@@ -62,7 +62,7 @@ async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
 
 
 async def test_a_node_with_a_closed_port_is_not_registered(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         refused = await fed.client.post("/agents", json=HELLO)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
         for wrong in ({"port": 0}, {"nonce": "short"}, {"agent": "../x"}, {"devices": 0}, {"url": "http://evil"}):
@@ -71,7 +71,7 @@ async def test_a_node_with_a_closed_port_is_not_registered(tmp_path: Path) -> No
 
 async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) -> None:
     settings = {"allowed_networks": "10.0.0.0/8"}
-    async with Federation(tmp_path / "f", n_edges=0, rooms=(), cloud=settings) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), cloud=settings) as fed:
         fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
         for method, path in (("POST", "/agents"), ("GET", "/runs")):
             refused = await fed.client.request(method, path, json=HELLO if method == "POST" else None)
@@ -79,7 +79,7 @@ async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) 
         assert asked.state.asked == 0
 
     tokens = {"tier_token": "tier", "api_token": "api"}
-    async with Federation(tmp_path / "g", n_edges=0, rooms=(), cloud=settings, common=tokens) as fed:
+    async with Federation(tmp_path / "g", n_edges=0, agent_devices=(), cloud=settings, common=tokens) as fed:
         fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
         refused = await fed.client.post("/agents", json=HELLO, headers={"authorization": "Bearer tier"})
         assert (refused.status_code, refused.json()["detail"]) == (403, "127.0.0.1 is outside the allowed networks")
@@ -91,7 +91,7 @@ async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) 
 
 async def test_each_token_is_accepted_on_its_own_routes_only(tmp_path: Path) -> None:
     async with Federation(
-        tmp_path / "f", n_edges=1, rooms=(1,), common={"tier_token": "tier", "api_token": "api"}
+        tmp_path / "f", n_edges=1, agent_devices=(1,), common={"tier_token": "tier", "api_token": "api"}
     ) as fed:
         api = [("GET", "/runs"), ("POST", "/runs"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/metrics")]
         tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
@@ -126,7 +126,7 @@ async def test_each_token_is_accepted_on_its_own_routes_only(tmp_path: Path) -> 
 
 
 async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         assert (await fed.client.get("/healthz")).json()["status"] == "ok"
         answer = await fed.client.get("/readyz")
         assert (answer.status_code, answer.json()["missing"]) == (503, ["an edge", "a device"])
@@ -148,7 +148,7 @@ async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
 
 
 async def test_metrics_count_nodes_and_runs(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(2, 3)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(2, 3)) as fed:
         lines = (await fed.client.get("/metrics")).text.splitlines()
         there = {"strata_cloud_devices 5.0", "strata_cloud_training 0.0", "strata_cloud_run_rounds 0.0"}
         states = {f'strata_cloud_{tier}{{state="alive"}} 2.0' for tier in ("agents", "edges")}
@@ -156,7 +156,7 @@ async def test_metrics_count_nodes_and_runs(tmp_path: Path) -> None:
 
 
 async def test_service_discovery_lists_the_live_tiers_for_prometheus(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1), ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1), ttl_s=1.0) as fed:
         edges = [
             {"targets": [f"127.0.0.1:{EDGE_PORT + n}"], "labels": {"tier": "edge", "edge": f"edge-{n + 1}"}}
             for n in range(2)
@@ -175,7 +175,7 @@ async def test_service_discovery_lists_the_live_tiers_for_prometheus(tmp_path: P
 
 
 async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(2, 1), profiles=("fast", "slow")) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(2, 1), profiles=("fast", "slow")) as fed:
         found = (await fed.client.get("/topology")).json()
         assert (found["n_devices"], found["n_agents"], found["wanted"]) == (3, 2, {})
         assert [edge["edge"] for edge in found["edges"]] == ["edge-1", "edge-2"]
@@ -190,7 +190,7 @@ async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
 
 
 async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2.0) as fed:
         agent = fed.agent_id(1)
         states = ["alive"]
 
@@ -214,7 +214,9 @@ async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path:
         seen.setdefault(request.url.port or 80, set()).add(request.headers.get("authorization", ""))
         return await pass_on()
 
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common={"tier_token": "t", "api_token": "a"}) as fed:
+    async with Federation(
+        tmp_path / "f", n_edges=1, agent_devices=(1,), common={"tier_token": "t", "api_token": "a"}
+    ) as fed:
         fed.router.tamper = note
         fed.client.headers["authorization"] = "Bearer a"
         assert (await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))).status == "completed"
@@ -225,7 +227,7 @@ async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path:
 
 
 async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         document = (await fed.client.get("/openapi.json")).json()
     paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     assert paths == {
@@ -266,7 +268,7 @@ def _references(node: Any) -> set[str]:
 
 
 async def test_algorithms_come_with_the_schemas_of_their_parameters(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         listed = {a["name"]: a for a in (await fed.client.get("/algorithms")).json()["algorithms"]}
     assert {"fedavg", "fedprox"} <= set(listed)
     assert "McMahan" in listed["fedavg"]["paper"]
@@ -275,7 +277,7 @@ async def test_algorithms_come_with_the_schemas_of_their_parameters(tmp_path: Pa
 
 
 async def test_an_oversized_heartbeat_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=()) as fed:
         for port, limit in ((CLOUD_PORT, 2**20), (EDGE_PORT, 2**24)):
             url = f"http://127.0.0.1:{port}/heartbeats"
             answer = await fed.client.post(url, content=b"", headers={"content-length": str(limit + 1)})

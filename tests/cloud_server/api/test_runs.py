@@ -101,7 +101,7 @@ async def test_the_results_folder_and_the_dashboard_agree_on_edges_and_links(tmp
 
 
 async def test_runs_are_listed_newest_first_and_latest_names_the_newest(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=()) as fed:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
         assert problem(await fed.client.get("/runs/latest"))[:2] == (404, "not_found")
         made = [await fed.submit(small_spec(name=f"run {n}")) for n in range(3)]
         listed = [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]]
@@ -114,7 +114,7 @@ async def test_runs_are_listed_newest_first_and_latest_names_the_newest(tmp_path
 
 
 async def test_the_same_idempotency_key_creates_one_run(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=()) as fed:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
         headers = {"idempotency-key": "once, please"}
         first = await fed.client.post("/runs", json={"spec": small_spec()}, headers=headers)
         # A different spelling of the same spec counts as the same request.
@@ -129,7 +129,7 @@ async def test_the_same_idempotency_key_creates_one_run(tmp_path: Path) -> None:
 
 
 async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=()) as fed:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
 
         async def made(**changes: Any) -> str:
             body = {"spec": small_spec(**changes)}
@@ -165,7 +165,7 @@ async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: 
 async def test_a_wrong_spec_is_refused_with_its_field(
     tmp_path: Path, changes: dict[str, Any], code: str, field: str, says: str
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         refused = await fed.client.post("/runs", json={"spec": small_spec(**changes)})
         assert problem(refused) == (422, code, field)
         assert says in refused.json()["detail"]
@@ -194,7 +194,7 @@ async def test_a_wrong_spec_is_refused_with_its_field(
 async def test_a_body_that_is_no_spec_is_refused(
     tmp_path: Path, content: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         headers = {"content-type": "application/json", **headers}
         refused = await fed.client.post("/runs", content=content, headers=headers)
         assert problem(refused)[:2] == (status, code)
@@ -202,7 +202,7 @@ async def test_a_body_that_is_no_spec_is_refused(
 
 
 async def test_unknown_resources_are_not_found(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         for path in ("", "/rounds", "/rounds/1", "/seats", "/events", "/models/global", "/files", "/files/x"):
             assert problem(await fed.client.get(f"/runs/r1{path}"))[:2] == (404, "not_found"), path
         for path in ("/pause", "/resume", "/stop"):
@@ -214,7 +214,7 @@ async def test_unknown_resources_are_not_found(tmp_path: Path) -> None:
 
 
 async def test_requests_that_need_a_started_run_are_conflicts_before_it(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=()) as fed:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
         run_id = await fed.submit(small_spec())
         for path in ("/seats", "/models/global"):
             refused = await fed.client.get(f"/runs/{run_id}{path}")

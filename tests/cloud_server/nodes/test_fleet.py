@@ -51,7 +51,7 @@ async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, An
 
 
 async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         refused = await put(fed, 7)
         assert (refused.status_code, refused.json()["field"]) == (409, "devices")
         assert "docker compose --profile scale up -d fleet" in refused.json()["detail"]
@@ -61,7 +61,7 @@ async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: 
 
 
 async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
         assert await say(fed, of(fed, error="no room")) == {"wanted": {}, "released": []}
         for _ in range(2):  # repeating the request changes nothing
             answer = await put(fed, 12)
@@ -79,7 +79,7 @@ async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_t
 
 
 async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         await say(fed, report(services={"device": 4, "device_slow": None}))
         wrong: list[tuple[Any, str, str]] = [
             (8, "devices", "the fleet scales device, device_slow: say how many of each"),
@@ -101,7 +101,7 @@ async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: 
 
 
 async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_request(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         await say(fed, report(services={"device": 1, "device_slow": 1}))
         await put(fed, {"device": 50_000, "device_slow": 50_000})
         await say(fed, report())
@@ -112,7 +112,7 @@ async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_r
 
 
 async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=(), ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), ttl_s=1.0) as fed:
         await say(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
@@ -128,7 +128,7 @@ async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Pat
 
 
 async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
         await say(fed, of(fed))
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=4, max_devices=6))
@@ -177,7 +177,7 @@ def _opened(fed: Federation, gate: Gate, closed_at: int) -> Gate:
 
 
 async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path, counting: str) -> None:
-    async with Federation(tmp_path / "f", rooms=(1,) * 4) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counting))
         await gate.reached.wait()
@@ -204,7 +204,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
 
 
 async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2.0) as fed:
         await say(fed, of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
         assert len(registry.live_agents()) == 1
@@ -213,7 +213,7 @@ async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_sile
 
 async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
     """An agent that was stopped during its visit is lost at once, long before its TTL."""
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=300.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
         await say(fed, of(fed))
         gate = Gate(fed)
         run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=2))
@@ -241,7 +241,7 @@ class Looked(dict[str, Any]):
 
 
 async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         cloud = fed.apps["cloud"].state.cloud
         names = tuple(f"agent-{number}" for number in range(300))
         entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
@@ -258,7 +258,7 @@ async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_
 
 
 async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(3, 1)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(3, 1)) as fed:
         gate = Gate(fed)
         run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=4))
         await gate.reached.wait()
@@ -278,7 +278,7 @@ async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
 
 
 async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=3))
         await gate.reached.wait()
@@ -310,7 +310,7 @@ async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(t
 
 
 async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}))
         await gate.reached.wait()
@@ -326,7 +326,7 @@ async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(tmp
 async def test_simultaneous_changes_of_one_agent_all_take_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
 
         async def put_late(*args: Any) -> None:
@@ -346,7 +346,7 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
 
 
 async def test_only_existing_fields_of_known_devices_can_be_changed(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         assert (await fed.client.patch("/agents/a-nobody", json={"online": False})).status_code == 404
         url = f"/agents/{fed.agent_id(0)}"
         for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):

@@ -127,7 +127,7 @@ async def test_one_run_trains_while_the_others_wait_and_say_why(tmp_path: Path) 
 
 
 async def test_a_run_waiting_for_devices_says_so_and_can_be_paused_and_stopped(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=()) as fed:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
         await fed.until(lambda: len(fed.apps["cloud"].state.cloud.registry.live_edges()) == 2)
         run_id = await fed.submit(small_spec())
         info = await fed.until_status(run_id, "starting")
@@ -263,7 +263,7 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
     """Devices that were removed long ago are still registered; a run that starts at once must not wait for them."""
     async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
         plain = await fed.run(small_spec())
-        here = {fed.agent_id(number) for number in range(len(fed.rooms))}
+        here = {fed.agent_id(number) for number in range(len(fed.agent_devices))}
         await fed.stop("cloud")
         for number in range(6):
             gone = AgentEntry(

@@ -60,7 +60,7 @@ def test_binding_of_nothing_is_empty_and_seats_without_agents_are_named() -> Non
 
 
 async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
         assert (info.status, info.reason) == (
             "failed",
@@ -75,7 +75,7 @@ async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) ->
 
 
 async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1, 1), ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1), ttl_s=2.0) as fed:
         gate = Gate(fed, closed_at=2)
         timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
         run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
@@ -95,7 +95,7 @@ async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path:
 async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
     async with Federation(tmp_path / "six") as fed:
         six = await fed.run(small_spec())
-    async with Federation(tmp_path / "two", rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "two", agent_devices=(1, 1)) as fed:
         info = await fed.run(small_spec())
         assert info.status == "completed"
         assert Counter(seat.agent for seat in (await fed.seats(info.run)).seats) == {
@@ -110,7 +110,7 @@ async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_resu
 
 
 async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(2, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(2, 1)) as fed:
         info = await fed.run(small_spec(num_devices=None, num_edges=None))
         assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
 
@@ -225,7 +225,7 @@ async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it
 
 
 async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
         assert info.status == "failed"
         folder = fed.folder / "runs" / info.run

@@ -204,7 +204,7 @@ async def test_an_unusable_tracker_is_refused_at_submission(tmp_path: Path, monk
         assert answer.status_code == 422, answer.text
         return dict(answer.json())
 
-    async with Federation(tmp_path / "fed", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "fed", n_edges=1, agent_devices=(1,)) as fed:
         assert (await refused(tracking="wandb"))["field"].startswith("tracking")
         assert (await refused(tracking=["mlflow", "mlflow"]))["field"] == "tracking"
         assert "did you mean 'tracking'" in (await refused(traking="mlflow"))["detail"]

@@ -16,7 +16,7 @@ from shared.federation.aggregation import Accumulator
 from shared.federation.messages import Contribution, Outcome, Task, Uploads, VisitAnswer, WaveId
 from shared.wire import codec
 from shared.wire.compression import Coded, Ternary
-from tests.shared.algorithms.ways import resolved
+from tests.shared.algorithms.layouts import resolved
 
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 

@@ -18,7 +18,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import VisitRow
 from shared.wire import codec
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
-from tests.shared.algorithms.ways import Ended, federation, run
+from tests.shared.algorithms.layouts import Ended, federation, run
 
 
 def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def trained(done: Ended) -> list[VisitRow]:
 async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_wait_in_parallel(
     tmp_path: Path,
 ) -> None:
-    done = await run(tmp_path, spec_of({"name": "uniform", "low": 50, "high": 100}, 0.02), rooms=(6,))
+    done = await run(tmp_path, spec_of({"name": "uniform", "low": 50, "high": 100}, 0.02), agent_devices=(6,))
     rows = trained(done)
     assert [row.outcome for row in rows] == ["used"] * 12
     for row in rows:
@@ -47,21 +47,21 @@ async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_
 
 
 async def test_the_real_clock_changes_nothing_but_measured_seconds(tmp_path: Path) -> None:
-    real = await run(tmp_path, spec_of(10, 0.01), rooms=(2, 2, 1, 1))
-    plain = await run(tmp_path, small_spec(devices=spec_of(10, 0.01)["devices"]), rooms=(6,))
+    real = await run(tmp_path, spec_of(10, 0.01), agent_devices=(2, 2, 1, 1))
+    plain = await run(tmp_path, small_spec(devices=spec_of(10, 0.01)["devices"]), agent_devices=(6,))
     assert real.info.model_sha256 == plain.info.model_sha256
     assert [row.compute_s for row in trained(real)] == [row.compute_s for row in trained(plain)]
     assert {row.measured_s for row in trained(plain)} == {None}
     manifest = (tmp_path / "federation-x").parent  # folders are numbered: any folder with a manifest of either clock
-    told = sorted(path.read_text(encoding="utf-8") for path in manifest.rglob("manifest.json"))
-    assert ['"clock": "real"' in text for text in told].count(True) == 1
-    assert ['"clock": "simulated"' in text for text in told].count(True) == 1
+    manifests = sorted(path.read_text(encoding="utf-8") for path in manifest.rglob("manifest.json"))
+    assert ['"clock": "real"' in text for text in manifests].count(True) == 1
+    assert ['"clock": "simulated"' in text for text in manifests].count(True) == 1
 
 
 async def test_with_reports_both_exchanges_take_their_time(tmp_path: Path) -> None:
     slow = {"up_bps": 400_000, "down_bps": 10**9, "latency_s": 0}
     spec = small_spec(devices={"profile": slow, "edge_latency_s": 0}, clock="real")
-    done = await run(tmp_path, {**spec, "algorithm": "probe_refuse"}, rooms=(3, 3))
+    done = await run(tmp_path, {**spec, "algorithm": "probe_refuse"}, agent_devices=(3, 3))
     used = [row for row in trained(done) if row.outcome == "used"]
     assert used
     for row in used:
@@ -72,7 +72,7 @@ async def test_with_reports_both_exchanges_take_their_time(tmp_path: Path) -> No
 async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Path) -> None:
     """Each round visits different seats; the answers of seats of earlier rounds are dropped."""
     kept: list[tuple[str, int]] = []
-    async with federation(tmp_path, n_edges=1, rooms=(6,)) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(6,)) as fed:
 
         async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             answer = await pass_on()
@@ -93,8 +93,8 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
 
 async def ample_s(folder: Path) -> float:
     """Returns many times the wall seconds that a device takes on this machine at present."""
-    calm = await run(folder, spec_of(1, 0.01, num_rounds=1), rooms=(1,) * 6)
-    return round(2 + 10 * max(row.measured_s or 0 for row in trained(calm)), 3)
+    measured = await run(folder, spec_of(1, 0.01, num_rounds=1), agent_devices=(1,) * 6)
+    return round(2 + 10 * max(row.measured_s or 0 for row in trained(measured)), 3)
 
 
 class Slow:
@@ -113,7 +113,7 @@ class Slow:
 async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_rounds(tmp_path: Path) -> None:
     wall_s = await ample_s(tmp_path)
     spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01, num_rounds=3)
-    done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=Slow(4))
+    done = await run(tmp_path, spec, agent_devices=(1,) * 6, tamper=Slow(4))
     first, *others = done.rounds
     late = [row for row in first.seats if row.reason == "late"]
     assert [row.outcome for row in late] == ["failed"]
@@ -126,8 +126,8 @@ async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_r
     assert at.simulated_s - at.down_s - at.up_s == pytest.approx(wall_s / 0.01)
     for detail in others:
         assert (detail.n_used, detail.failures) == (6, ())
-    told = small_spec(num_rounds=3, losses=[{"round_no": 1, "seats": [late[0].seat]}])
-    assert (await run(tmp_path, told)).info.model_sha256 == done.info.model_sha256
+    with_losses = small_spec(num_rounds=3, losses=[{"round_no": 1, "seats": [late[0].seat]}])
+    assert (await run(tmp_path, with_losses)).info.model_sha256 == done.info.model_sha256
 
 
 async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path)
 
     deadline_s = await ample_s(tmp_path) / 0.01
     spec = {**spec_of(1, 0.01, round_deadline_s=deadline_s), "algorithm": "probe_refuse"}
-    done = await run(tmp_path, spec, rooms=(1,) * 6, tamper=tamper)
+    done = await run(tmp_path, spec, agent_devices=(1,) * 6, tamper=tamper)
     late = [row for row in trained(done) if row.outcome == "failed"]
     assert [row.reason for row in late] == ["late"]
     assert sum(row.outcome == "used" for row in trained(done)) == 5
@@ -146,7 +146,7 @@ async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path)
 
 async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path) -> None:
     deadline_s = await ample_s(tmp_path) / 0.01
-    async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 3) as fed:
         fed.router.tamper = Slow(0, 1, rounds=100)
         spec = spec_of(1, 0.01, round_deadline_s=deadline_s, num_rounds=1, num_edges=1, num_devices=3)
         info = await fed.run(spec)
@@ -158,7 +158,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
 async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) -> None:
     """A device that would wait for an hour is free as soon as no edge waits for its answer."""
     deadline_s = await ample_s(tmp_path)
-    async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
         delays["profiles"].append({"profile": {"delay_s": 3600, "latency_s": 0}, "share": 0.5})
         spec = small_spec(
@@ -173,14 +173,14 @@ async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) ->
 
 
 async def test_simulated_waiting_extends_the_time_limit_of_a_visit(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(500, 0.02, num_rounds=1, timeouts={"visit_s": 5}), rooms=(1,) * 6)
+    done = await run(tmp_path, spec_of(500, 0.02, num_rounds=1, timeouts={"visit_s": 5}), agent_devices=(1,) * 6)
     assert [row.outcome for row in trained(done)] == ["used"] * 6
     assert all((row.measured_s or 0) >= 10 for row in trained(done))
 
 
 async def test_an_edges_own_worker_waits_too(tmp_path: Path) -> None:
     spec = spec_of(1, 0.1, num_rounds=1, client="edge", schedule="equal", edge_link={"worker_sps": 50})
-    done = await run(tmp_path, spec, rooms=(3, 3))
+    done = await run(tmp_path, spec, agent_devices=(3, 3))
     workers = [row for row in trained(done) if row.agent is None]
     assert workers
     for row in workers:
@@ -189,7 +189,7 @@ async def test_an_edges_own_worker_waits_too(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         run_id = await fed.submit(spec_of(3600, 1, num_edges=1, num_devices=1, num_rounds=1))
         host = fed.apps["agent-0"].state.agent.host
         await fed.until(lambda: host.n_visits == 1 and host.visiting is None)
@@ -219,7 +219,7 @@ def lasted_s(detail: RoundDetail) -> float:
 async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     wall_s = await ample_s(tmp_path)
     limits = {"report_deadline_s": wall_s / 0.01, "round_deadline_s": 3 * wall_s / 0.01}
-    done = await run(tmp_path, bofl_spec(**limits), n_edges=1, rooms=(1,) * 3, tamper=Slow(1))
+    done = await run(tmp_path, bofl_spec(**limits), n_edges=1, agent_devices=(1,) * 3, tamper=Slow(1))
     first, second = done.rounds
     (late,) = [row for row in first.seats if row.outcome != "used"]
     assert (late.outcome, late.reason, late.label, late.simulated_s, late.up_bytes) == ("failed", "late", None, 0, 0)
@@ -236,8 +236,8 @@ async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     assert first.wall_s >= wall_s
     assert ([row.outcome for row in second.seats], second.failures) == (["used"] * 3, ())
     assert lasted_s(second) < limits["report_deadline_s"]
-    told = bofl_spec(losses=[{"round_no": 1, "seats": [late.seat]}])
-    assert (await run(tmp_path, told, n_edges=1, rooms=(3,))).info.model_sha256 == done.info.model_sha256
+    with_losses = bofl_spec(losses=[{"round_no": 1, "seats": [late.seat]}])
+    assert (await run(tmp_path, with_losses, n_edges=1, agent_devices=(3,))).info.model_sha256 == done.info.model_sha256
 
 
 async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> No
 
     wall_s = await ample_s(tmp_path)
     spec = bofl_spec(round_deadline_s=wall_s / 0.01, num_rounds=1)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(1,) * 3, tamper=tamper)
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(1,) * 3, tamper=tamper)
     (detail,) = done.rounds
     (late,) = [row for row in detail.seats if row.outcome != "used"]
     assert (late.outcome, late.reason, late.label in ("leader", "A")) == ("failed", "late", True)
@@ -264,7 +264,7 @@ async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_
     tmp_path: Path,
 ) -> None:
     deadline_s = await ample_s(tmp_path) / 0.01
-    async with federation(tmp_path, n_edges=1, rooms=(1,) * 3) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 3) as fed:
         fed.router.tamper = Slow(1, rounds=100)
         info = await fed.run(bofl_spec(round_deadline_s=deadline_s))
     assert info.status == "failed"
@@ -276,7 +276,7 @@ async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) ->
     """The edge learns of a drop at once: it decides without that device, and the others upload."""
     spec = bofl_spec(round_deadline_s=90_000, num_rounds=4, quorum=0.1)
     spec["devices"]["profile"]["drop_rate"] = 0.5
-    done = await run(tmp_path, spec, n_edges=1, rooms=(3,))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(3,))
     assert {row.reason for row in trained(done)} == {None, "dropped"}
     for detail in done.rounds:
         assert lasted_s(detail) == pytest.approx(max(row.simulated_s for row in detail.seats))
@@ -293,7 +293,7 @@ async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> 
 
     wall_s = await ample_s(tmp_path)
     spec = bofl_spec(algorithm="fedavg", round_deadline_s=wall_s / 0.01, held_out_fraction=0.34)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(1,) * 3, tamper=tamper)
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(1,) * 3, tamper=tamper)
     first = done.rounds[0]
     assert sorted((row.outcome, row.reason) for row in first.seats) == [("failed", "late")] + [("used", None)] * 2
     assert lasted_s(first) == pytest.approx(max(row.simulated_s for row in first.seats)) != wall_s / 0.01

@@ -139,15 +139,15 @@ def test_weights_out_of_bounds_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "late", "fits"),
+    ("sent", "late", "is_accepted"),
     [((0,), (1,), True), ((0, 1), (), False), ((), (0, 1), False), ((1,), (0,), False), ((0,), (1, 1), False)],
 )
 def test_late_updates_and_only_those_come_in_the_list_of_late_ones(
-    sent: tuple[int, ...], late: tuple[int, ...], fits: bool
+    sent: tuple[int, ...], late: tuple[int, ...], is_accepted: bool
 ) -> None:
     uploads = Uploads[None](contributions=tuple(single(seat) for seat in sent))
     answer: UploadAnswer[None] = UploadAnswer(uploads=uploads, late=tuple(single(seat) for seat in late))
-    if fits:
+    if is_accepted:
         check_uploads(answer, [0], [1])
     else:
         with pytest.raises(WireError):
@@ -169,7 +169,7 @@ def test_an_update_has_its_announced_size(reports: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contributions", "failures", "fits"),
+    ("contributions", "failures", "is_accepted"),
     [
         ((single(0), single(1)), (), True),
         ((single(0),), (FAILED,), True),
@@ -180,10 +180,10 @@ def test_an_update_has_its_announced_size(reports: bool) -> None:
     ],
 )
 def test_uploads_hold_each_requested_update_or_report_it_lost(
-    contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], fits: bool
+    contributions: tuple[Contribution[None], ...], failures: tuple[Failure, ...], is_accepted: bool
 ) -> None:
     answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=contributions), failures=failures)
-    if fits:
+    if is_accepted:
         check_uploads(answer, [0, 1])
     else:
         with pytest.raises(WireError):

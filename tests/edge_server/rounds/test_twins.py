@@ -17,7 +17,7 @@ from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
 from tests.edge_server.rounds.test_real_clock import Slow
 from tests.federation import small_spec
-from tests.shared.algorithms.ways import Ended, ended, federation
+from tests.shared.algorithms.layouts import Ended, ended, federation
 
 QUICK = {"compute_sps": 1e6, "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 SCALE = 0.5
@@ -49,7 +49,7 @@ def fixed_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:
-    async with federation(folder, n_edges=1, rooms=(1, 1, 1)) as fed:
+    async with federation(folder, n_edges=1, agent_devices=(1, 1, 1)) as fed:
         fed.router.tamper = tamper
         done = await ended(fed, await fed.submit(spec), folder)
         answer = await fed.client.get("/edges/edge-1/twins")

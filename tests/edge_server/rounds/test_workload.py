@@ -21,7 +21,7 @@ from shared.training import models
 from shared.training.data.dataset import as_batch
 from tests.faults import at, broken
 from tests.federation import AGENT_PORT, Federation, Gate, small_spec
-from tests.shared.algorithms.ways import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 THREE = [{"profile": {**NEAR, "compute_sps": sps}, "share": 1 / 3} for sps in (100, 200, 300)]
@@ -34,7 +34,7 @@ def planned(schedule: str = "free_compute", **changes: Any) -> dict[str, Any]:
     return small_spec(**{"num_devices": 3, "num_edges": 1, **more, **changes})
 
 
-ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
+ONE_EDGE: dict[str, Any] = {"n_edges": 1, "agent_devices": (1, 1, 1)}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_with_finish_time_all_devices_finish_together_and_sooner_than_with
     found = {}
     for schedule in ("free_compute", "finish_time", "own_data"):
         spec = planned(schedule, num_rounds=1, num_devices=4, devices=devices, edge_link={"worker_sps": 50})
-        found[schedule] = rows_of((await run(tmp_path, spec, n_edges=1, rooms=(2, 2))).rounds[0])
+        found[schedule] = rows_of((await run(tmp_path, spec, n_edges=1, agent_devices=(2, 2))).rounds[0])
     lasted = {schedule: max(row.simulated_s for row in rows.values()) for schedule, rows in found.items()}
     assert lasted["finish_time"] < 0.9 * min(lasted["free_compute"], lasted["own_data"])
     used = [row.simulated_s for row in found["finish_time"].values()]
@@ -167,7 +167,7 @@ async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_o
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
 ) -> None:
     spec = planned(schedule, num_devices=4, num_rounds=3, sync="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
-    layouts: list[dict[str, Any]] = [{"rooms": (4,)}, {"rooms": (1,) * 4, "order": (3, 1, 0, 2)}]
+    layouts: list[dict[str, Any]] = [{"agent_devices": (4,)}, {"agent_devices": (1,) * 4, "order": (3, 1, 0, 2)}]
     found = []
     for layout in layouts:
         async with federation(tmp_path, n_edges=1, **layout) as fed:
@@ -212,7 +212,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
 
 async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, trained_on: list[list[int]]) -> None:
     spec = planned(num_rounds=1, edge_worker=False, devices={"profile": {"drop_rate": 0.5}}, num_devices=6)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(3, 3))
     (first,) = done.rounds
     assert sorted(trained_on[0]) == everything(done)
     waves = {row.wave for row in first.seats}
@@ -259,7 +259,7 @@ async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_b
     spec = planned("finish_time", num_rounds=3, devices=MIXED, edge_link=ALIKE, edge_rounds=2)
     async with federation(tmp_path, **ONE_EDGE) as fed:
         plain = await fed.run(spec)
-        calm = await twins_of(fed)
+        expected = await twins_of(fed)
 
         info = await fed.run(spec | {"num_rounds": 1})
         before = await twins_of(fed)
@@ -269,7 +269,7 @@ async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_b
         assert await twins_of(fed) == before
         await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
         assert (await fed.finish(info.run)).model_sha256 == plain.model_sha256
-        assert await twins_of(fed) == calm
+        assert await twins_of(fed) == expected
 
         gate = Gate(fed, closed_at=3)
         run_id = await fed.submit(spec)
@@ -279,7 +279,7 @@ async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_b
         await fed.start_edge(0)
         again = await fed.finish(run_id)
         assert again.model_sha256 == plain.model_sha256
-        assert await twins_of(fed) == calm
+        assert await twins_of(fed) == expected
 
 
 # ---- frequency of averaging, arriving data and load
@@ -340,12 +340,14 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
 async def test_a_run_that_declares_the_losses_of_a_fault_plans_the_same_shares_and_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
-    hurt = await run(tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE)
-    (failure,) = [row for detail in hurt.rounds for row in detail.seats if row.outcome == "failed"]
+    disturbed = await run(
+        tmp_path, planned(num_rounds=3), tamper=at(AGENT_PORT, "/visits", broken, times=1), **ONE_EDGE
+    )
+    (failure,) = [row for detail in disturbed.rounds for row in detail.seats if row.outcome == "failed"]
     losses = [{"round_no": 1, "seats": [failure.seat], "edge_round": 0, "wave": 0}]
-    quiet = await run(tmp_path, planned(num_rounds=3, losses=losses), **ONE_EDGE)
-    assert quiet.info.model_sha256 == hurt.info.model_sha256
-    for one, other in zip(hurt.rounds, quiet.rounds, strict=True):
+    undisturbed = await run(tmp_path, planned(num_rounds=3, losses=losses), **ONE_EDGE)
+    assert undisturbed.info.model_sha256 == disturbed.info.model_sha256
+    for one, other in zip(disturbed.rounds, undisturbed.rounds, strict=True):
         assert {(s, row.n_samples) for s, row in rows_of(one).items()} == {
             (s, row.n_samples) for s, row in rows_of(other).items()
         }

@@ -1,4 +1,4 @@
-"""An oracle: FedAvg without tiers, with own seats, streams and integer averaging; only `loop.py` is the project's."""
+"""A reference FedAvg without tiers: it has its own seats, streams and integer averaging and shares only `loop.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Chosen = Callable[[int], Sequence[int]]
 
 
 def stream(*key: object) -> int:
-    """The documented seed of a stream: 63 bits of sha256 over the key's parts."""
+    """Returns the documented seed of a stream: 63 bits of sha256 over the key's parts."""
     text = "|".join(str(part) for part in key)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -35,7 +35,7 @@ def local(
     edge_round: int = 0,
     correct: Correct | None = None,
 ) -> TensorMap:
-    """One seat's local training from a model."""
+    """Returns the result of one seat's local training from a model."""
     spec, data, model = experiment.spec, experiment.data, experiment.model
     models.write_state(model, start)
     generator = torch.Generator().manual_seed(stream(spec.seed, f"seat {seat}", round_no, edge_round, 0, "batches"))
@@ -52,7 +52,7 @@ def local(
 
 
 def exact_mean(deltas: list[TensorMap], weights: list[int], total_weight: int) -> TensorMap:
-    """The documented grid: n * round(delta * 2^g) in 64-bit whole numbers, then one division.
+    """Returns the mean in documented fixed-point steps: n * round(delta * 2^g) in 64-bit integers, then one division.
 
     g = 53 - ceil(log2(total weight)) - 7, for elements up to 2^7.
     """
@@ -74,7 +74,7 @@ def fedavg(
     chosen: Chosen | None = None,
     correction: Correction | None = None,
 ) -> TensorMap:
-    """The global model after rounds `first` to `num_rounds` of FedAvg over all seats (or those `chosen` names)."""
+    """Returns the model after rounds `first` to `num_rounds` of FedAvg over all seats or those `chosen` names."""
     wanted, seed = experiment.spec.model, stream(experiment.spec.seed, "model")
     made = models.build(wanted.name, experiment.data.input_shape, experiment.data.n_classes, seed, wanted.projection)
     model = models.read_state(made)
@@ -99,14 +99,14 @@ def same_bits(a: TensorMap, b: TensorMap) -> bool:
 
 
 def distance(a: TensorMap, b: TensorMap) -> float:
-    """The largest difference of an element."""
+    """Returns the largest difference of an element."""
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def softmax_gradient(
     weight: npt.NDArray[Any], bias: npt.NDArray[Any], x: npt.NDArray[Any], y: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Gradient of the mean cross-entropy of softmax(x W^T + b), by hand, in float64."""
+    """Returns the gradient of the mean cross-entropy of softmax(x W^T + b) from its formula, in float64."""
     logits = x @ weight.T + bias
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     errors = odds / odds.sum(axis=1, keepdims=True)  # (n, classes)
@@ -115,7 +115,7 @@ def softmax_gradient(
 
 
 def mean_of_round(sent: Sequence[Any], key: str) -> torch.Tensor:
-    """The mean of contributions by samples; with masks, at each position the mean of those that have it."""
+    """Returns the mean of contributions by samples; with masks, each position averages over those that have it."""
     total, weight = torch.zeros(()), torch.zeros(())
     for item in sent:
         mask = item.update.mask[key] if hasattr(item.update, "mask") else torch.ones(())

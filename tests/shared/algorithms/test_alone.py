@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.shared.algorithms import flat, plain_dtpfl
+from tests.shared.algorithms.layouts import ended, federation, run
 from tests.shared.algorithms.test_fedper import CLIENTS, layout
 from tests.shared.algorithms.test_fedper import spec_of as fedper_spec
-from tests.shared.algorithms.ways import ended, federation, run
 
 AROUND = 2_500
 MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)

@@ -21,7 +21,7 @@ from shared.federation.context import Context
 from shared.federation.hooks import Verdict
 from shared.federation.spec_parser import parse_spec
 from tests.shared.algorithms import flat, plain_bofl
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 WIDE = {"phi": 1e6, "omega": 1e6}
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}  # all but the leader are class C
@@ -278,7 +278,7 @@ def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 async def as_formulas(spec: dict[str, Any], folder: Path) -> plain_bofl.Plain:
     """A run in which every class, distance, count and retirement, and the model, is that of the formulas."""
-    done = await run(folder, spec, rooms=(3, 4))
+    done = await run(folder, spec, agent_devices=(3, 4))
     plain = plain_bofl.bofl(done.experiment)
     assert rows_of(done) == plain.rows
     assert {seat: detail.round_no for detail in done.rounds for seat in detail.retired} == plain.retired
@@ -317,7 +317,7 @@ async def test_formulas_hold_in_other_environments(more: dict[str, Any], tmp_pat
 
 async def test_one_environment_of_equal_counts_with_wide_margins_is_fedavg(tmp_path: Path) -> None:
     spec = spec_of({**WIDE, "optimiser": "sgd"}, num_devices=4, num_edges=1, partition="iid", lr=0.1)
-    done = await run(tmp_path, spec, n_edges=1, rooms=(2, 2))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(2, 2))
     assert {len(seat.train) for seat in done.experiment.population.seats} == {80}
     assert Counter(str(row.label) for detail in done.rounds for row in detail.seats) == {"leader": 3, "A": 9}
     assert flat.distance(done.model, flat.fedavg(done.experiment, 3)) < 1e-6
@@ -326,12 +326,12 @@ async def test_one_environment_of_equal_counts_with_wide_margins_is_fedavg(tmp_p
 
 async def test_wide_margins_weighted_by_samples_are_fedavg_in_any_environments(tmp_path: Path) -> None:
     params = {**WIDE, "optimiser": "sgd", "weighting": "samples"}
-    done = await run(tmp_path, spec_of(params, lr=0.1), rooms=(3, 4))
+    done = await run(tmp_path, spec_of(params, lr=0.1), agent_devices=(3, 4))
     assert flat.distance(done.model, flat.fedavg(done.experiment, 3)) < 1e-6
 
 
 async def test_several_environments_of_unequal_size_are_a_mean_of_means_and_not_fedavg(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({**WIDE, "optimiser": "sgd"}, lr=0.1, num_rounds=1), rooms=(3, 4))
+    done = await run(tmp_path, spec_of({**WIDE, "optimiser": "sgd"}, lr=0.1, num_rounds=1), agent_devices=(3, 4))
     trained = [flat.local(done.experiment, seat, 1, done.experiment.initial) for seat in range(7)]
     edges = [[seat.number for seat in done.experiment.population.seats if seat.home_edge == home] for home in (0, 1)]
     assert [len(seats) for seats in edges] == [4, 3]
@@ -343,13 +343,13 @@ async def test_several_environments_of_unequal_size_are_a_mean_of_means_and_not_
     assert flat.distance(done.model, flat.fedavg(done.experiment, 1)) > 1e-4
 
 
-# ---- who hosts whom
+# ---- hosts
 
 
 async def test_same_bits_and_bytes_with_one_agent_and_with_seven(tmp_path: Path) -> None:
     spec = mixed_spec({})
-    one = await run(tmp_path, spec, rooms=(7,))
-    many = await run(tmp_path, spec, rooms=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
+    one = await run(tmp_path, spec, agent_devices=(7,))
+    many = await run(tmp_path, spec, agent_devices=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
     assert one.info.model_sha256 == many.info.model_sha256
     assert rows_of(one) == rows_of(many)
     assert one.links() == many.links()

@@ -23,8 +23,8 @@ from shared.wire import codec
 from tests.faults import garbage
 from tests.federation import EDGE_PORT, Federation, PassOn
 from tests.shared.algorithms import plain_bofl
+from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, run
 from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
-from tests.shared.algorithms.ways import Ended, Tape, agents_of, ended, federation, run
 from tests.test_recovery import vanish
 
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
@@ -52,8 +52,8 @@ def seats_of(rows: list[VisitRow]) -> set[int]:
 
 
 async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
-    tape = Tape()
-    done = await run(tmp_path, mixed_spec({}), tamper=tape, rooms=SEVEN)
+    tape = Recorder()
+    done = await run(tmp_path, mixed_spec({}), tamper=tape, agent_devices=SEVEN)
     asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
     for detail in done.rounds:
         fetched = sorted(seat for order in asked if order.stage.round_no == detail.round_no for seat in order.seats)
@@ -75,7 +75,7 @@ async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_
 
 
 async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
-    done = await run(tmp_path, narrow_spec({}), rooms=SEVEN)
+    done = await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)
     assert not any("edge_model_bytes" in row.figures for row in done.rounds[0].seats)
     for before, after in pairwise(done.rounds):
         refused = seats_of(by_class(before, "C"))
@@ -88,8 +88,10 @@ async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_vis
 
 async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
     """Four devices at one agent: the orders of round 2 carry two models, not eight."""
-    tape = Tape()
-    await run(tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, rooms=(4,))
+    tape = Recorder()
+    await run(
+        tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, agent_devices=(4,)
+    )
     orders = tape.of("/visits")
     assert [len(codec.read_header(body).record["messages"]) for body in orders[:2]] == [1, 2]
     assert MODEL_BYTES < len(orders[0]) < 1.3 * MODEL_BYTES
@@ -97,8 +99,8 @@ async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
 
 
 async def test_class_c_may_train_again_from_the_edge_model_and_keeps_the_result(tmp_path: Path) -> None:
-    tape = Tape()
-    done = await run(tmp_path, narrow_spec({"adjust": "train"}, num_rounds=2), tamper=tape, rooms=SEVEN)
+    tape = Recorder()
+    done = await run(tmp_path, narrow_spec({"adjust": "train"}, num_rounds=2), tamper=tape, agent_devices=SEVEN)
     for detail in done.rounds:
         again = [row for row in detail.seats if row.wave == 1]
         assert seats_of(again) == seats_of(by_class(detail, "C"))
@@ -112,7 +114,7 @@ async def test_class_c_may_train_again_from_the_edge_model_and_keeps_the_result(
     found = done.info.final["clients_own"]
     assert found.n == 5
     assert found.accuracy == pytest.approx(float(np.mean(own_accuracies(done))))
-    assert (await run(tmp_path, narrow_spec({}), rooms=SEVEN)).info.final.get("clients_own") is None
+    assert (await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)).info.final.get("clients_own") is None
 
 
 def own_accuracies(done: Ended) -> list[float]:
@@ -128,7 +130,7 @@ def own_accuracies(done: Ended) -> list[float]:
     return accuracies
 
 
-# ---- refusals are counted and remembered
+# ---- counts of refusals
 
 
 def check_counts(rounds: list[RoundDetail], delta: int) -> set[int]:
@@ -158,13 +160,13 @@ async def restart_edges(fed: Federation, run_id: str, *, forget: bool) -> None:
         for prefix in redis_keys.all_of_run_at_edge(f"edge-{number + 1}", run_id) if forget else ():
             await fed.store.delete_prefix(prefix)
         await fed.start_edge(number)
-    await fed.until(lambda: fed.n_agents() == len(fed.rooms))
+    await fed.until(lambda: fed.n_agents() == len(fed.agent_devices))
 
 
 async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart_and_the_record_says_why(
     tmp_path: Path,
 ) -> None:
-    async with federation(tmp_path, rooms=(3, 4)) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 1}, num_rounds=1))
         await ended(fed, run_id, tmp_path)
         await restart_edges(fed, run_id, forget=False)
@@ -182,7 +184,7 @@ async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart
 
 @pytest.mark.parametrize("forget", [False, True], ids=["with its state", "without"])
 async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Path) -> None:
-    async with federation(tmp_path, rooms=(3, 4)) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 2}, num_rounds=1))
         await ended(fed, run_id, tmp_path)
         await restart_edges(fed, run_id, forget=forget)
@@ -194,7 +196,7 @@ async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Pa
 
 
 async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -> None:
-    async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
         registry = fed.apps["cloud"].state.cloud.registry
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1))
         await ended(fed, run_id, tmp_path)
@@ -218,7 +220,7 @@ async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -
 
 async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     gone: list[asyncio.Task[None]] = []
-    async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))
         await ended(fed, run_id, tmp_path)
         vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
@@ -240,7 +242,7 @@ async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path:
                 return await garbage(request, pass_on)
         return await pass_on()
 
-    done = await run(tmp_path, narrow_spec({"delta": 9}), tamper=lose, rooms=SEVEN)
+    done = await run(tmp_path, narrow_spec({"delta": 9}), tamper=lose, agent_devices=SEVEN)
     first, second, _ = done.rounds
     for detail in done.rounds:
         assert all(

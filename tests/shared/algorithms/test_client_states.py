@@ -10,8 +10,8 @@ import pytest
 
 from shared.wire import codec
 from tests.federation import PassOn
+from tests.shared.algorithms.layouts import agents_of, answer, ended, federation, run
 from tests.shared.algorithms.test_contract import leaves
-from tests.shared.algorithms.ways import agents_of, answer, ended, federation, run
 
 LOST_SEAT = 2
 """The device whose visit is lost: one of two at its edge."""
@@ -53,8 +53,8 @@ async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name
     """Paused after the first training round, agent and edge restarted, then a visit lost: the same bits."""
     first = 2 if name == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
-    whole = await run(tmp_path, spec_of(name, losses=losses), rooms=(2, 1))
-    async with federation(tmp_path, rooms=(1,) * 3) as fed:
+    whole = await run(tmp_path, spec_of(name, losses=losses), agent_devices=(2, 1))
+    async with federation(tmp_path, agent_devices=(1,) * 3) as fed:
         run_id = await fed.submit(spec_of(name, num_rounds=1))
         await ended(fed, run_id, tmp_path)
         await fed.stop("agent-1")

@@ -43,7 +43,7 @@ from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import Ended, federation, run
+from tests.shared.algorithms.layouts import Ended, federation, run
 
 PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
@@ -72,22 +72,22 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
     return {**spec, **load_algorithm(name).needs, **more}
 
 
-# ---- a run that is watched
+# ---- monitored runs
 
 
 @dataclass
-class Watch:
+class Monitor:
     """All records encoded in a run, with their bytes, and the contract violations of hooks."""
 
     encoded: list[tuple[Record, bytes]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
-class Watched:
-    """Hooks of which every call is made twice: inputs must not change, and both results must be equal."""
+class MonitoredHooks:
+    """Hooks that execute every call twice: inputs must not change, and both results must be equal."""
 
-    def __init__(self, hooks: Any, watch: Watch) -> None:
-        self.hooks, self.watch = hooks, watch
+    def __init__(self, hooks: Any, monitor: Monitor) -> None:
+        self.hooks, self.monitor = hooks, monitor
 
     def __getattr__(self, name: str) -> Any:
         hook = getattr(self.hooks, name)
@@ -96,16 +96,16 @@ class Watched:
             before = [leaves(arg) for arg in args]
             found, again = hook(*args), hook(*args)
             if [leaves(arg) for arg in args] != before:
-                self.watch.faults.append(f"{name} changed its input")
+                self.monitor.faults.append(f"{name} changed its input")
             if leaves(found) != leaves(again):
-                self.watch.faults.append(f"{name} gave another answer the second time")
+                self.monitor.faults.append(f"{name} gave another answer the second time")
             return found
 
         return call
 
 
 def leaves(value: Any) -> Any:
-    """A value as bytes and plain values, for comparison."""
+    """Returns a value as bytes and plain values, for comparison."""
     if isinstance(value, Record):
         return type(value).__name__, {name: leaves(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, torch.Tensor):
@@ -120,39 +120,41 @@ def leaves(value: Any) -> Any:
 
 
 @contextmanager
-def watching(algorithm: Algorithm) -> Iterator[Watch]:
-    """Runs in here are watched, and use this algorithm."""
-    watch, encode = Watch(), codec.encode
-    halves: dict[str, Any] = {tier: Watched(getattr(algorithm, tier), watch) for tier in ("cloud", "edge", "device")}
-    watched = replace(algorithm, **halves)
+def monitoring(algorithm: Algorithm) -> Iterator[Monitor]:
+    """Monitors the runs in this context, which use this algorithm."""
+    monitor, encode = Monitor(), codec.encode
+    tiers: dict[str, Any] = {
+        tier: MonitoredHooks(getattr(algorithm, tier), monitor) for tier in ("cloud", "edge", "device")
+    }
+    monitored = replace(algorithm, **tiers)
 
     def noted(record: Record) -> codec.Body:
         body = encode(record)
-        watch.encoded.append((record, bytes(body.join())))
+        monitor.encoded.append((record, bytes(body.join())))
         return body
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.federation.experiment.load_algorithm", lambda wanted: watched)
+        patch.setattr("shared.federation.experiment.load_algorithm", lambda wanted: monitored)
         patch.setattr(codec, "encode", noted)
-        yield watch
+        yield monitor
 
 
-_WATCHED: dict[str, tuple[Ended, Watch]] = {}
+_MONITORED: dict[str, tuple[Ended, Monitor]] = {}
 
 
 @pytest.fixture
-async def watched(name: str, tmp_path: Path) -> tuple[Ended, Watch]:
-    """One watched run of each algorithm, every device in an agent of its own."""
-    if name not in _WATCHED:
-        with watching(load_algorithm(name)) as watch:
-            done = await run(tmp_path, spec_of(name), rooms=(1,) * 4)
-        _WATCHED[name] = done, watch
-    return _WATCHED[name]
+async def monitored(name: str, tmp_path: Path) -> tuple[Ended, Monitor]:
+    """One monitored run of each algorithm, with one agent per device."""
+    if name not in _MONITORED:
+        with monitoring(load_algorithm(name)) as monitor:
+            done = await run(tmp_path, spec_of(name), agent_devices=(1,) * 4)
+        _MONITORED[name] = done, monitor
+    return _MONITORED[name]
 
 
-def contributions(watch: Watch) -> list[Contribution[Any]]:
-    """The updates that were sent, in order; a body is encoded again where its size is measured."""
-    bodies = {body: record for record, body in watch.encoded}
+def contributions(monitor: Monitor) -> list[Contribution[Any]]:
+    """Returns the updates that were sent, in order; a body whose size is measured is encoded twice."""
+    bodies = {body: record for record, body in monitor.encoded}
     uploads = [getattr(record, "uploads", None) for record in bodies.values()]
     return [item for upload in uploads for item in getattr(upload, "contributions", ())]
 
@@ -181,7 +183,7 @@ def test_hooks_keep_no_state(name: str) -> None:
 
 
 def records_named(hooks: object, kind: type[Any]) -> list[Any]:
-    """The record types that a hook class names as its type arguments; none for FedAvg's own hooks."""
+    """Returns the record types that a hook class names as type arguments; none for FedAvg's own hooks."""
     generic = (base for owner in type(hooks).__mro__ for base in vars(owner).get("__orig_bases__", ()))
     bases = [base for base in generic if get_origin(base) is kind]
     named: dict[Any, Any] = dict(zip(kind.__parameters__, get_args(bases[0]), strict=True)) if bases else {}
@@ -248,13 +250,13 @@ def test_spec_that_contradicts_its_algorithm_is_refused_by_the_field() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_hooks_are_pure(name: str, watched: tuple[Ended, Watch]) -> None:
-    """Every call of a hook, made twice: no input changed, the same answer."""
-    assert watched[1].faults == []
+async def test_hooks_are_pure(name: str, monitored: tuple[Ended, Monitor]) -> None:
+    """Every call of a hook is repeated: it changes no input and gives the same answer."""
+    assert monitored[1].faults == []
 
 
 def decoder(experiment: Experiment, record: Record) -> Any:
-    """The type as which the receiver decodes a record."""
+    """Returns the type as which the receiver decodes a record."""
     generic: Any = Checkpoint
     bodies = {
         "VisitOrder": experiment.wire_types.visit_order,
@@ -268,19 +270,19 @@ def decoder(experiment: Experiment, record: Record) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_messages_and_states_round_trip_the_wire(name: str, watched: tuple[Ended, Watch]) -> None:
-    done, watch = watched
-    for record, body in watch.encoded:
+async def test_messages_and_states_round_trip_the_wire(name: str, monitored: tuple[Ended, Monitor]) -> None:
+    done, monitor = monitored
+    for record, body in monitor.encoded:
         back = codec.decode(decoder(done.experiment, record), body, model=done.experiment.initial)
         assert bytes(codec.encode(back).join()) == body, type(record)
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watch]) -> None:
+async def test_every_declared_type_is_used(name: str, monitored: tuple[Ended, Monitor]) -> None:
     """Each declared record is sent or stored within two rounds, so it has a writer."""
-    done, watch = watched
+    done, monitor = monitored
     algorithm, found = done.experiment.algorithm, set()
-    for record, _ in watch.encoded:
+    for record, _ in monitor.encoded:
         outcomes = getattr(record, "outcomes", ())
         found |= {type(record), *map(type, getattr(record, "messages", ())), *(type(item.report) for item in outcomes)}
         found |= {type(getattr(record, name, None)) for name in ("broadcast", "state")}
@@ -291,10 +293,10 @@ async def test_every_declared_type_is_used(name: str, watched: tuple[Ended, Watc
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Watch]) -> None:
-    """The updates of a wave, summed in every order and by halves, give the same bytes."""
-    done, watch = watched
-    items = contributions(watch)[:4]
+async def test_arrival_order_changes_nothing(name: str, monitored: tuple[Ended, Monitor]) -> None:
+    """The updates of a wave give the same bytes when summed in every order and by halves."""
+    done, monitor = monitored
+    items = contributions(monitor)[:4]
     assert len(items) == 4
     sums = set()
     for order in permutations(items):
@@ -311,11 +313,11 @@ async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Wa
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_seed_determines_the_bits_whichever_agents_host_the_seats(
-    name: str, watched: tuple[Ended, Watch], tmp_path: Path
+    name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
 ) -> None:
-    done = watched[0]
-    again = await run(tmp_path, spec_of(name), rooms=(3, 1), order=(1, 0))
-    other = await run(tmp_path, spec_of(name, seed=1), rooms=(4,))
+    done = monitored[0]
+    again = await run(tmp_path, spec_of(name), agent_devices=(3, 1), order=(1, 0))
+    other = await run(tmp_path, spec_of(name, seed=1), agent_devices=(4,))
     assert again.info.model_sha256 == done.info.model_sha256
     assert leaves(again.state) == leaves(done.state)
     assert again.links() == done.links()
@@ -324,17 +326,17 @@ async def test_seed_determines_the_bits_whichever_agents_host_the_seats(
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_global_random_streams_are_neither_used_nor_changed(
-    name: str, watched: tuple[Ended, Watch], tmp_path: Path
+    name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
 ) -> None:
-    """torch's default generator is seeded anew by every visit; Python's and numpy's are left alone."""
+    """Every visit seeds torch's default generator; Python's and numpy's are not changed."""
     torch.manual_seed(4711)
-    async with federation(tmp_path, rooms=(4,)) as fed:
+    async with federation(tmp_path, agent_devices=(4,)) as fed:
         run_id = await fed.submit(spec_of(name))
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
         info = await fed.finish(run_id)
         after = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     assert before == after
-    assert info.model_sha256 == watched[0].info.model_sha256
+    assert info.model_sha256 == monitored[0].info.model_sha256
 
 
 # ---- buffers
@@ -344,14 +346,14 @@ COUNTER = "features.1.num_batches_tracked"
 
 
 async def normalised(name: str, policy: Any, tmp_path: Path) -> tuple[Ended, list[Contribution[Any]], list[Any]]:
-    """Two rounds on a model with batch-norm: the run, the updates of both rounds, the device states."""
+    """Runs two rounds on a model with batch-norm; returns the run, the updates of both rounds, the device states."""
     algorithm = replace(load_algorithm(name), buffers=policy)
-    with watching(algorithm) as watch:
-        done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), rooms=(1,) * 4)
-    assert watch.faults == []
-    kept = [record for record, _ in watch.encoded if type(record) is algorithm.device_state]
+    with monitoring(algorithm) as monitor:
+        done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), agent_devices=(1,) * 4)
+    assert monitor.faults == []
+    kept = [record for record, _ in monitor.encoded if type(record) is algorithm.device_state]
     collecting = sum(detail.seats[0].outcome == "collected" for detail in done.rounds)
-    return done, contributions(watch), kept[4 * collecting :]
+    return done, contributions(monitor), kept[4 * collecting :]
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "drop"])
@@ -369,8 +371,8 @@ async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_pa
 async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path) -> None:
     done, sent, states = await normalised(name, "average", tmp_path)
     for key in STATISTICS:
-        told = [item for item in sent if item.update.delta]  # not in a phase of local training
-        mean = sum(flat.mean_of_round(told[at : at + 4], key) for at in range(0, len(told), 4))
+        trained = [item for item in sent if item.update.delta]  # not in a phase of local training
+        mean = sum(flat.mean_of_round(trained[at : at + 4], key) for at in range(0, len(trained), 4))
         assert torch.allclose(done.model[key].double(), done.experiment.initial[key] + mean, atol=1e-6)
         assert flat.distance({key: done.model[key]}, {key: done.experiment.initial[key]}) > 0.01
     assert not any(getattr(state, "buffers", {}) for state in states)
@@ -382,7 +384,7 @@ async def test_local_buffers_stay_with_the_seat_between_rounds(name: str, tmp_pa
     done, sent, states = await normalised(name, "local", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)
     assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.experiment.initial)))
-    passes = 20 if name == "per_fedavg" else 2  # ten steps, each at two places
+    passes = 20 if name == "per_fedavg" else 2  # ten steps, each with two passes
     assert sorted(state.buffers[COUNTER].item() for state in states) == [passes] * 4 + [2 * passes] * 4
     assert len({tuple(state.buffers[STATISTICS[0]].tolist()) for state in states}) == 8
 

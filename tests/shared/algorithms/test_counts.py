@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.shared.algorithms.ways import run
+from tests.shared.algorithms.layouts import run
 
 
 @pytest.mark.parametrize("edge_upload", ["sum", "mean"])
@@ -27,6 +27,6 @@ async def test_mean_times_count_is_the_sum_over_all_visits(
         "edge_upload": edge_upload,
         "losses": [{"round_no": 2, "seats": [3], "edge_round": 0}],
     }
-    done = await run(tmp_path, spec, rooms=(2, 1, 1, 1))
+    done = await run(tmp_path, spec, agent_devices=(2, 1, 1, 1))
     grown = done.model["head.bias"] - done.experiment.initial["head.bias"]
     assert grown.tolist() == pytest.approx([visits] * 10, abs=1e-4)

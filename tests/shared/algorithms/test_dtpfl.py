@@ -1,4 +1,4 @@
-"""DTPFL against the plain oracle, FedPer, FedAvg and scipy; its groups, messages, states and records."""
+"""DTPFL compared with the plain reference, FedPer, FedAvg and scipy; its groups, messages, states and records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from tests.federation import EDGE_PORT, Federation, Gate
 from tests.shared.algorithms import flat, plain_dtpfl
-from tests.shared.algorithms.ways import Ended, ended, federation, run, so_far
+from tests.shared.algorithms.layouts import Ended, ended, federation, run, so_far
 
-FOUR: dict[str, Any] = {"n_edges": 4, "rooms": (5, 3)}
+FOUR: dict[str, Any] = {"n_edges": 4, "agent_devices": (5, 3)}
 HEAD_BYTES, BASE_BYTES, AROUND = 4 * (64 * 10 + 10), 4 * (64 * 64 + 64), 2_500
 
 
 def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    """Four users of two groups of classes, two devices each; without parameters FedAvg's."""
+    """Returns a spec of four users of two groups of classes, two devices each; without parameters FedAvg's."""
     spec = {
         "algorithm": {"name": "fedavg"} if params is None else {"name": "dtpfl", "params": params},
         "data": {"name": "digits", "n_train": 320, "n_test": 80},
@@ -39,7 +39,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 
 
 def groups_of(done: Ended) -> list[list[int]]:
-    """The groups of a run, by lowest member."""
+    """Returns the groups of a run, by lowest member."""
     found: dict[str, list[int]] = {}
     for user, name in done.state.groups.items():
         found.setdefault(name, []).append(int(user.removeprefix("edge-")))
@@ -53,7 +53,7 @@ def own_models(done: Ended) -> dict[int, Any]:
 
 
 def apart(done: Ended, models: dict[int, Any]) -> float:
-    """The largest difference of any user's model from another run's, or the oracle's."""
+    """Returns the largest difference of any user's model from another run's, or the reference's."""
     mine = own_models(done)
     assert mine.keys() == models.keys()
     return max(flat.distance(mine[user], models[user]) for user in mine)
@@ -64,7 +64,7 @@ def cloud_figures(done: Ended, round_no: int) -> dict[str, Any]:
     return found
 
 
-# ---- against the oracle
+# ---- comparison with the reference
 
 
 @pytest.mark.parametrize(
@@ -143,33 +143,33 @@ async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_threshold
         test_fraction=0.3,
         local_epochs=4,
     )
-    done = await run(tmp_path, spec, n_edges=10, rooms=(10,))
+    done = await run(tmp_path, spec, n_edges=10, agent_devices=(10,))
     pairs = [[n, n + 1] for n in range(0, 10, 2)]
     assert groups_of(done) == pairs
-    told = cloud_figures(done, 3)
-    band = [th for th in np.geomspace(1e-3, 1, 61) if _cut(told, th) == pairs]
+    figures = cloud_figures(done, 3)
+    band = [th for th in np.geomspace(1e-3, 1, 61) if _cut(figures, th) == pairs]
     assert band[-1] / band[0] > 3
-    assert len(_cut(told, 1e-4)) == 10
-    assert len(_cut(told, 1.5)) == 1
-    assert band[0] < told["threshold"] < band[-1]
-    assert told["gap"][1] >= 2 * told["gap"][0]
-    assert sum(told["gap"]) / 2 == pytest.approx(told["threshold"])
-    assert told["users"] == [f"edge-{n}" for n in range(10)]
-    vectors = np.stack([done.state.last[user].double().numpy() for user in told["users"]])
+    assert len(_cut(figures, 1e-4)) == 10
+    assert len(_cut(figures, 1.5)) == 1
+    assert band[0] < figures["threshold"] < band[-1]
+    assert figures["gap"][1] >= 2 * figures["gap"][0]
+    assert sum(figures["gap"]) / 2 == pytest.approx(figures["threshold"])
+    assert figures["users"] == [f"edge-{n}" for n in range(10)]
+    vectors = np.stack([done.state.last[user].double().numpy() for user in figures["users"]])
     for threshold in (0.5 * band[0], band[0], band[-1], 2 * band[-1]):
         labels = fcluster(linkage(pdist(vectors, "cosine"), "average"), threshold, "distance")
-        assert _cut(told, threshold) == sorted([int(i) for i in np.flatnonzero(labels == n)] for n in set(labels))
+        assert _cut(figures, threshold) == sorted([int(i) for i in np.flatnonzero(labels == n)] for n in set(labels))
 
 
-def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
-    """The groups of the oracle's own merging of the distances in the record."""
-    n = len(told["users"])
+def _cut(figures: dict[str, Any], threshold: float) -> list[list[int]]:
+    """Returns the groups that the reference's merging makes of the distances in the record."""
+    n = len(figures["users"])
     square = np.zeros((n, n))
-    square[np.triu_indices(n, 1)] = told["distances"]
+    square[np.triu_indices(n, 1)] = figures["distances"]
     return plain_dtpfl.agglomerate(square + square.T, threshold)
 
 
-# ---- what travels, and what is told
+# ---- what is sent and recorded
 
 
 async def test_personal_layers_are_sent_once_and_then_averaged_by_group(tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ async def test_each_users_model_can_be_downloaded_after_it_has_a_group(tmp_path:
 
 async def test_layout_of_agents_does_not_change_the_result(tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
-    one = await run(tmp_path, spec, n_edges=4, rooms=(8,))
-    many = await run(tmp_path, spec, n_edges=4, rooms=(1,) * 8, order=tuple(reversed(range(8))))
+    one = await run(tmp_path, spec, n_edges=4, agent_devices=(8,))
+    many = await run(tmp_path, spec, n_edges=4, agent_devices=(1,) * 8, order=tuple(reversed(range(8))))
     assert one.info.model_sha256 == many.info.model_sha256
     assert apart(one, own_models(many)) == 0
     assert [row.figures for row in one.rounds] == [row.figures for row in many.rounds]
 
 
-# ---- users that go and come
+# ---- users that leave and join
 
 
 async def lose(fed: Federation, number: int) -> None:
@@ -217,7 +217,7 @@ async def lose(fed: Federation, number: int) -> None:
 async def regain(fed: Federation, number: int) -> None:
     registry = fed.apps["cloud"].state.cloud.registry
     await fed.start_edge(number)
-    await fed.until(lambda: registry.edge_is_live(f"edge-{number + 1}") and fed.n_agents() == len(fed.rooms))
+    await fed.until(lambda: registry.edge_is_live(f"edge-{number + 1}") and fed.n_agents() == len(fed.agent_devices))
 
 
 @pytest.mark.parametrize("rounds", [1, 2], ids=["while it pre-trains", "once it has a group"])
@@ -270,21 +270,21 @@ async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(thres
         await regain(fed, 4)
         await fed.ask(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
-    told = [row.figures.get("3", {}) for row in done.rounds]
-    assert [each.get("pretrained") for each in told] == [None, None, None, 1, 2, 2]
+    of_user = [row.figures.get("3", {}) for row in done.rounds]
+    assert [each.get("pretrained") for each in of_user] == [None, None, None, 1, 2, 2]
     assert cloud_figures(done, 2)["users"] == ["edge-0", "edge-1", "edge-2"]
     check_placed(done, placed_in=5, threshold=threshold)
 
 
 def check_placed(done: Ended, *, placed_in: int, threshold: float) -> None:
     """User 3 joined user 2, the nearest, unless even that is beyond TH; the record agrees."""
-    told, mine = cloud_figures(done, placed_in), done.state.groups["edge-3"]
+    figures, mine = cloud_figures(done, placed_in), done.state.groups["edge-3"]
     assert all(row.figures.get("3", {}).get("group") is None for row in done.rounds[:placed_in])
     assert done.rounds[placed_in].figures["3"]["group"] == mine
     others = {user for user, name in done.state.groups.items() if name == mine} - {"edge-3"}
     assert others == ({"edge-2"} if threshold == 0.02 else set())
     assert _distance(done, "edge-2", "edge-3") == min(_distance(done, f"edge-{n}", "edge-3") for n in range(3))
-    assert sorted([*others, "edge-3"]) in told["groups"]
+    assert sorted([*others, "edge-3"]) in figures["groups"]
     assert own_models(done).keys() == {0, 1, 2, 3}
 
 

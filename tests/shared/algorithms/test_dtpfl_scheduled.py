@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import Ended, run
+from tests.shared.algorithms.layouts import Ended, run
 
-FOUR: dict[str, Any] = {"n_edges": 4, "rooms": (5, 3)}
+FOUR: dict[str, Any] = {"n_edges": 4, "agent_devices": (5, 3)}
 NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 
 

@@ -28,13 +28,13 @@ from shared.training.subnetworks.pruning import genes_of, kept_units, magnitude_
 from shared.training.subnetworks.unit_graph import units_of
 from shared.wire import codec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import resolved
+from tests.shared.algorithms.layouts import resolved
 
 MODEL = "cnn_6_16"
 
 
-def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
-    """Three clients of handwritten digits at one edge, with different numbers of samples."""
+def experiment_with(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
+    """Returns an experiment of three clients of handwritten digits at one edge, with different numbers of samples."""
     spec = {
         "algorithm": {"name": "es_afl", "params": params or {}},
         "data": {"name": "digits", "n_train": 200, "n_test": 30},
@@ -76,11 +76,11 @@ class Ninety(DeviceHooks):
 def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
+    mine = ByHooks(experiment_with(tmp_path, {"start": 0, "sigma": 0}, model=model))
     monkeypatch.setattr(
         "shared.federation.experiment.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
     )
-    theirs = ByHooks(lab_of(tmp_path, model=model, algorithm="fedavg"))
+    theirs = ByHooks(experiment_with(tmp_path, model=model, algorithm="fedavg"))
     for _ in range(2):
         mine.round()
         theirs.round()
@@ -94,7 +94,7 @@ def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
 def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: str, tmp_path: Path) -> None:
     """Each sub-network put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
-    run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
+    run = ByHooks(experiment_with(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
     for _ in range(2):
         before, state = run.cloud, run.cloud.model
@@ -127,30 +127,30 @@ def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: 
                 continue
             mean = np.where(weights[name] > 0, sums[name] / np.maximum(weights[name], 1), tensor.numpy())
             assert np.allclose(run.cloud.model[name].numpy(), mean, atol=1e-6), name
-            nobody = torch.from_numpy(weights[name] == 0)
-            assert torch.equal(run.cloud.model[name][nobody], tensor[nobody])
-            n_alone += int(nobody.sum())
+            in_no_client = torch.from_numpy(weights[name] == 0)
+            assert torch.equal(run.cloud.model[name][in_no_client], tensor[in_no_client])
+            n_alone += int(in_no_client.sum())
         assert n_alone > 10
 
 
 def test_one_edge_and_three_merge_to_the_same_supernet(tmp_path: Path) -> None:
-    run = ByHooks(lab_of(tmp_path, {"start": 0.4}))
+    run = ByHooks(experiment_with(tmp_path, {"start": 0.4}))
     updates = {seat: local.update for seat, local in run.round().items() if local.update is not None}
-    kind, grid = run.algorithm.update, run.experiment.fixed_point
-    one, cloud = Accumulator(kind, grid), Accumulator(kind, grid)
+    kind, fixed_point = run.algorithm.update, run.experiment.fixed_point
+    one, cloud = Accumulator(kind, fixed_point), Accumulator(kind, fixed_point)
     for seat, update in updates.items():
-        n, edge = len(run.seats[seat].train), Accumulator(kind, grid)
+        n, edge = len(run.seats[seat].train), Accumulator(kind, fixed_point)
         one.add(update, n)
         edge.add(update, n)
         cloud.merge(edge.result())
-    near, far = mean_of(one.result(), kind, grid), mean_of(cloud.result(), kind, grid)
+    near, far = mean_of(one.result(), kind, fixed_point), mean_of(cloud.result(), kind, fixed_point)
     assert flat.same_bits(near.delta, far.delta)  # type: ignore[union-attr]
     assert far.choices.keys() == {"device-0", "device-1", "device-2"}  # type: ignore[union-attr]
 
 
 def test_search_continues_from_the_winner(tmp_path: Path) -> None:
     """The cloud's state after each round follows from the state before it and the choices."""
-    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
+    run = ByHooks(experiment_with(tmp_path, {"sigma": 0.3}))
     n_won, n_lost = 0, 0
     for _ in range(4):
         before, ctx = run.cloud, run.ctx(run.round_no + 1)
@@ -184,7 +184,7 @@ def test_search_continues_from_the_winner(tmp_path: Path) -> None:
 
 def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> None:
     """With a step size of 0.3 the chromosomes differ; both trials made again by hand."""
-    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
+    run = ByHooks(experiment_with(tmp_path, {"sigma": 0.3}))
     ctx = run.ctx(1)
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
     for seat, visit in run.visits().items():
@@ -207,7 +207,7 @@ def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> Non
         assert trained < local.n_trained < trained + len(parts[1]) * 1.2 + 1  # type: ignore[operator]
 
 
-# ---- what travels
+# ---- what is sent
 
 
 def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
@@ -254,11 +254,11 @@ def test_updates_are_summed_if_that_is_smaller() -> None:
     assert [_sum_is_smaller(apart[:n], n) for n in (1, 3, 5)] == [False, False, True]
 
 
-# ---- who validates
+# ---- validation samples
 
 
 def test_validation_samples_are_redrawn_and_not_trained_on(tmp_path: Path) -> None:
-    experiment = lab_of(tmp_path)
+    experiment = experiment_with(tmp_path)
     seat, found = experiment.seat(0), []
     for round_no in (1, 2):
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
@@ -272,7 +272,9 @@ def test_validation_samples_are_redrawn_and_not_trained_on(tmp_path: Path) -> No
 
 def test_clients_with_too_few_samples_to_validate_keep_their_parent(tmp_path: Path) -> None:
     """With one sample there are no validation samples; test samples are never used for validation."""
-    run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
+    run = ByHooks(
+        experiment_with(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30})
+    )
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
     trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
@@ -287,7 +289,7 @@ def test_clients_with_too_few_samples_to_validate_keep_their_parent(tmp_path: Pa
 
 
 def test_enough_samples_for_batch_norm_remain_for_training(tmp_path: Path) -> None:
-    experiment = lab_of(
+    experiment = experiment_with(
         tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid"
     )
     assert experiment.least_batch == 2
@@ -307,14 +309,14 @@ def test_searches_that_start_out_of_bounds_are_refused(params: dict[str, float])
 
 
 def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Path) -> None:
-    run = ByHooks(lab_of(tmp_path, {"start": 0.5}))
+    run = ByHooks(experiment_with(tmp_path, {"start": 0.5}))
     ctx, locals_ = run.ctx(1), run.round()
     found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.experiment.units
-    told = [choice for local in locals_.values() for choice in local.update.choices.values()]  # type: ignore[union-attr]
+    choices = [choice for local in locals_.values() for choice in local.update.choices.values()]  # type: ignore[union-attr]
     for name, whole in (("n_weights", units.n_weights), ("multiply_adds", units.multiply_adds)):
         assert found["supernet"][name] == whole(run.experiment.initial)
         for layer, mean in found[name].items():
-            assert mean == pytest.approx(sum(getattr(choice, name)[layer] for choice in told) / 3)
+            assert mean == pytest.approx(sum(getattr(choice, name)[layer] for choice in choices) / 3)
             assert mean < found["supernet"][name][layer]
 
 

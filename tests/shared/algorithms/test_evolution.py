@@ -101,20 +101,20 @@ SIGMA = 0.25
 SHARED = np.array([[2.0, 0.6, -0.3], [0.6, 0.5, 0.1], [-0.3, 0.1, 0.8]])
 
 
-def cma_of(n_told: int, alpha: float, covariance: np.ndarray[Any, Any], **more: Any) -> Any:
-    """The package's CMA-ES, told the best alone, with learning rates with which its formulas are (7), (10) and (11).
+def cma_of(n_given: int, alpha: float, covariance: np.ndarray[Any, Any], **more: Any) -> Any:
+    """The package's CMA-ES, given only the best, with learning rates with which its formulas are (7), (10) and (11).
 
-    By its private names, as version 0.13.1 has them: all that it is told is recombined, with equal weights
+    By its private names, as version 0.13.1 has them: everything it is given is recombined, with equal weights
     (`_mu = _popsize`); mu_eff is 1, so that the path's factor is sqrt(a (2 - a)), which is sqrt(1 - (1 - a)^2);
     d_sigma is 1, so that c_sigma / d_sigma is a; and C is what the rank-mu update makes alone (c_1 = 0, c_mu = 1).
 
     Not in common: CMA-ES moves the mean to what won among several children, and knows no parent that stays (here it is
-    told nothing then); it keeps some of the old C and adds p_c p_c^T where (7) forgets and the readings shrink to I;
+    given nothing then); it keeps some of the old C and adds p_c p_c^T where (7) forgets and the readings shrink to I;
     its step size has a bound of 1e32; and z is turned into C's axes before it is stretched, B D z for C^(1/2) z.
     """
     found: Any = CMA(mean=np.full(len(covariance), 0.5), sigma=SIGMA, cov=covariance.copy(), **more)
-    found._popsize = found._mu = n_told
-    found._weights = np.full(n_told, 1 / n_told)
+    found._popsize = found._mu = n_given
+    found._weights = np.full(n_given, 1 / n_given)
     found._mu_eff, found._c_sigma, found._d_sigma, found._c1, found._cmu = 1.0, alpha, 1.0, 0.0, 1.0
     return found
 

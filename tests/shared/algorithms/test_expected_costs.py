@@ -20,7 +20,7 @@ from shared.federation.visit_estimates import HEAD_BYTES
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.cost_model import Cost
 from shared.spec.experiment import ExperimentSpec
-from tests.shared.algorithms.ways import resolved, run
+from tests.shared.algorithms.layouts import resolved, run
 
 Codecs = dict[str, Any]
 MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
@@ -129,7 +129,7 @@ def test_expected_bytes_follow_the_encodings_of_spec_and_algorithm(
 
 async def test_expected_bytes_are_slightly_below_the_bytes_sent(tmp_path: Path) -> None:
     """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
-    done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
+    done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, agent_devices=(4,))
     use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     for row in done.rounds[0].seats:
         assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
@@ -145,7 +145,7 @@ async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Pa
     spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
     tasks = works_of(resolved(tmp_path, **spec), left_s=deadline_s)
     assert {work.steps for work, _ in tasks.values()} == {5}
-    done = await run(tmp_path, spec, n_edges=1, rooms=(4,))
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(4,))
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
 
 
@@ -157,7 +157,7 @@ def test_codec_for_updates_without_codable_tensors_is_refused_by_its_field() -> 
     es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"down": "fp16"})))
 
 
-# ---- patience
+# ---- time limits
 
 
 def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests(tmp_path: Path) -> None:

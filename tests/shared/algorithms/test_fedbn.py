@@ -15,7 +15,7 @@ from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import resolved, run
+from tests.shared.algorithms.layouts import resolved, run
 
 NORM = {"features.1.weight", "features.1.bias"}
 STATISTICS = {"features.1.running_mean", "features.1.running_var", "features.1.num_batches_tracked"}
@@ -58,7 +58,7 @@ async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_sample
     """Seat 1 misses round 2 and goes on from its batch-norm of round 1."""
     lost = [{"round_no": 2, "seats": [1]}]
     spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
-    done = await run(tmp_path, spec, rooms=(3, 1))
+    done = await run(tmp_path, spec, agent_devices=(3, 1))
     model, own = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.same_bits(done.model, model)
     held = []
@@ -73,7 +73,7 @@ async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_sample
 
 async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_path: Path) -> None:
     trained, held = [
-        await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), rooms=(2, 2))
+        await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), agent_devices=(2, 2))
         for which in ("trained", "held")
     ]
     experiment = trained.experiment
@@ -93,13 +93,15 @@ async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_p
 
 
 async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(model="mlp", num_rounds=2), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(model="mlp", num_rounds=2), agent_devices=(2, 2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert "global" in done.info.final
 
 
 async def test_no_batch_norm_tensor_is_uploaded(tmp_path: Path) -> None:
-    fedbn, fedavg = [await run(tmp_path, spec_of(name, num_rounds=1), rooms=(2, 2)) for name in ("fedbn", "fedavg")]
+    fedbn, fedavg = [
+        await run(tmp_path, spec_of(name, num_rounds=1), agent_devices=(2, 2)) for name in ("fedbn", "fedavg")
+    ]
     up = [[row.up_bytes for row in done.rounds[0].seats] for done in (fedbn, fedavg)]
     assert all(mine + 4 * 16 <= theirs for mine, theirs in zip(*map(sorted, up), strict=True))
     assert flat.same_bits(
@@ -124,6 +126,6 @@ async def test_clients_with_different_images_do_better_with_their_own_batch_norm
         "local_epochs": 4,
         "lr": 0.3,
     }
-    own = await run(tmp_path, spec_of(**fields), rooms=(5,), common={"data_dir": data_dir})
-    one = await run(tmp_path, spec_of("fedavg", **fields), rooms=(5,), common={"data_dir": data_dir})
+    own = await run(tmp_path, spec_of(**fields), agent_devices=(5,), common={"data_dir": data_dir})
+    one = await run(tmp_path, spec_of("fedavg", **fields), agent_devices=(5,), common={"data_dir": data_dir})
     assert (own.info.accuracy or 0) > (one.info.final["clients_received"].accuracy or 0) + 0.05

@@ -14,8 +14,8 @@ from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_spec
 from shared.training.loop import Correct
 from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.layouts import run
 from tests.shared.algorithms.plain_linear import Array
-from tests.shared.algorithms.ways import run
 
 LOST = [{"round_no": 2, "seats": [1]}]
 TWO_CLASSES = {"name": "shards", "classes_per_device": 2}
@@ -72,7 +72,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 ) -> None:
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
     spec = spec_of({"alpha": alpha}, momentum=momentum, **fields)
-    done = await run(tmp_path, spec, rooms=(3, 1))
+    done = await run(tmp_path, spec, agent_devices=(3, 1))
     w, _ = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
     other, _ = plain(done.experiment, {})
@@ -97,14 +97,14 @@ async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_f
     alpha: float, tmp_path: Path
 ) -> None:
     params = {"alpha": alpha, "drift": False, "gradient": False}
-    done = await run(tmp_path, spec_of(params, num_rounds=2), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(params, num_rounds=2), agent_devices=(2, 2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=near(alpha) if alpha else None))
 
 
 async def test_an_update_has_the_size_of_two_models(tmp_path: Path) -> None:
     """Twice a model's bytes up, from the first round on; down once there is a g."""
     spec = spec_of({}, model="linear", num_rounds=2)
-    done = await run(tmp_path, spec, rooms=(1,) * 4)
+    done = await run(tmp_path, spec, agent_devices=(1,) * 4)
     model_bytes = 4 * (64 * 10 + 10)
     first, second = done.rounds
     assert all(2 * model_bytes < row.up_bytes < 3 * model_bytes for row in [*first.seats, *second.seats])
@@ -116,7 +116,7 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts(tmp_pat
     """One device an edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
     params = {"alpha": 0.5}
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
-    done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), rooms=(1, 1))
+    done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), agent_devices=(1, 1))
     edges = []
     for seat in (0, 1):
         gradient, w = plain_linear.gradient_of(done.experiment, seat), plain_linear.joined(done.experiment.initial)
@@ -143,7 +143,7 @@ async def test_feddc_reaches_a_low_loss_sooner_where_clients_differ(tmp_path: Pa
     off = {"drift": False, "gradient": False}
     losses = []
     for params in ({"alpha": 0.1}, {"alpha": 0.0, **off}, {"alpha": 0.1, **off}):
-        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(4,))
+        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), agent_devices=(4,))
         losses.append(plain_linear.loss_of(done.experiment, done.model))
     feddc, fedavg, fedprox = losses
     assert feddc < 0.5 * min(fedavg, fedprox)
@@ -164,7 +164,7 @@ async def test_feddc_converges_with_different_participants_in_each_round(tmp_pat
     }
     losses = []
     for params in ({"alpha": 0.1}, {"alpha": 0.0, "drift": False, "gradient": False}):
-        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), rooms=(10,), n_edges=1)
+        done = await run(tmp_path, spec_of(params, partition=TWO_CLASSES, **fields), agent_devices=(10,), n_edges=1)
         losses.append(plain_linear.loss_of(done.experiment, done.model))
     feddc, fedavg = losses
     assert feddc < 0.6 * fedavg

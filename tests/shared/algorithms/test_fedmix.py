@@ -16,7 +16,7 @@ from shared.core.records import Tensor
 from shared.federation.experiment import Experiment
 from shared.training.models import build
 from tests.shared.algorithms import flat, plain_linear
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 ENTRY_BYTES = 4 * (64 + 10)
 
@@ -128,7 +128,7 @@ def plain(experiment: Experiment, lam: float) -> Tensor:
 
 
 async def test_rounds_are_those_of_algorithm_2(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(0.2, model="linear", batch_size=plain_linear.ONE_BATCH), rooms=(3, 1))
+    done = await run(tmp_path, spec_of(0.2, model="linear", batch_size=plain_linear.ONE_BATCH), agent_devices=(3, 1))
     assert [detail.phase for detail in done.rounds] == ["mash", "train", "train"]
     assert flat.distance(done.model, plain_linear.parted(plain(done.experiment, 0.2).numpy())) < 1e-5
     assert flat.distance(done.model, plain_linear.parted(plain(done.experiment, 0.0).numpy())) > 1e-3
@@ -138,7 +138,7 @@ async def test_rounds_are_those_of_algorithm_2(tmp_path: Path) -> None:
 
 
 async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(0.0), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(0.0), agent_devices=(2, 2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert [detail.phase for detail in done.rounds] == ["train", "train"]
     assert done.state.mash is None
@@ -146,7 +146,7 @@ async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Pat
 
 async def test_means_cover_all_samples_of_small_clients(tmp_path: Path) -> None:
     """60 samples in batches of seven: nine means, whose mean weighted by size is that of all."""
-    done = await run(tmp_path, spec_of(0.1, {"mash": 7}, num_rounds=1), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(0.1, {"mash": 7}, num_rounds=1), agent_devices=(2, 2))
     assert len(done.state.mash.images) == 4 * 9
     weights = torch.tensor([7.0] * 8 + [4.0]) / 60
     first = (done.state.mash.images[:9].flatten(1) * weights[:, None]).sum(0)
@@ -161,7 +161,7 @@ def down(done: Ended, round_no: int) -> tuple[list[int], list[int]]:
 
 
 async def test_the_mash_is_sent_once_to_each_edge_and_device_and_its_bytes_count(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(0.1, num_rounds=3), rooms=(1,) * 4)
+    done = await run(tmp_path, spec_of(0.1, num_rounds=3), agent_devices=(1,) * 4)
     mash_bytes = 4 * ENTRY_BYTES
     ups = [row.up_bytes for row in done.rounds[0].seats]
     assert all(ENTRY_BYTES < up < ENTRY_BYTES + 2_000 for up in ups)
@@ -179,7 +179,7 @@ async def test_the_mash_is_sent_once_to_each_edge_and_device_and_its_bytes_count
 async def test_a_device_that_was_absent_gets_the_mash_when_it_returns(tmp_path: Path) -> None:
     """Seat 1 misses the first round of training, seat 2 the round that collects."""
     losses = [{"round_no": 2, "seats": [1]}, {"round_no": 1, "seats": [2]}]
-    done = await run(tmp_path, spec_of(0.1, num_rounds=3, losses=losses), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(0.1, num_rounds=3, losses=losses), agent_devices=(2, 2))
     assert done.figures("mash") == {0: [3, 3, 3], 1: [3, 3], 2: [3, 3, 3], 3: [3, 3, 3]}
     rows = {(detail.round_no, row.seat): row.down_bytes for detail in done.rounds for row in detail.seats}
     assert rows[3, 1] - rows[3, 0] > 3 * ENTRY_BYTES
@@ -187,7 +187,7 @@ async def test_a_device_that_was_absent_gets_the_mash_when_it_returns(tmp_path: 
 
 
 async def test_edge_rounds_mix_too(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(0.1, edge_rounds=2), rooms=(2, 2))
+    done = await run(tmp_path, spec_of(0.1, edge_rounds=2), agent_devices=(2, 2))
     assert done.figures("mash") == {seat: [4] * 4 for seat in range(4)}
     assert done.state.edges == (0, 1)
 
@@ -206,7 +206,7 @@ async def test_the_global_model_forgets_less_where_few_clients_of_two_classes_ta
     }
     losses = []
     for lam in (0.05, 0.0):
-        done = await run(tmp_path, spec_of(lam, **fields), rooms=(10,), n_edges=1)
+        done = await run(tmp_path, spec_of(lam, **fields), agent_devices=(10,), n_edges=1)
         tested = [detail.evaluation["global"] for detail in done.rounds if detail.evaluation]
         losses.append(np.mean([score.loss for score in tested[-4:] if score.loss is not None]))
     fedmix, fedavg = losses

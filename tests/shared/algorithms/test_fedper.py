@@ -10,7 +10,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.federation.hooks import last_layers
 from tests.shared.algorithms import flat, plain_dtpfl
-from tests.shared.algorithms.ways import ended, federation, resolved, run
+from tests.shared.algorithms.layouts import ended, federation, resolved, run
 
 AROUND = 2_500
 """Bounds the bytes of a body beside its model, mostly the spec."""
@@ -35,7 +35,7 @@ def spec_of(client: str, personal_layers: int | None = 1, **more: Any) -> dict[s
 
 
 def layout(client: str) -> dict[str, Any]:
-    return {"n_edges": 2, "rooms": (3, 1)} if client == "device" else {"n_edges": 4, "rooms": (5, 3)}
+    return {"n_edges": 2, "agent_devices": (3, 1)} if client == "device" else {"n_edges": 4, "agent_devices": (5, 3)}
 
 
 CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
@@ -140,7 +140,7 @@ async def test_more_personal_layers_than_the_model_has_fail_the_run_by_the_field
     with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
         last_layers(experiment.ctx(phase="train", round_no=1, n_clients=1), 3)
     assert refused.value.field == "algorithm.params.personal_layers"
-    async with federation(tmp_path, n_edges=1, rooms=(4,)) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(4,)) as fed:
         info = await fed.run(spec_of("device", 3, num_edges=1))
     assert info.status == "failed"
     assert "personal_layers 3" in (info.reason or "")

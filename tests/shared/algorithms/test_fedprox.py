@@ -17,7 +17,7 @@ from shared.federation.hooks import Broadcast
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import resolved, run
+from tests.shared.algorithms.layouts import resolved, run
 
 
 def spec_of(mu: float | None, **more: Any) -> dict[str, Any]:
@@ -53,13 +53,15 @@ def pulled(experiment: Experiment, mu: float) -> TensorMap:
 @pytest.mark.parametrize("mu", [0.1, 1.0])
 async def test_devices_minimise_the_proximal_objective(mu: float, tmp_path: Path) -> None:
     spec = spec_of(mu, model="linear", batch_size=1000, local_epochs=5, num_rounds=1)
-    done = await run(tmp_path, spec, rooms=(3, 1))
+    done = await run(tmp_path, spec, agent_devices=(3, 1))
     assert flat.distance(done.model, pulled(done.experiment, mu)) < 1e-6
     assert flat.distance(done.model, pulled(done.experiment, 0.0)) > 1e-4
 
 
 async def test_mu_zero_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    plain, null, other = [await run(tmp_path, spec_of(mu, local_epochs=2), rooms=(2, 2)) for mu in (None, 0.0, 0.1)]
+    plain, null, other = [
+        await run(tmp_path, spec_of(mu, local_epochs=2), agent_devices=(2, 2)) for mu in (None, 0.0, 0.1)
+    ]
     assert null.info.model_sha256 == plain.info.model_sha256
     assert other.info.model_sha256 != plain.info.model_sha256
 

@@ -29,7 +29,7 @@ from shared.training.models import Classifier, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, narrowed
 from tests.narrow_copy import pixels_read
 from tests.shared.algorithms import flat, plain_fedser
-from tests.shared.algorithms.ways import Ended, ended, federation, resolved
+from tests.shared.algorithms.layouts import Ended, ended, federation, resolved
 
 
 def spec_of(algorithm: Any, **more: Any) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def ser(**params: Any) -> dict[str, Any]:
     return {"name": "fedser", "params": params}
 
 
-async def runs(folder: Path, *specs: dict[str, Any], rooms: tuple[int, ...]) -> list[Ended]:
+async def runs(folder: Path, *specs: dict[str, Any], agent_devices: tuple[int, ...]) -> list[Ended]:
     """Runs of these specs in one federation, one after another."""
-    async with federation(folder, rooms=rooms) as fed:
+    async with federation(folder, agent_devices=agent_devices) as fed:
         return [await ended(fed, await fed.submit(spec), folder) for spec in specs]
 
 
@@ -75,7 +75,7 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
 async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path) -> None:
     """Numpy alone: cross-entropy, KL, bilinear images; sub-networks of one layer are the network itself."""
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
-    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), rooms=(3, 1))
+    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), agent_devices=(3, 1))
     assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
     assert flat.distance(done.model, by_hand(resolved(tmp_path, **spec_of(ser(n=0), **more)))) > 1e-4
 
@@ -145,7 +145,7 @@ def local(experiment: Experiment, number: int) -> TensorMap:
 async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
     algorithms = ("fedavg", ser(mu=0), ser(n=0), ser())
     specs = [spec_of(algorithm, model="conv_bn", batch_size=25) for algorithm in algorithms]
-    plain, weightless, without, other = await runs(tmp_path, *specs, rooms=(2, 2))
+    plain, weightless, without, other = await runs(tmp_path, *specs, agent_devices=(2, 2))
     assert weightless.info.model_sha256 == without.info.model_sha256 == plain.info.model_sha256
     assert other.info.model_sha256 != plain.info.model_sha256
     seconds = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, weightless, without)]
@@ -280,7 +280,9 @@ async def test_simulated_seconds_count_what_sub_networks_cost(tmp_path: Path) ->
     """Devices of another algorithm minimise it too."""
     more = {"model": "linear", "num_rounds": 1}
     prox = {"name": "fedprox", "params": {"mu": 0}, "local": ser()}
-    plain, alone, local = await runs(tmp_path, *[spec_of(one, **more) for one in ("fedavg", ser(), prox)], rooms=(4,))
+    plain, alone, local = await runs(
+        tmp_path, *[spec_of(one, **more) for one in ("fedavg", ser(), prox)], agent_devices=(4,)
+    )
     once, thrice, also = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, alone, local)]
     assert thrice == pytest.approx([3 * compute_s for compute_s in once])
     assert also == thrice
@@ -300,7 +302,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         {"name": "bofl", "params": wide, "local": local},
         {"name": "bofl", "params": wide},
     )
-    alone, prox, pull, bofl, plain = await runs(tmp_path, *map(spec_of, algorithms), rooms=(4,))
+    alone, prox, pull, bofl, plain = await runs(tmp_path, *map(spec_of, algorithms), agent_devices=(4,))
     assert prox.info.model_sha256 == alone.info.model_sha256
     assert flat.distance(bofl.model, alone.model) < 1e-6
     assert flat.distance(pull.model, alone.model) > 1e-4

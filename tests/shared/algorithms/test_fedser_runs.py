@@ -13,7 +13,7 @@ from shared.training.data.augmentation import resized
 from shared.training.data.dataset import as_batch
 from shared.training.models import write_state
 from shared.training.subnetworks.width_slices import narrowed
-from tests.shared.algorithms.ways import Ended, ended, federation
+from tests.shared.algorithms.layouts import Ended, ended, federation
 
 
 def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
@@ -40,7 +40,7 @@ async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fe
         "lr": 0.1,
         "eval_every": 15,
     }
-    async with federation(tmp_path, rooms=(10,)) as fed:
+    async with federation(tmp_path, agent_devices=(10,)) as fed:
         plain, ours = [
             await ended(fed, await fed.submit({**spec, "algorithm": name}), tmp_path) for name in ("fedavg", "fedser")
         ]
@@ -83,7 +83,7 @@ async def test_a_round_of_a_large_encoder_and_of_200_classes_of_64_pixels(
         "momentum": 0.9,
     }
     folder = stand_in(tmp_path / "data", data, side, n_classes)
-    async with federation(tmp_path, rooms=(2,), n_edges=1, common={"data_dir": folder}) as fed:
+    async with federation(tmp_path, agent_devices=(2,), n_edges=1, common={"data_dir": folder}) as fed:
         run_id = await fed.submit(spec)
         await fed.finish(run_id, limit_s=250)
         done = await ended(fed, run_id, tmp_path)

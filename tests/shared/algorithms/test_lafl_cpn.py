@@ -19,8 +19,8 @@ from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from tests.shared.algorithms import flat
+from tests.shared.algorithms.layouts import ended, federation, resolved, run
 from tests.shared.algorithms.plain_lafl import Plain
-from tests.shared.algorithms.ways import ended, federation, resolved, run
 
 ROOMS = (2, 1)
 FEDAVG = {"p": 0, "normalise": "fixed"}
@@ -56,7 +56,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     ],
 )
 async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(params), rooms=ROOMS)
+    done = await run(tmp_path, spec_of(params), agent_devices=ROOMS)
     expected = Plain(done.experiment, **plain)
     assert flat.distance(done.model, expected.run(3)) < 2e-5
     for seat, client in expected.clients.items():
@@ -69,7 +69,7 @@ async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tm
 
 
 async def test_passes_that_learn_w_cost_simulated_time_like_training(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"p": 1}), rooms=ROOMS)
+    done = await run(tmp_path, spec_of({"p": 1}), agent_devices=ROOMS)
     rows = [row for detail in done.rounds for row in detail.seats]
     passed = [row.n_samples + row.figures["weights_n_samples"] for row in rows]
     assert max(passed) >= 9 * min(passed)  # a second visit: ten passes over four fifths, and the training
@@ -179,7 +179,7 @@ def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path)
 async def test_without_mix_and_statistics_it_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path) -> None:
     more = {"edge_rounds": edge_rounds, "model": "conv_bn", "num_rounds": 2, "data": FEW}
     lafl, fedavg, other = [
-        await run(tmp_path, spec_of(params, **more), rooms=ROOMS) for params in (FEDAVG, None, {"p": 1})
+        await run(tmp_path, spec_of(params, **more), agent_devices=ROOMS) for params in (FEDAVG, None, {"p": 1})
     ]
     assert lafl.info.model_sha256 == fedavg.info.model_sha256
     assert other.info.model_sha256 != fedavg.info.model_sha256
@@ -190,15 +190,15 @@ async def test_without_mix_and_statistics_it_is_fedavg_bit_for_bit(edge_rounds: 
 
 
 async def test_w_that_stays_at_one_is_fedavg_but_for_rounding(tmp_path: Path) -> None:
-    lafl = await run(tmp_path, spec_of({"p": 9, "eta": 0, "normalise": "fixed"}), rooms=ROOMS)
-    fedavg = await run(tmp_path, spec_of(None), rooms=ROOMS)
+    lafl = await run(tmp_path, spec_of({"p": 9, "eta": 0, "normalise": "fixed"}), agent_devices=ROOMS)
+    fedavg = await run(tmp_path, spec_of(None), agent_devices=ROOMS)
     assert flat.distance(lafl.model, fedavg.model) < 1e-6
 
 
 async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Path) -> None:
     digests = {}
     more = {"num_devices": 2, "num_edges": 1, "num_rounds": 2, "data": FEW}
-    async with federation(tmp_path, n_edges=1, rooms=(2,)) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
         for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
             spec = spec_of({"p": p, "normalise": normalise, "max_passes": 2}, augment=augment, **more)
             spec = {key: value for key, value in spec.items() if value is not None}
@@ -228,8 +228,8 @@ def test_a_remaining_single_image_joins_the_previous_batch(tmp_path: Path) -> No
 
 async def test_w_model_visits_and_statistics_survive_a_restart_of_the_device(tmp_path: Path) -> None:
     params, augment = {"p": 1}, "randaugment"
-    whole = await run(tmp_path, spec_of(params, augment=augment, data=FEW), rooms=ROOMS)
-    async with federation(tmp_path, rooms=ROOMS) as fed:
+    whole = await run(tmp_path, spec_of(params, augment=augment, data=FEW), agent_devices=ROOMS)
+    async with federation(tmp_path, agent_devices=ROOMS) as fed:
         run_id = await fed.submit(spec_of(params, augment=augment, data=FEW, num_rounds=2))
         await ended(fed, run_id, tmp_path)
         await fed.stop("agent-0")

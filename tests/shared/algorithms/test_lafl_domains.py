@@ -22,8 +22,8 @@ from shared.training.data.channel_statistics import Statistics, normaliser
 from shared.training.loop import evaluate
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
+from tests.shared.algorithms.layouts import experiment_of, federation, resolved, run
 from tests.shared.algorithms.test_lafl_cpn import ROOMS, spec_of
-from tests.shared.algorithms.ways import federation, lab_of, resolved, run
 
 MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 
@@ -34,7 +34,7 @@ MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 @pytest.mark.parametrize("stats", ["augmented", "raw"])
 def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: str, tmp_path: Path) -> None:
     spec = spec_of({"stats": stats}, augment="randaugment", data=MNIST_M, num_edges=1)
-    experiment = lab_of(
+    experiment = experiment_of(
         ExperimentSpec.model_validate(spec).resolved(n_devices=3, n_edges=1), tmp_path, write_domains(tmp_path / "sets")
     )
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
@@ -53,7 +53,7 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
 
 
 async def test_statistics_are_sent_once_and_are_those_of_the_clients_images(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"p": 0, "stats": "raw"}), rooms=ROOMS)
+    done = await run(tmp_path, spec_of({"p": 0, "stats": "raw"}), agent_devices=ROOMS)
     x = done.experiment.data.train_x.astype(np.float64) / 255
     assert sorted(done.state.known) == ["device-0", "device-1", "device-2"]
     for seat in done.experiment.population.seats:
@@ -69,7 +69,7 @@ async def test_statistics_are_sent_once_and_are_those_of_the_clients_images(tmp_
 
 async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_statistics_later(tmp_path: Path) -> None:
     losses = [{"round_no": 1, "seats": [1]}]
-    done = await run(tmp_path, spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), rooms=ROOMS)
+    done = await run(tmp_path, spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), agent_devices=ROOMS)
     assert done.figures("visit") == {0: [1, 2, 3, 4], 1: [1, 2], 2: [1, 2, 3, 4]}
     assert [passes > 1 for passes in done.figures("passes")[1]] == [False, True]
     assert len(done.state.known) == 3
@@ -88,7 +88,7 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     """The final scores by hand: the global model on the union, on the unseen domain, and at each client."""
     data_dir = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "usps"))
     spec = spec_of({"p": 0, "stats": "raw", "test_stats": test_stats}, **by_domain(["mnist", "mnist_m", "usps"], 2))
-    done = await run(tmp_path, spec, rooms=(2,), n_edges=1, common={"data_dir": data_dir})
+    done = await run(tmp_path, spec, agent_devices=(2,), n_edges=1, common={"data_dir": data_dir})
     experiment, data = done.experiment, done.experiment.data
     shares = data.train_x.astype(np.float64) / 255
     of = {seat.number: shares[seat.train] for seat in experiment.population.seats}
@@ -217,7 +217,9 @@ async def test_clients_of_visually_different_domains_do_better_than_with_fedavg(
     five = by_domain(["mnist", "mnist_m", "svhn", "synth_digits", "usps"], 5, num_rounds=6, lr=0.05, local_epochs=2)
     found = {}
     for name, params in (("lafl_cpn", {"p": 1}), ("fedavg", None)):
-        done = await run(tmp_path, spec_of(params, **five), n_edges=1, rooms=(5,), common={"data_dir": data_dir})
+        done = await run(
+            tmp_path, spec_of(params, **five), n_edges=1, agent_devices=(5,), common={"data_dir": data_dir}
+        )
         own = [row.own_on["union"] for row in done.rounds[-1].seats]
         assert len(own) == 5
         found[name] = done.info.final["global_on_union"].accuracy or 0, sum(own) / 5
@@ -234,7 +236,7 @@ async def test_a_run_whose_data_lack_a_domain_fails_and_names_it(
     monkeypatch.setitem(sources.DATASETS, "svhn", sources.DatasetSource(10, fail))
     data_dir = write_domains(tmp_path / "sets", ("mnist", "usps"))
     spec = spec_of({"p": 1}, **by_domain(["mnist", "svhn", "usps"], 3, num_rounds=1))
-    async with federation(tmp_path, n_edges=1, rooms=(3,), common={"data_dir": data_dir}) as fed:
+    async with federation(tmp_path, n_edges=1, agent_devices=(3,), common={"data_dir": data_dir}) as fed:
         info = await fed.run(spec)
     assert info.status == "failed"
     assert "svhn could not be loaded (no network)" in (info.reason or "")

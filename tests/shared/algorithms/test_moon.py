@@ -26,7 +26,7 @@ from shared.training.loop import batches, train
 from shared.wire import codec
 from tests.federation import PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import agents_of, body_of, resolved, run
+from tests.shared.algorithms.layouts import agents_of, body_of, resolved, run
 
 
 def spec_of(mu: float, **more: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_contrastive_loss_of_known_vectors() -> None:
 
 
 async def test_rounds_are_those_of_algorithm_1(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(5.0), rooms=(3, 1))
+    done = await run(tmp_path, spec_of(5.0), agent_devices=(3, 1))
     experiment, w = done.experiment, done.experiment.initial
     last: dict[int, TensorMap] = {}
     for round_no in (1, 2, 3):
@@ -97,9 +97,9 @@ async def test_rounds_are_those_of_algorithm_1(tmp_path: Path) -> None:
 
 
 async def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    null = await run(tmp_path, spec_of(0.0, num_rounds=2), rooms=(2, 2))
+    null = await run(tmp_path, spec_of(0.0, num_rounds=2), agent_devices=(2, 2))
     assert flat.same_bits(null.model, flat.fedavg(null.experiment, 2))
-    first = await run(tmp_path, spec_of(5.0, num_rounds=1), rooms=(2, 2))
+    first = await run(tmp_path, spec_of(5.0, num_rounds=1), agent_devices=(2, 2))
     assert flat.same_bits(first.model, flat.fedavg(first.experiment, 1))
 
 
@@ -135,7 +135,7 @@ async def test_larger_mu_pulls_representations_towards_the_global_model_and_away
     for mu in (1.0, 5.0):
         spec = spec_of(mu, num_rounds=2, num_edges=1, local_epochs=10, batch_size=16)
         sent = Sent(experiment := resolved(tmp_path, **spec))
-        await run(tmp_path, spec, rooms=(1,) * 4, n_edges=1, tamper=sent)
+        await run(tmp_path, spec, agent_devices=(1,) * 4, n_edges=1, tamper=sent)
         first, second = dict(sent.deltas[:4]), dict(sent.deltas[4:])
         assert first.keys() == second.keys() == {0, 1, 2, 3}
         mean = flat.exact_mean(list(first.values()), [60] * 4, 240)

@@ -15,7 +15,7 @@ from shared.training import models
 from shared.training.data.dataset import as_batch
 from shared.training.loop import Sgd, evaluate, train
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 
 def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> N
 
 
 async def test_without_alpha_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    off = await run(tmp_path, spec_of({"alpha": 0, "local_steps": None}), rooms=(3, 1))
-    fedavg = await run(tmp_path, spec_of(None), rooms=(3, 1))
+    off = await run(tmp_path, spec_of({"alpha": 0, "local_steps": None}), agent_devices=(3, 1))
+    fedavg = await run(tmp_path, spec_of(None), agent_devices=(3, 1))
     assert off.info.model_sha256 == fedavg.info.model_sha256
     assert [row.received_accuracy for row in off.rounds[1].seats] == [
         row.received_accuracy for row in fedavg.rounds[1].seats
@@ -85,10 +85,13 @@ async def test_without_alpha_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 async def test_a_visit_takes_tau_steps_on_any_host(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "hessian": "hessian_free", "local_steps": 3})
-    one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
+    one, apart = (
+        await run(tmp_path, spec, agent_devices=(4,)),
+        await run(tmp_path, spec, agent_devices=(1, 2, 1), order=(2, 0, 1)),
+    )
     assert one.info.model_sha256 == apart.info.model_sha256
     assert one.links() == apart.links()
-    first = await run(tmp_path, spec_of({"alpha": 0.1, "local_steps": 3}), rooms=(4,))
+    first = await run(tmp_path, spec_of({"alpha": 0.1, "local_steps": 3}), agent_devices=(4,))
     assert first.info.model_sha256 != one.info.model_sha256
     for free, without in zip(one.rounds[0].seats, first.rounds[0].seats, strict=True):
         assert free.compute_s == pytest.approx(2 * without.compute_s)  # four passes in the place of two
@@ -109,7 +112,7 @@ def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any
 
 async def test_held_out_clients_are_tested_on_all_samples_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
-    done = await run(tmp_path, spec, rooms=(4,))
+    done = await run(tmp_path, spec, agent_devices=(4,))
     (seat,) = [s.number for s in done.experiment.population.seats if s.role == "held_out"]
     model, rest = adapted(done, done.model, seat, 3)
     scratch, data = done.experiment.model, done.experiment.data
@@ -128,7 +131,7 @@ async def test_held_out_clients_are_tested_on_all_samples_and_after_one_step_on_
 async def test_one_step_from_the_model_improves_accuracy_also_for_held_out_clients(tmp_path: Path) -> None:
     """The claim: after the step clients of two classes do better than before, those that never trained as well."""
     more = {"held_out_fraction": 0.25, "num_rounds": 15, "num_devices": 8}
-    done = await run(tmp_path, spec_of({"alpha": 0.3, "local_steps": 10}, **more), rooms=(8,))
+    done = await run(tmp_path, spec_of({"alpha": 0.3, "local_steps": 10}, **more), agent_devices=(8,))
     final = {name: found.accuracy or 0.0 for name, found in done.info.final.items()}
     assert final["clients_own"] > final["clients_received"] + 0.05
     assert final["held_out_own"] > final["held_out_received"] + 0.05

@@ -15,7 +15,7 @@ from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.training import models
 from shared.training.loop import evaluate
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 ROOMS = (2, 1)
 
@@ -45,10 +45,10 @@ def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tup
 
 
 async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path: Path) -> None:
-    probe, fedavg = [await run(tmp_path, spec_of(name), rooms=ROOMS) for name in ("probe_bench", "fedavg")]
+    probe, fedavg = [await run(tmp_path, spec_of(name), agent_devices=ROOMS) for name in ("probe_bench", "fedavg")]
     assert probe.info.model_sha256 == fedavg.info.model_sha256  # nothing stays frozen, no stream is disturbed
     steps = {seat: -(-len(probe.experiment.seat(seat).train) // 32) for seat in range(3)}
-    assert probe.figures("handed") == {seat: [2, 2] for seat in range(3)}
+    assert probe.figures("parameters") == {seat: [2, 2] for seat in range(3)}
     assert probe.figures("moved_others") == {seat: [0, 0] for seat in range(3)}
     assert probe.figures("moved_head") == {seat: [2, 2] for seat in range(3)}
     assert probe.figures("head_steps") == {seat: [n, n] for seat, n in steps.items()}
@@ -57,10 +57,12 @@ async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path
 
 
 async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=1), rooms=ROOMS)
+    done = await run(tmp_path, spec_of(num_rounds=1), agent_devices=ROOMS)
     seats, (detail,) = done.experiment.population.seats, done.rounds
     tests = {f"device-{seat.number}": seat.test for seat in seats}
-    right = {who: score(done, done.model, part, 1.0 if who == "device-1" else None) for who, part in tests.items()}
+    right = {
+        client: score(done, done.model, part, 1.0 if client == "device-1" else None) for client, part in tests.items()
+    }
     assert detail.evaluation is not None
     found = detail.evaluation["global_on_union"]
     assert found.accuracy == pytest.approx(sum(hits for _, hits in right.values()) / 60)
@@ -68,7 +70,7 @@ async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(t
     for row in detail.seats:
         received = score(done, done.experiment.initial, seats[row.seat].test, -1.0)
         assert row.received_accuracy == pytest.approx(received[1] / received[0])
-        mine = [part for who, part in tests.items() if who == f"device-{row.seat}"]
+        mine = [part for client, part in tests.items() if client == f"device-{row.seat}"]
         assert row.n_test == len(mine[0])
         assert row.own_on["union"] != row.own_accuracy
     assert detail.clients["own_on_union"].n == 3
@@ -78,7 +80,7 @@ async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(t
 async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_only(tmp_path: Path) -> None:
     """FedAvg transforms no images: a model's score on the union is the sum of its scores on the parts."""
     spec = spec_of("local_sgd", num_rounds=2, eval_every=2)
-    done = await run(tmp_path, spec, rooms=ROOMS)
+    done = await run(tmp_path, spec, agent_devices=ROOMS)
     first, second = done.rounds
     assert all(row.own_on == {} and row.own_accuracy is None for row in first.seats)
     assert sorted(row.seat for row in second.seats if "union" in row.own_on) == [0, 1, 2]
@@ -91,7 +93,7 @@ async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_on
 
 async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Path) -> None:
     spec = spec_of("fedper", client="edge", num_devices=4, test_fraction=0.25, num_rounds=1)
-    done = await run(tmp_path, spec, rooms=(2, 2))
+    done = await run(tmp_path, spec, agent_devices=(2, 2))
     rows = done.rounds[0].edges
     assert all(0 <= row.own_on["union"] <= 1 for row in rows)
     assert done.info.final["clients_own_on_union"].n == 2
@@ -129,9 +131,9 @@ def test_an_edge_tests_only_the_requested_models_on_the_union(
 @pytest.mark.parametrize("when", ["load", "once"])
 async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str, tmp_path: Path) -> None:
     augment = {"name": "randaugment", "when": when}
-    here = await run(tmp_path, spec_of(augment=augment), rooms=ROOMS)
-    there = await run(tmp_path, spec_of(augment=augment), rooms=(1, 1, 1), order=(2, 0, 1))
-    plain = await run(tmp_path, spec_of(), rooms=ROOMS)
+    here = await run(tmp_path, spec_of(augment=augment), agent_devices=ROOMS)
+    there = await run(tmp_path, spec_of(augment=augment), agent_devices=(1, 1, 1), order=(2, 0, 1))
+    plain = await run(tmp_path, spec_of(), agent_devices=ROOMS)
     assert here.info.model_sha256 == there.info.model_sha256 != plain.info.model_sha256
     sums, bare = here.figures("pixels"), plain.figures("pixels")
     for seat in range(3):
@@ -141,9 +143,9 @@ async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str, 
 
 
 async def test_an_unknown_test_set_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
-    from tests.shared.algorithms.ways import federation
+    from tests.shared.algorithms.layouts import federation
 
-    async with federation(tmp_path, rooms=ROOMS) as fed:
+    async with federation(tmp_path, agent_devices=ROOMS) as fed:
         refused = await fed.client.post("/runs", json={"spec": spec_of(test_on=["unseen"])})
     assert (refused.status_code, refused.json()["field"]) == (422, "test_on")
     assert refused.json()["detail"] == "test_on unseen: the test sets here are union"

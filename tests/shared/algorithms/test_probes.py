@@ -17,7 +17,7 @@ from shared.federation.messages import UploadOrder
 from shared.wire import codec
 from tests.federation import PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import Ended, Tape, agents_of, answer, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, answer, ended, federation, run
 
 MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 ONE, FOUR, SIX = (6,), (2, 2, 1, 1), (1,) * 6
@@ -48,16 +48,16 @@ def uploads_in(round_no: int) -> list[int]:
 async def test_refused_seat_keeps_or_reverts_its_state(
     keep: bool | None, even: list[int], odd: list[int], tmp_path: Path
 ) -> None:
-    done = await run(tmp_path, spec_of("probe_refuse", {"keep": keep}), n_edges=1, rooms=FOUR)
+    done = await run(tmp_path, spec_of("probe_refuse", {"keep": keep}), n_edges=1, agent_devices=FOUR)
     expected = {seat: odd if seat % 2 else even for seat in range(6)}
     assert done.figures("visits") == expected
-    assert done.figures("told") == expected
+    assert done.figures("reported") == expected
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
 async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
-    tape = Tape()
-    done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, rooms=FOUR)
+    tape = Recorder()
+    done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, agent_devices=FOUR)
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, chosen=uploads_in))
     asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
     for round_no in (1, 2, 3):
@@ -74,8 +74,8 @@ async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
 
 
 async def test_seat_refused_too_often_is_retired_with_a_reason(tmp_path: Path) -> None:
-    spec = spec_of("probe_refuse", {"patience": 1}, num_edges=2)
-    done = await run(tmp_path, spec, n_edges=2, rooms=FOUR)
+    spec = spec_of("probe_refuse", {"max_refusals": 1}, num_edges=2)
+    done = await run(tmp_path, spec, n_edges=2, agent_devices=FOUR)
     first, second, third = done.rounds
     assert first.retired == dict.fromkeys((0, 2, 4), "refused 1 times")
     assert [row.seat for row in sorted(second.seats, key=lambda row: row.seat)] == [1, 3, 5]
@@ -86,9 +86,9 @@ async def test_seat_refused_too_often_is_retired_with_a_reason(tmp_path: Path) -
 
 async def test_refused_seat_may_train_again_without_sending(tmp_path: Path) -> None:
     """The state after the second visit is kept, though that visit sends nothing."""
-    tape = Tape()
+    tape = Recorder()
     spec = spec_of("probe_refuse", {"adjust": True}, num_rounds=2)
-    done = await run(tmp_path, spec, tamper=tape, n_edges=1, rooms=FOUR)
+    done = await run(tmp_path, spec, tamper=tape, n_edges=1, agent_devices=FOUR)
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, chosen=uploads_in))
     assert all(not detail.failures for detail in done.rounds)
     for detail in done.rounds:
@@ -104,7 +104,7 @@ async def test_refused_seat_may_train_again_without_sending(tmp_path: Path) -> N
 async def test_edges_own_worker_is_refused_and_admitted_like_the_devices(tmp_path: Path) -> None:
     """Seat 6 is the worker: admitted in round 2 only."""
     spec = spec_of("probe_refuse", client="edge", schedule="equal")
-    done = await run(tmp_path, spec, n_edges=1, rooms=FOUR)
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=FOUR)
     rows = [row for detail in done.rounds for row in detail.seats if row.seat == 6]
     assert [row.outcome for row in rows] == ["refused", "used", "refused"]
     assert [row.up_bytes + row.down_bytes for row in rows] == [0, 0, 0]
@@ -114,8 +114,8 @@ async def test_edges_own_worker_is_refused_and_admitted_like_the_devices(tmp_pat
 
 async def test_refusals_do_not_depend_on_agents_or_edges(tmp_path: Path) -> None:
     runs = [
-        await run(tmp_path, spec_of("probe_refuse", num_edges=n_edges), n_edges=n_edges, rooms=rooms)
-        for n_edges, rooms in ((1, ONE), (1, SIX), (3, FOUR))
+        await run(tmp_path, spec_of("probe_refuse", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
+        for n_edges, agent_devices in ((1, ONE), (1, SIX), (3, FOUR))
     ]
     assert len({done.info.model_sha256 for done in runs}) == 1
     assert runs[0].links() == runs[1].links()
@@ -124,11 +124,11 @@ async def test_refusals_do_not_depend_on_agents_or_edges(tmp_path: Path) -> None
 # ---- a message for each seat, a value of each client
 
 
-@pytest.mark.parametrize(("n_edges", "rooms"), [(1, ONE), (1, SIX), (3, FOUR)])
+@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
 async def test_each_seat_gets_its_own_message_and_the_cloud_keeps_its_answer(
-    n_edges: int, rooms: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
 ) -> None:
-    done = await run(tmp_path, spec_of("probe_seat", num_edges=n_edges), n_edges=n_edges, rooms=rooms)
+    done = await run(tmp_path, spec_of("probe_seat", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     assert done.figures("factor") == {seat: [seat + 1, 2 * (seat + 1), 4 * (seat + 1)] for seat in range(6)}
     assert done.state.factors == {f"device-{seat}": 8 * (seat + 1) for seat in range(6)}
     sizes = np.array([len(seat.train) for seat in done.experiment.population.seats])
@@ -141,8 +141,8 @@ async def test_each_seat_gets_its_own_message_and_the_cloud_keeps_its_answer(
 
 
 async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path) -> None:
-    tape = Tape()
-    await run(tmp_path, spec_of("probe_seat", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
+    tape = Recorder()
+    await run(tmp_path, spec_of("probe_seat", num_rounds=1), tamper=tape, n_edges=1, agent_devices=ONE)
     body = tape.of("/visits")[0]
     messages = codec.read_header(body).record["messages"]
     assert [message["factor"] for message in messages] == [1, 2, 3, 4, 5, 6]
@@ -152,8 +152,8 @@ async def test_messages_that_differ_share_the_tensors_that_do_not(tmp_path: Path
 
 
 async def test_equal_messages_are_one_message(tmp_path: Path) -> None:
-    tape = Tape()
-    await run(tmp_path, spec_of("fedavg", num_rounds=1), tamper=tape, n_edges=1, rooms=ONE)
+    tape = Recorder()
+    await run(tmp_path, spec_of("fedavg", num_rounds=1), tamper=tape, n_edges=1, agent_devices=ONE)
     body = codec.read_header(tape.of("/visits")[0]).record
     assert len(body["messages"]) == 1
     assert [visit["message"] for visit in body["visits"]] == [0] * 6
@@ -179,12 +179,12 @@ def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
 
 
 @pytest.mark.parametrize("edge_upload", ["sum", "mean"])
-@pytest.mark.parametrize(("n_edges", "rooms"), [(1, ONE), (1, SIX), (3, FOUR)])
+@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
 async def test_positions_and_groups_are_averaged_over_those_who_contributed(
-    n_edges: int, rooms: tuple[int, ...], edge_upload: str, tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...], edge_upload: str, tmp_path: Path
 ) -> None:
     spec = spec_of("probe_position", num_rounds=1, num_edges=n_edges, edge_upload=edge_upload)
-    done = await run(tmp_path, spec, n_edges=n_edges, rooms=rooms)
+    done = await run(tmp_path, spec, n_edges=n_edges, agent_devices=agent_devices)
     means, touched = merged(done.experiment)
     assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean for name, mean in means.items()})
     assert flat.same_bits(done.state.touched, touched)
@@ -221,17 +221,17 @@ def edge_spec(**more: Any) -> dict[str, Any]:
 
 def assert_each_sample_once(done: Ended) -> None:
     seen = np.concatenate([tensor.numpy() for tensor in done.state.seen.values()])
-    everybody = np.concatenate([home.train for home in done.experiment.population.edges])
-    assert sorted(seen.tolist()) == sorted(everybody.tolist())
+    all_samples = np.concatenate([home.train for home in done.experiment.population.edges])
+    assert sorted(seen.tolist()) == sorted(all_samples.tolist())
     for detail in done.rounds:
         assert sum(row.n_samples for row in detail.seats) == 250
 
 
-@pytest.mark.parametrize(("n_edges", "rooms"), [(1, ONE), (1, SIX), (2, FOUR)])
+@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (2, FOUR)])
 async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
-    n_edges: int, rooms: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
 ) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=n_edges), n_edges=n_edges, rooms=rooms)
+    done = await run(tmp_path, edge_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     assert_each_sample_once(done)
     assert flat.distance(done.model, descended(done.experiment, 3)) < 1e-6
     visits = Counter((row.seat, row.wave) for detail in done.rounds for row in detail.seats)
@@ -239,20 +239,23 @@ async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
 
 
 async def test_states_of_edge_devices_and_worker_last_from_wave_to_wave_and_round_to_round(tmp_path: Path) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, rooms=FOUR)
+    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     assert [detail.figures for detail in done.rounds] == [{"0": {"rounds": n}, "1": {"rounds": n}} for n in (1, 2, 3)]
     assert done.figures("visits") == {seat: [1, 2, 3, 4, 5, 6] for seat in range(8)}
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
 async def test_edge_as_client_gives_the_same_bits_with_any_number_of_agents(tmp_path: Path) -> None:
-    one, many = [await run(tmp_path, edge_spec(num_edges=2), n_edges=2, rooms=rooms) for rooms in (ONE, SIX)]
+    one, many = [
+        await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=agent_devices)
+        for agent_devices in (ONE, SIX)
+    ]
     assert one.info.model_sha256 == many.info.model_sha256
     assert one.links() == many.links()
 
 
 async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, rooms=FOUR)
+    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     weight, bias = (done.model[name].numpy() for name in ("head.weight", "head.bias"))
     hits = []
     for home in done.experiment.population.edges:
@@ -277,7 +280,7 @@ async def test_share_of_a_lost_device_is_given_to_another(tmp_path: Path) -> Non
                 return answer(200, b"garbage")
         return await pass_on()
 
-    done = await run(tmp_path, edge_spec(num_rounds=2), tamper=lose, n_edges=1, rooms=SIX)
+    done = await run(tmp_path, edge_spec(num_rounds=2), tamper=lose, n_edges=1, agent_devices=SIX)
     assert [(failure.seat, failure.reason) for failure in done.rounds[1].failures] == [(3, "wire")]
     assert_each_sample_once(done)
     assert flat.distance(done.model, descended(done.experiment, 2)) < 1e-6
@@ -307,11 +310,11 @@ def roles(experiment: Any) -> tuple[list[int], list[int]]:
     return [seat.number for seat in experiment.population.seats if seat.number not in held_out], held_out
 
 
-@pytest.mark.parametrize(("n_edges", "rooms"), [(1, ONE), (1, SIX), (3, FOUR)])
+@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
 async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
-    n_edges: int, rooms: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
 ) -> None:
-    done = await run(tmp_path, collect_spec(num_edges=n_edges), n_edges=n_edges, rooms=rooms)
+    done = await run(tmp_path, collect_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     trainers, held_out = roles(done.experiment)
     assert len(held_out) == 2
     labels, pixels = pool(done.experiment, trainers)
@@ -325,7 +328,7 @@ async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
 
 
 async def test_held_out_seats_only_evaluate(tmp_path: Path) -> None:
-    done = await run(tmp_path, collect_spec(num_edges=2), n_edges=2, rooms=FOUR)
+    done = await run(tmp_path, collect_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     trainers, held_out = roles(done.experiment)
     for detail in done.rounds:
         outcomes = {row.seat: row.outcome for row in detail.seats}
@@ -338,13 +341,15 @@ async def test_held_out_seats_only_evaluate(tmp_path: Path) -> None:
     assert done.info.final["clients_received"].n == 4
 
 
-@pytest.mark.parametrize("rooms", [ONE, SIX])
-async def test_seat_that_joins_late_collects_first_and_then_trains(rooms: tuple[int, ...], tmp_path: Path) -> None:
-    async with federation(tmp_path, n_edges=1, rooms=rooms) as fed:
+@pytest.mark.parametrize("agent_devices", [ONE, SIX])
+async def test_seat_that_joins_late_collects_first_and_then_trains(
+    agent_devices: tuple[int, ...], tmp_path: Path
+) -> None:
+    async with federation(tmp_path, n_edges=1, agent_devices=agent_devices) as fed:
         run_id = await fed.submit(collect_spec(max_devices=7))
         before = await ended(fed, run_id, tmp_path)
-        await fed.start_agent(len(rooms), devices=1)
-        await fed.until(lambda: fed.n_agents() == len(rooms) + 1)
+        await fed.start_agent(len(agent_devices), devices=1)
+        await fed.until(lambda: fed.n_agents() == len(agent_devices) + 1)
         more = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})
         assert more.json()["status"] == "pending", more.text
         done = await ended(fed, run_id, tmp_path)

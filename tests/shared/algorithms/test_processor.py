@@ -14,8 +14,8 @@ from shared.federation.hooks import DeviceHooks, Update
 from shared.federation.registry import load_algorithm
 from shared.training.compute_device import ComputeDevice
 from tests.federation import small_spec
-from tests.pretended import PLACE, Mixed, PretendedGpu, nothing_there, pretending
-from tests.shared.algorithms.ways import Ended, federation, run
+from tests.pretended import PLACE, Mixed, PretendedGpu, all_on_cpu, pretending
+from tests.shared.algorithms.layouts import Ended, federation, run
 
 NAMES = [module.name for module in pkgutil.iter_modules(shared.algorithms.__path__) if not module.name.startswith("_")]
 VIEWS = ["resolution", "crop", "rotation", "flip"]
@@ -53,9 +53,9 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
     """The run on the CPU, and the one on the pretended GPU, whose tensors have all been copied to the CPU."""
-    here = await run(tmp_path, spec, rooms=(4,))
+    here = await run(tmp_path, spec, agent_devices=(4,))
     with pretending() as left:
-        there = await run(tmp_path, {**spec, "device": "cuda"}, rooms=(4,))
+        there = await run(tmp_path, {**spec, "device": "cuda"}, agent_devices=(4,))
     assert left == []
     return here, there
 
@@ -102,8 +102,8 @@ def test_the_pretended_gpu_accepts_exactly_the_mixes_that_torch_accepts() -> Non
                 mixed()
         with pytest.raises(RuntimeError, match=r"numpy\(\) is not supported"):
             there.numpy()
-        assert not nothing_there(Update(delta={"w": there}))
-        assert nothing_there(Update(delta={"w": there.cpu()}))
+        assert not all_on_cpu(Update(delta={"w": there}))
+        assert all_on_cpu(Update(delta={"w": there.cpu()}))
 
 
 async def test_a_hook_that_mixes_torch_devices_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ async def test_a_hook_that_mixes_torch_devices_is_found(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(DeviceHooks, "prepare", prepare)
     with pretending():
-        async with federation(tmp_path, rooms=(6,)) as fed:
+        async with federation(tmp_path, agent_devices=(6,)) as fed:
             info = await fed.run(small_spec(device="cuda"))
     assert info.status == "failed"
     assert "Mixed: mul of tensors on two devices" in (info.reason or "")
@@ -123,7 +123,7 @@ async def test_a_tensor_left_on_the_gpu_is_found(tmp_path: Path, monkeypatch: py
     """A forgotten copy shows in the state, which is encoded, and in the update, which the agent sums on the CPU."""
     monkeypatch.setattr(ComputeDevice, "to_cpu", lambda self, value: value)
     with pretending() as left:
-        async with federation(tmp_path, rooms=(6,)) as fed:
+        async with federation(tmp_path, agent_devices=(6,)) as fed:
             info = await fed.run(small_spec(algorithm="moon", device="cuda"))
     assert "Own" in left
     assert "internal (Mixed in POST /visits" in (info.reason or "")

@@ -17,8 +17,8 @@ from shared.training.loop import batches, train
 from shared.training.models import build
 from shared.training.optimizers import momentum_step_factor
 from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.layouts import resolved, run
 from tests.shared.algorithms.plain_linear import Array
-from tests.shared.algorithms.ways import resolved, run
 
 LOST = [{"round_no": 2, "seats": [1]}]
 
@@ -78,7 +78,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 ) -> None:
     """c is a mean over all clients, x over participants: seat 1 misses round 2 and keeps its control."""
     spec = spec_of(option, server_lr, losses=LOST, **in_one_batch(momentum=momentum))
-    done = await run(tmp_path, spec, rooms=(3, 1))
+    done = await run(tmp_path, spec, agent_devices=(3, 1))
     x, c, own = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
@@ -89,7 +89,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 
 async def test_empty_seats_count_in_the_mean_of_controls(tmp_path: Path) -> None:
     """With three of four seats taken, c is the mean of four c_i, one of them 0; also after the fourth has joined."""
-    done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
+    done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), agent_devices=(3,))
     x, c, _ = plain(done.experiment, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
     assert flat.distance(done.model, plain_linear.parted(x)) < 1e-5
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
@@ -98,7 +98,7 @@ async def test_empty_seats_count_in_the_mean_of_controls(tmp_path: Path) -> None
 async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits(tmp_path: Path) -> None:
     """Two edge rounds, one device an edge: c is then the mean of the last c_i, each renewed twice."""
     spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
-    done = await run(tmp_path, spec, rooms=(1, 1))
+    done = await run(tmp_path, spec, agent_devices=(1, 1))
     k, eta, last, models = 3, 0.1, [], []
     for seat in (0, 1):
         gradient, x, own = (
@@ -120,14 +120,14 @@ async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits
 async def test_the_pass_of_option_i_costs_an_epoch_s_time(tmp_path: Path) -> None:
     seconds = {}
     for option in ("I", "II"):
-        done = await run(tmp_path, spec_of(option, num_rounds=1, **in_one_batch()), rooms=(4,))
+        done = await run(tmp_path, spec_of(option, num_rounds=1, **in_one_batch()), agent_devices=(4,))
         seconds[option] = [row.compute_s for row in done.rounds[0].seats]
     assert seconds["I"] == pytest.approx([4 / 3 * compute_s for compute_s in seconds["II"]])
 
 
 async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
     """Clients have equally many samples, so plain means equal means by samples."""
-    done = await run(tmp_path, spec_of("none", num_rounds=2), rooms=(2, 2))
+    done = await run(tmp_path, spec_of("none", num_rounds=2), agent_devices=(2, 2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert done.state.control == {}
 
@@ -164,7 +164,7 @@ async def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps
     """The paper's claim: local steps on unlike data pull FedAvg away from the optimum of the whole, SCAFFOLD not."""
     found = {}
     for option in (None, "II"):
-        done = await run(tmp_path, spec_of(option, num_rounds=5, **in_one_batch(local_epochs=20)), rooms=(4,))
+        done = await run(tmp_path, spec_of(option, num_rounds=5, **in_one_batch(local_epochs=20)), agent_devices=(4,))
         found[option] = plain_linear.loss_of(done.experiment, done.model)
     assert found["II"] < 0.8 * found[None]
 

@@ -20,7 +20,7 @@ from shared.training import models
 from shared.training.loop import batches, train
 from shared.wire.compression import Coded
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.ways import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, resolved, run
 
 Array = npt.NDArray[Any]
 N_WEIGHTS = 64 * 64 + 64 * 10
@@ -165,7 +165,7 @@ def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
     sizes = [len(seat.train) for seat in experiment.population.seats]
     model = plain_server(experiment.initial)
     for round_no in range(1, num_rounds + 1):
-        told = []
+        sent = []
         for seat in experiment.population.seats:
             fttq = PlainFttq(model, experiment.spec.lr)
             models.write_state(experiment.model, model | fttq.weights)
@@ -174,8 +174,8 @@ def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
             drawn = batches(data.train_x, data.train_y, seat.train, batch_size=size, generator=generator, epochs=1)
             train(experiment.model, drawn, lr=experiment.spec.lr, step=fttq.step)
             after = models.read_state(experiment.model)
-            told.append({name: t if t.dim() == 2 else t - model[name] for name, t in after.items()})
-        mean = flat.exact_mean(told, sizes, sum(sizes))
+            sent.append({name: t if t.dim() == 2 else t - model[name] for name, t in after.items()})
+        mean = flat.exact_mean(sent, sizes, sum(sizes))
         model = plain_server({name: t if t.dim() == 2 else model[name] + t for name, t in mean.items()})
     return model
 
@@ -192,8 +192,8 @@ def plain_server(model: TensorMap) -> TensorMap:
 
 async def test_rounds_through_tiers_equal_plain_code_in_any_layout(tmp_path: Path) -> None:
     spec = spec_of({}, batch_size=8, lr=0.5)
-    one = await run(tmp_path, spec, rooms=(4,))
-    apart = await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
+    one = await run(tmp_path, spec, agent_devices=(4,))
+    apart = await run(tmp_path, spec, agent_devices=(1, 2, 1), order=(2, 0, 1))
     assert flat.same_bits(one.model, apart.model)
     assert one.links() == apart.links()
     assert flat.distance(one.model, plain_rounds(one, 2)) < 1e-6
@@ -205,15 +205,15 @@ async def test_rounds_through_tiers_equal_plain_code_in_any_layout(tmp_path: Pat
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 async def test_without_quantisation_it_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path) -> None:
     more: dict[str, Any] = {"edge_rounds": edge_rounds, "num_rounds": 1}
-    off, fedavg = [await run(tmp_path, spec_of(p, **more), rooms=(3, 1)) for p in ({"quantise": False}, None)]
+    off, fedavg = [await run(tmp_path, spec_of(p, **more), agent_devices=(3, 1)) for p in ({"quantise": False}, None)]
     assert off.info.model_sha256 == fedavg.info.model_sha256
 
 
 async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tmp_path: Path) -> None:
     """The claim, by the record of both: at most 0.12 below FedAvg, and 3.75 bytes a weight less on each link."""
     more = {"num_rounds": 8, "local_epochs": 5, "lr": 0.2, "data": {"name": "digits", "n_train": 600, "n_test": 200}}
-    ternary = await run(tmp_path, spec_of({"gradient": "straight_through"}, **more), rooms=(4,))
-    fedavg = await run(tmp_path, spec_of(None, **more), rooms=(4,))
+    ternary = await run(tmp_path, spec_of({"gradient": "straight_through"}, **more), agent_devices=(4,))
+    fedavg = await run(tmp_path, spec_of(None, **more), agent_devices=(4,))
     assert ternary.info.accuracy is not None
     assert fedavg.info.accuracy is not None
     assert ternary.info.accuracy > max(0.75, fedavg.info.accuracy - 0.12)
@@ -226,7 +226,7 @@ async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tm
 
 async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> None:
     """The edge sends its mean to the cloud in full; devices get ternary weights in the second edge round as well."""
-    done = await run(tmp_path, spec_of({}, edge_rounds=2, num_rounds=1), rooms=(4,))
+    done = await run(tmp_path, spec_of({}, edge_rounds=2, num_rounds=1), agent_devices=(4,))
     for row in done.rounds[0].seats:
         assert row.down_bytes < 2 * N_WEIGHTS
     for edge in done.rounds[0].edges:
@@ -235,7 +235,7 @@ async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> N
 
 
 async def test_the_servers_model_may_be_broadcast_in_full(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2, batch_size=8, lr=0.5), rooms=(3, 1))
+    done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2, batch_size=8, lr=0.5), agent_devices=(3, 1))
     assert len(done.model["features.1.weight"].unique()) > 3
     for row in done.rounds[1].seats:
         assert row.up_bytes < N_WEIGHTS

@@ -29,9 +29,9 @@ def test_the_algebra_works_name_by_name() -> None:
 
 
 def test_private_copies_share_no_memory_and_are_contiguous() -> None:
-    grid = torch.arange(4.0).reshape(2, 2)
-    mine = tensors.private_copies({"t": grid.T})["t"]
-    grid[0, 1] = 9
+    matrix = torch.arange(4.0).reshape(2, 2)
+    mine = tensors.private_copies({"t": matrix.T})["t"]
+    matrix[0, 1] = 9
     assert mine.tolist() == [[0, 2], [1, 3]]
     assert mine.is_contiguous()
 
@@ -48,8 +48,8 @@ def test_golden_digest() -> None:
 
 def test_the_digest_does_not_depend_on_order_or_memory_layout() -> None:
     assert tensors.digest(A) == tensors.digest(dict(reversed(A.items())))
-    grid = torch.arange(6.0).reshape(2, 3)
-    assert tensors.digest({"t": grid.T}) == tensors.digest({"t": grid.T.contiguous()})
+    matrix = torch.arange(6.0).reshape(2, 3)
+    assert tensors.digest({"t": matrix.T}) == tensors.digest({"t": matrix.T.contiguous()})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_digest_depends_on(other: TensorMap) -> None:
     assert tensors.digest(other) != tensors.digest({"w": torch.tensor([1.0, 2.0])})
 
 
-# ---- the grid
+# ---- fixed-point steps
 
 
 @pytest.mark.parametrize(

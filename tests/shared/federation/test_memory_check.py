@@ -14,7 +14,7 @@ from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
 from shared.training.data.dataset import load
-from tests.shared.algorithms.ways import resolved
+from tests.shared.algorithms.layouts import resolved
 
 RESNET18 = 11_173_962
 

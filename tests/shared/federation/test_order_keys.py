@@ -135,7 +135,7 @@ async def test_each_order_is_parsed_once(tmp_path: Path, monkeypatch: pytest.Mon
         return await pass_on()
 
     monkeypatch.setattr("shared.wire.codec.parse", counted)
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(2,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
         fed.router.tamper = tape
         spec = small_spec(num_edges=1, num_devices=2, num_rounds=1, round_deadline_s=1e6)  # held updates: uploads too
         assert (await fed.run(spec)).status == "completed"

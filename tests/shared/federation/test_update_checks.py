@@ -23,7 +23,7 @@ from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.data.channel_statistics import Statistics
 from tests.shared.algorithms.conftest import _conv_bn
-from tests.shared.algorithms.ways import resolved
+from tests.shared.algorithms.layouts import resolved
 
 ExperimentOf = Callable[..., Experiment]
 PRODUCT = all_algorithms()

@@ -23,7 +23,7 @@ from shared.run_records.rounds import Evaluation
 from tests.strata.samples import a_round, a_run, a_seat
 
 
-def told(*rounds, visits=()) -> RunHistory:
+def history_of(*rounds, visits=()) -> RunHistory:
     return RunHistory(a_run(), rounds, tuple(visits))
 
 
@@ -39,7 +39,7 @@ def boxes_of(panel: object) -> Boxes:
 
 def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
     score = {"global": Evaluation(n=10, accuracy=0.8, loss=0.4)}
-    run = told(a_round(1, evaluation=None), a_round(2, evaluation=score), a_round(2, kind="evaluate"))
+    run = history_of(a_round(1, evaluation=None), a_round(2, evaluation=score), a_round(2, kind="evaluate"))
     found = {by: accuracy(run, by) for by in ("round", "time", "bytes")}
     panels = {by: [lines_of(panel) for panel in picture.panels] for by, picture in found.items() if picture}
     lines = {by: [(s.name, s.x, s.y) for s in both[0].series] for by, both in panels.items()}
@@ -51,15 +51,15 @@ def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
 
 
 def test_run_without_rounds_has_no_pictures() -> None:
-    assert accuracy(told()) is None
-    assert accuracy(told(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
-    assert bytes_on_links(told()) is None
-    assert clients(told()) is None
-    assert dendrogram(told()) == ()
+    assert accuracy(history_of()) is None
+    assert accuracy(history_of(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
+    assert bytes_on_links(history_of()) is None
+    assert clients(history_of()) is None
+    assert dendrogram(history_of()) == ()
 
 
 def test_bytes_by_link_and_direction() -> None:
-    picture = bytes_on_links(told(a_round(1), a_round(2, device_bytes_up=7)))
+    picture = bytes_on_links(history_of(a_round(1), a_round(2, device_bytes_up=7)))
     assert picture is not None
     (panel,) = picture.panels
     assert isinstance(panel, Lines)
@@ -78,7 +78,7 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
         a_round(2, clients={"own": late, "received": early}),
         a_round(2, kind="evaluate", clients={"own": late, "received": early}),
     )
-    picture = clients(told(*rounds))
+    picture = clients(history_of(*rounds))
     assert picture is not None
     course, ends = picture.panels
     whole, half, mean = lines_of(course).series
@@ -90,7 +90,7 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     assert (own.name, received.name) == ("local model", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
     same = a_round(2, kind="evaluate", clients={"own": late, "received": late})
-    again = clients(told(*rounds[:2], same))
+    again = clients(history_of(*rounds[:2], same))
     assert again is not None
     assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["local model"]
 
@@ -138,12 +138,12 @@ def test_timeline_shows_the_parts_of_a_visit_in_sequence() -> None:
 def test_labels_are_stacked_by_round() -> None:
     pictures = labels_by_round("classes", "classes", ("A", "C"))
     rounds = (a_round(1, labels={"A": 2}), a_round(2, labels={"A": 1, "C": 3}), a_round(2, kind="evaluate"))
-    ((panel,),) = (picture.panels for picture in pictures(told(*rounds)))
+    ((panel,),) = (picture.panels for picture in pictures(history_of(*rounds)))
     assert isinstance(panel, Bars)
     assert panel.stacked
     assert panel.names == ("1", "2")
     assert {s.name: s.y for s in panel.series} == {"A": (2, 1), "C": (0, 3)}
-    assert pictures(told(a_round(1))) == ()
+    assert pictures(history_of(a_round(1))) == ()
 
 
 def test_figure_by_client_leaves_missing_values_empty() -> None:
@@ -151,7 +151,7 @@ def test_figure_by_client_leaves_missing_values_empty() -> None:
         return VisitSummary(round_no, seat, "edge-1", "used", None, figures)
 
     visits = [visit(0, 1, w=0.2), visit(0, 2, w=0.4), visit(3, 2, w=0.8), visit(3, 1, other=1.0)]
-    (picture,) = figure_by_client("mixing", "W", "w", "mean of W")(told(a_round(1), visits=visits))
+    (picture,) = figure_by_client("mixing", "W", "w", "mean of W")(history_of(a_round(1), visits=visits))
     mean, cells = picture.panels
     assert isinstance(mean, Lines)
     assert isinstance(cells, Cells)
@@ -161,7 +161,7 @@ def test_figure_by_client_leaves_missing_values_empty() -> None:
 
 def test_dendrogram_names_the_group_of_each_leaf() -> None:
     tree = {"users": ["0", "1", "2"], "linkage": [[0, 2, 0.1, 2], [1, 3, 0.9, 3]], "threshold": 0.5}
-    (picture,) = dendrogram(told(a_round(1, figures={"cloud": tree})))
+    (picture,) = dendrogram(history_of(a_round(1, figures={"cloud": tree})))
     (panel,) = picture.panels
     assert isinstance(panel, Tree)
     assert panel.leaves == ("0 · group 1", "1 · group 2", "2 · group 1")
@@ -171,7 +171,7 @@ def test_dendrogram_names_the_group_of_each_leaf() -> None:
 def test_failing_pictures_of_an_algorithm_do_not_prevent_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(told: RunHistory) -> NoReturn:
+    def broken(history_of: RunHistory) -> NoReturn:
         raise ZeroDivisionError
 
     monkeypatch.setattr("shared.results.reader.pictures_of_algorithm", lambda name: broken)

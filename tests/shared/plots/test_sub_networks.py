@@ -17,8 +17,8 @@ from tests.strata.samples import a_round, a_run
 WHOLE = {"n_weights": {"features.0": 30, "head": 10}, "multiply_adds": {"features.0": 600, "head": 10}}
 
 
-def told(first: float, head: float) -> dict[str, object]:
-    """The cloud's figures of a round."""
+def cloud_figures(first: float, head: float) -> dict[str, object]:
+    """Returns the cloud's figures of a round."""
     means = {
         "n_weights": {"features.0": first, "head": head},
         "multiply_adds": {"features.0": 20 * first, "head": head},
@@ -34,8 +34,8 @@ def pictured(folder: Path) -> set[str]:
 def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:
     rounds = [
         a_round(1, figures={}),
-        a_round(2, figures=told(24, 8)),
-        a_round(3, figures=told(6, 4)),
+        a_round(2, figures=cloud_figures(24, 8)),
+        a_round(3, figures=cloud_figures(6, 4)),
         a_round(3, kind="evaluate", figures={}),
     ]
     info = a_run(run="r9", algorithm="es_afl")

@@ -206,7 +206,7 @@ def test_text_format_is_used_for_terminals_and_on_request(
 
 
 async def test_one_round_is_followed_through_the_three_tiers(tmp_path: Path, as_json: Kept) -> None:
-    async with Federation(tmp_path / "f", rooms=(2,), n_edges=1) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(2,), n_edges=1) as fed:
         losses = [{"round_no": 2, "seats": [1]}]
         info = await fed.run(small_spec(num_devices=2, num_edges=1, losses=losses))
         agent = fed.agent_id(0)

@@ -56,7 +56,7 @@ def test_a_setting_that_is_not_a_host_name_is_refused(monkeypatch: pytest.Monkey
 
 async def test_without_tokens_every_route_of_every_tier_refuses_a_foreign_name(tmp_path: Path) -> None:
     tried: dict[str, int] = {}
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         for name, app in fed.apps.items():
             inner = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=inner, base_url="http://evil.example:8000") as http:
@@ -82,14 +82,14 @@ async def test_without_tokens_every_route_of_every_tier_refuses_a_foreign_name(t
     "host", ["cloud:8000", "localhost", "[::1]:8000", "172.18.0.2:8000", "box.local", "127.0.0.1:8000"]
 )
 async def test_without_tokens_the_cloud_answers_to_trusted_names(tmp_path: Path, host: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         for path in ("/runs", "/topology", "/metrics", "/metrics/targets"):
             assert (await fed.client.get(path, headers={"host": host})).status_code == 200, path
 
 
 async def test_the_cloud_answers_to_a_name_that_its_setting_allows(tmp_path: Path) -> None:
     async with Federation(
-        tmp_path / "f", n_edges=0, rooms=(), cloud={"allowed_hosts": "lab.example, Box.Example"}
+        tmp_path / "f", n_edges=0, agent_devices=(), cloud={"allowed_hosts": "lab.example, Box.Example"}
     ) as fed:
         for path in ("/runs", "/metrics"):
             for host, status in (("lab.example:8000", 200), ("box.example", 200), ("evil.example", 403)):
@@ -99,6 +99,6 @@ async def test_the_cloud_answers_to_a_name_that_its_setting_allows(tmp_path: Pat
 
 
 async def test_with_tokens_the_name_does_not_matter(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, rooms=(), common=TOKENS) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), common=TOKENS) as fed:
         headers: dict[str, Any] = {"host": "strata.example", "authorization": f"Bearer {TOKENS['api_token']}"}
         assert (await fed.client.get(f"http://127.0.0.1:{CLOUD_PORT}/runs", headers=headers)).status_code == 200

@@ -63,11 +63,11 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
         return parsed((await fed.client.get(f"http://127.0.0.1:{port}/metrics")).text)
 
     edges = [await page(EDGE_PORT + n) for n in range(fed.n_edges)]
-    return await page(CLOUD_PORT), edges, [await page(AGENT_PORT + n) for n in range(len(fed.rooms))]
+    return await page(CLOUD_PORT), edges, [await page(AGENT_PORT + n) for n in range(len(fed.agent_devices))]
 
 
 async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(1,) * 6) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1,) * 6) as fed:
         before, _, _ = await pages(fed)
         assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
         losses = [{"round_no": 2, "seats": [4]}]
@@ -120,7 +120,7 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
 
 
 async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", rooms=(6,), n_edges=2) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(6,), n_edges=2) as fed:
         first = await fed.begin(small_spec(num_rounds=50), 1)
         await fed.ask(first, "resume")
         await fed.until_status(first, "running")
@@ -271,7 +271,7 @@ async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
 
 async def test_the_metrics_token_is_accepted_nowhere_else(tmp_path: Path) -> None:
     tokens = {"tier_token": "the-tiers-own", "api_token": "the-users-own", "metrics_token": "for-metrics-alone"}
-    async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), common=tokens) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), common=tokens) as fed:
         headers = {"authorization": "Bearer for-metrics-alone"}
         tried: Counter[int] = Counter()
         for port, doors in (

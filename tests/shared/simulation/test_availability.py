@@ -1,4 +1,4 @@
-"""When devices are there: fractions, instants, trace files."""
+"""Availability of devices: fractions, instants, trace files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_always_available_means_at_every_instant() -> None:
 
 
 def times_of(seat: int) -> tuple[list[float], list[float]]:
-    """How long a seat's on-times and off-times are in the first stretch, the first and the last on-time left out."""
+    """Returns a seat's on-times and off-times in the first stretch, without the first and the last on-time."""
     found = list(takewhile(lambda interval: interval[1] < 100 * CYCLES, _on_times(TIMES, 0, of(seat))))[1:]
     return [end - begin for begin, end in found], [b[0] - a[1] for a, b in pairwise(found)]
 
@@ -59,8 +59,8 @@ def test_the_times_are_exponential_with_their_means() -> None:
 
 
 def test_seats_have_different_and_repeatable_availability() -> None:
-    grid = [100.0 * step for step in range(300)]
-    one, again, other = [[on(TIMES, at, seat) for at in grid] for seat in (1, 1, 2)]
+    instants = [100.0 * step for step in range(300)]
+    one, again, other = [[on(TIMES, at, seat) for at in instants] for seat in (1, 1, 2)]
     assert one == again
     assert 0.3 < np.mean(np.array(one) == np.array(other)) < 0.8
 

@@ -1,4 +1,4 @@
-"""Digital twins: what they learn, what they predict, and onto whom they let work be planned."""
+"""Digital twins: what they learn and predict, and to which workers they let the edge assign work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def after(*visits: VisitObservation) -> Twin:
 
 
 def planned(twin: Twin, on: bool = True, charge: float | None = None) -> Twin:
-    """The twin at the next edge round."""
+    """Returns the twin at the next edge round."""
     return refresh(twin, Telemetry(on=on, free_sps=100.0, charge=charge), new_edge_round=True)
 
 
@@ -98,7 +98,7 @@ def test_repeated_failures_or_slow_visits_degrade_and_good_visits_restore() -> N
     assert once.health == "recovering"
     healed = observe(once, GOOD, ratio=None)
     assert (healed.health, healed.strikes, healed.caution) == ("healthy", 0, 1.0)
-    assert observe(once, SLOW, ratio=None).rest == 4  # a third strike: it rests twice as long
+    assert observe(once, SLOW, ratio=None).rest == 4  # a third failure: it rests twice as long
 
 
 def test_unavailable_worker_is_offline_until_it_is_available_again() -> None:

@@ -39,8 +39,8 @@ from strata.spec_files import read_spec
 PAGE = Path(__file__).parents[3] / "docs" / "profiles.md"
 
 
-def streams(who: str) -> Seeds:
-    return lambda purpose: stream_seed(f"0|{who}|{purpose}")
+def streams(seat: str) -> Seeds:
+    return lambda purpose: stream_seed(f"0|{seat}|{purpose}")
 
 
 def profiles(n: int = 10, first: int | None = None, **devices: Any) -> list[Profile]:

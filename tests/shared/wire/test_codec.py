@@ -54,7 +54,7 @@ class Loose(Record):
     x: Any = None
 
 
-# ---- what comes back
+# ---- round trips
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 shapes = st.lists(st.integers(0, 3), max_size=3)
@@ -88,7 +88,7 @@ trees = st.builds(
 
 
 def assert_same(a: Any, b: Any) -> None:
-    """Equal values, equal bits, equal types."""
+    """Checks that values, bits and types are equal."""
     assert type(a) is type(b)
     if isinstance(a, Tensor):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -178,8 +178,8 @@ def test_a_tensor_in_several_records_is_sent_once() -> None:
 
 
 def test_two_views_of_one_memory_are_two_tensors() -> None:
-    grid = torch.arange(4.0).reshape(2, 2)
-    back = codec.decode(Loose, codec.encode(Loose(x=[grid, grid.T, grid[0]])).join()).x
+    matrix = torch.arange(4.0).reshape(2, 2)
+    back = codec.decode(Loose, codec.encode(Loose(x=[matrix, matrix.T, matrix[0]])).join()).x
     assert [tensor.tolist() for tensor in back] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 1]]
 
 
@@ -219,7 +219,7 @@ def test_a_record_without_tensors_is_its_header() -> None:
     assert codec.decode(Nothing, codec.encode(Nothing()).join()) == Nothing()
 
 
-# ---- what cannot be sent
+# ---- values that cannot be sent
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_values_nested_too_deeply_are_refused_by_the_encoder() -> None:
 
 
 def raw(header: Any, data: bytes = b"") -> bytes:
-    """A body with any header; padded so that the tensors are aligned."""
+    """Returns a body with any header, padded so that the tensors are aligned."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + data
@@ -393,7 +393,7 @@ def test_oversized_bodies_are_neither_read_nor_sent(
         codec.encode(record)
 
 
-# ---- what does not fit the type or the model
+# ---- bodies that contradict the type or the model
 
 
 def test_a_list_reports_only_its_first_wrong_item() -> None:

@@ -1,4 +1,4 @@
-"""How many elements the bytes of a body may stand for, and the message if there are too many."""
+"""The limit on the number of elements that the bytes of a body may represent, and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Masked(Record):
 
 
 class Several(Record):
-    """As an agent sends the updates of its seats."""
+    """Several updates, as an agent sends those of its seats."""
 
     updates: tuple[Masked, ...]
 
@@ -41,20 +41,20 @@ class Said(Record):
 
 
 def one_of(seat: int) -> Masked:
-    """A seat's update, with positions of its own."""
+    """Returns a seat's update with its own positions."""
     mask = torch.zeros(N, N)
     mask[seat::3, ::2] = 1
     return Masked(delta={"w": mask * (seat + 1)}, mask={"w": mask})
 
 
-def places(record: str) -> bytes:
-    """A body with one byte of places and one value."""
+def body_with(record: str) -> bytes:
+    """Returns a body with one byte of places and one value."""
     tensors = {"0": entry("F32", [1], [0, 4]), "1": entry("U8", [1], [4, 5])}
     return holding(record, bytes(4) + b"\0", **tensors)
 
 
 def with_record(body: bytearray, record: Any) -> bytes:
-    """The body's tensors with another record."""
+    """Returns the body's tensors with another record."""
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
     return raw({**header, "__metadata__": {"record": json.dumps(record)}}, bytes(body[8 + length :]))
@@ -86,8 +86,8 @@ def test_each_reference_is_counted(kind: str) -> None:
     }
     each = 1 if kind == "coded tensors" else 2
     most = MODELS_A_SEAT // each
-    fits, beyond = ([reference[kind]] * n for n in (most, most + 1))
-    assert len(codec.decode(Loose, codec.encode(Loose(x=fits)).join(), model=MODEL).x) == most
+    allowed, beyond = ([reference[kind]] * n for n in (most, most + 1))
+    assert len(codec.decode(Loose, codec.encode(Loose(x=allowed)).join(), model=MODEL).x) == most
     body = codec.encode(Loose(x=beyond)).join()
     assert len(body) < 2000
     limit = MODELS_A_SEAT * N * N
@@ -111,7 +111,7 @@ def test_the_allowance_is_proportional_to_the_seats_of_a_body(monkeypatch: pytes
 @pytest.mark.parametrize("shape", ["[0,268435456]", "[0,4503599627370496]", "[64,64]"])
 @pytest.mark.parametrize("reference", ['{"$k":[0,1,SHAPE]}', '{"$m":[1,SHAPE]}', '{"$c":["topk",[0,1],SHAPE]}'])
 def test_without_a_model_tensors_must_be_complete(reference: str, shape: str) -> None:
-    body = places('{"x":[{"$t":0},{"a":' + reference.replace("SHAPE", shape) + "}]}")
+    body = body_with('{"x":[{"$t":0},{"a":' + reference.replace("SHAPE", shape) + "}]}")
     with pytest.raises(WireError, match=r"x\.1\.a: here a tensor travels whole") as refused:
         codec.decode(Loose, body)
     assert refused.value.field == "x.1.a"
@@ -138,7 +138,7 @@ def test_a_process_reads_its_own_files_without_a_model() -> None:
 )
 def test_errors_name_the_field(record: str, reference: str) -> None:
     with pytest.raises(WireError, match=reference) as refused:
-        codec.decode(Loose, places(record), model=MODEL)
+        codec.decode(Loose, body_with(record), model=MODEL)
     assert refused.value.field == "x.a.1"
 
 

@@ -1,4 +1,4 @@
-"""Of fields averaged per position only kept values travel, and their positions in few bits."""
+"""Fields averaged per position: only kept values are sent, with their positions in a compact form."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_numbers_of_values_and_positions_must_be_equal() -> None:
 
 
 def half(n: int, seed: int = 0) -> Masked:
-    """A layer of n by n of which every other row and column is kept."""
+    """Returns an update of an n by n layer of which every second row and column is kept."""
     rng = np.random.default_rng(seed)
     mask = torch.zeros(n, n)
     mask[::2, ::2] = 1
@@ -91,15 +91,17 @@ def test_a_layer_of_half_width_is_sent_in_a_quarter_of_the_bytes() -> None:
 
 
 def test_sum_per_position_is_sent_where_it_has_weight() -> None:
-    n, grid = 128, FixedPoint(total_weight=100)
-    fold = Accumulator(Masked, grid)
+    n, fixed_point = 128, FixedPoint(total_weight=100)
+    accumulator = Accumulator(Masked, fixed_point)
     for seed in range(3):
-        fold.add(half(n, seed), 10 + seed)
-    body = bytes(codec.encode(fold.result()).join())
+        accumulator.add(half(n, seed), 10 + seed)
+    body = bytes(codec.encode(accumulator.result()).join())
     assert len(body) < 16 * (n // 2) ** 2 + 800
     back = codec.decode(PartialSum, body, model={"w": torch.zeros(n, n)})
     for name in ("sums", "positions"):
-        assert torch.equal(getattr(back.means["delta"], name)["w"], getattr(fold.result().means["delta"], name)["w"])
+        assert torch.equal(
+            getattr(back.means["delta"], name)["w"], getattr(accumulator.result().means["delta"], name)["w"]
+        )
     assert back.means["delta"].positions["w"][0, 0] == 33
     assert back.means["delta"].positions["w"][0, 1] == 0
 

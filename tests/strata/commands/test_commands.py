@@ -300,8 +300,8 @@ def test_twins_are_listed_for_all_edges_one_edge_or_a_device(strata: Strata, url
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
     assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/agents/a1/twin"]
     said = strata("twins", "--url", url).out
-    for told in ("recovering", "120 /s", "1.50 ± 0.25"):
-        assert told in said
+    for text in ("recovering", "120 /s", "1.50 ± 0.25"):
+        assert text in said
 
 
 def test_doctor_prints_a_line_for_each_requirement_and_names_what_is_missing(

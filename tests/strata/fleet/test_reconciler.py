@@ -21,7 +21,7 @@ class FakeBackend:
         self.did: list[str] = []
         self.why_not: str | Exception | None = None
         self.blind: str | None = None
-        self.room = 10**6
+        self.capacity = 10**6
         for _ in range(n):
             self.start("device", 1)
         self.did.clear()
@@ -35,7 +35,7 @@ class FakeBackend:
         return list(self.running)
 
     def check(self, n: int) -> None:
-        if n > self.room:
+        if n > self.capacity:
             raise StrataError(f"no room for {n}")
 
     def start(self, service: str, devices: int) -> str:
@@ -179,7 +179,7 @@ def test_failed_starts_are_reported_and_retried_after_growing_pauses() -> None:
 
 def test_no_agent_is_started_unless_all_missing_ones_fit_into_memory() -> None:
     backend, cloud, clock = FakeBackend(2), FakeCloud(device=40), Clock()
-    backend.room = 37
+    backend.capacity = 37
     fleet = fleet_of(backend, cloud, clock)
     fleet.turn()
     clock.now += 1  # no request is sent in the pause after a failure

@@ -1,4 +1,4 @@
-"""Exact sums: any order, any grouping, the same bits."""
+"""Exact sums have the same bits in any order and any grouping."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shared.federation.aggregation import (
 )
 from shared.wire import codec
 
-GRID = FixedPoint(total_weight=1000, buffer_names=frozenset({"running"}))
+FIXED_POINT = FixedPoint(total_weight=1000, buffer_names=frozenset({"running"}))
 
 
 class Delta(Record):
@@ -72,7 +72,7 @@ def bits(partial_sum: PartialSum) -> bytes:
 
 
 def partial_sum_of(
-    kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point: FixedPoint = GRID
+    kind: type[Record], items: Sequence[tuple[Record, int]], fixed_point: FixedPoint = FIXED_POINT
 ) -> PartialSum:
     accumulator = Accumulator(kind, fixed_point)
     for update, n in items:
@@ -93,7 +93,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         rng.shuffle(items)
         parts = [partial_sum_of(Everything, items[cut::3]) for cut in range(3)]  # three agents
         rng.shuffle(parts)
-        edge, cloud = Accumulator(Everything, GRID), Accumulator(Everything, GRID)
+        edge, cloud = Accumulator(Everything, FIXED_POINT), Accumulator(Everything, FIXED_POINT)
         edge.merge(codec.decode(PartialSum, codec.encode(parts[0]).join(), stored=True))
         edge.merge(parts[1])
         cloud.merge(parts[2])
@@ -104,7 +104,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
 def test_adding_partial_sums_does_not_change_them() -> None:
     parts = [partial_sum_of(Everything, [(everything(seed), 3)]) for seed in range(2)]
     before = [bits(part) for part in parts]
-    accumulator = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, FIXED_POINT)
     for part in parts:
         accumulator.merge(part)
     accumulator.add(everything(2), 3)
@@ -121,12 +121,12 @@ def test_adding_partial_sums_does_not_change_them() -> None:
 )
 def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: list[tuple[float, int]]) -> None:
     found = partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([x])}), n) for x, n in terms])
-    g = GRID.exponent("w")
+    g = FIXED_POINT.exponent("w")
     assert g == 53 - 10 - 7
     exact = sum(n * round(Fraction(x) * 2**g) for x, n in terms)  # Python rounds ties to even, too
     assert int(found.means["delta"].sums["w"].item()) == exact
     weight = sum(n for _, n in terms)
-    mean = mean_of(found, Delta, GRID)
+    mean = mean_of(found, Delta, FIXED_POINT)
     assert isinstance(mean, Delta)
     expected = np.float32(np.float64(Fraction(exact, 2**g)) / weight) if weight else 0
     assert mean.delta["w"].item() == expected
@@ -141,13 +141,13 @@ def test_the_largest_terms_with_the_full_weight_are_still_exact() -> None:
     assert mean.delta["w"].tolist() == [128, -128]  # type: ignore[attr-defined]
 
 
-# ---- what a mean is
+# ---- means
 
 
 def test_means_are_weighted_by_samples_or_equally() -> None:
     a = everything(0, delta={"w": torch.tensor([1.0])}, plain=torch.tensor([1.0]), loss=1.0)
     b = everything(2, delta={"w": torch.tensor([5.0])}, plain=torch.tensor([5.0]), loss=2.0)
-    mean = mean_of(partial_sum_of(Everything, [(a, 1), (b, 3)]), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, [(a, 1), (b, 3)]), Everything, FIXED_POINT)
     assert isinstance(mean, Everything)
     assert mean.delta["w"].tolist() == [4]
     assert mean.plain.tolist() == [3]
@@ -155,10 +155,10 @@ def test_means_are_weighted_by_samples_or_equally() -> None:
 
 
 def test_an_edges_mean_of_three_updates_has_three_times_the_weight_of_one() -> None:
-    accumulator = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
     accumulator.add(everything(2, plain=torch.tensor([5.0])), 10)
-    mean = mean_of(accumulator.result(), Everything, GRID)
+    mean = mean_of(accumulator.result(), Everything, FIXED_POINT)
     assert isinstance(mean, Everything)
     assert mean.plain.tolist() == [2]
     assert (accumulator.n_updates, accumulator.n_samples) == (4, 20)
@@ -169,7 +169,7 @@ def test_the_mean_equals_numpys_up_to_the_fixed_point_rounding() -> None:
     deltas = rng.normal(0, 0.1, (7, 1000)).astype(np.float32)
     weights = rng.integers(1, 100, 7)
     items = [(Delta(delta={"w": torch.from_numpy(row)}), int(n)) for row, n in zip(deltas, weights, strict=True)]
-    mean = mean_of(partial_sum_of(Delta, items), Delta, GRID)
+    mean = mean_of(partial_sum_of(Delta, items), Delta, FIXED_POINT)
     assert isinstance(mean, Delta)
     expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
     np.testing.assert_allclose(mean.delta["w"].numpy(), expected, rtol=2**-24, atol=2.0**-36)
@@ -180,7 +180,7 @@ def test_a_position_is_averaged_over_the_updates_that_hold_it() -> None:
         return everything(seed, sparse={"s": torch.tensor(values)}, mask={"s": torch.tensor(mask)})
 
     items = [(masked([1, 7, 9], [1, 1, 0], 0), 1), (masked([5, 99, 9], [1, 0, 0], 2), 3)]
-    mean = mean_of(partial_sum_of(Everything, items), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, items), Everything, FIXED_POINT)
     assert isinstance(mean, Everything)
     assert mean.sparse is not None
     assert mean.sparse["s"].tolist() == [4, 7, 0]
@@ -192,13 +192,13 @@ def test_groups_are_averaged_separately() -> None:
         return everything(seed, groups={name: {"v": torch.tensor([x])} for name, x in groups.items()})
 
     items = [(grouped(0, a=1.0, b=2.0), 1), (grouped(1, a=5.0), 3), (grouped(2, **{"c/d": 9.0}), 2)]
-    mean = mean_of(partial_sum_of(Everything, items), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, items), Everything, FIXED_POINT)
     assert isinstance(mean, Everything)
     assert {name: part["v"].tolist() for name, part in mean.groups.items()} == {"a": [4], "b": [2], "c/d": [9]}
 
 
 class Lone(Record):
-    """Groups of lone numbers, and fields that may be absent."""
+    """An update with groups of single numbers, and fields that may be absent."""
 
     by_class: Annotated[dict[str, float] | None, Mean(by_group=True)] = None
     maybe: Annotated[Tensor | None, Mean()] = None
@@ -208,7 +208,7 @@ class Lone(Record):
 
 def test_optional_fields_are_averaged_over_the_updates_that_have_them() -> None:
     items = [(Lone(by_class={"0": 1.0}), 1), (Lone(by_class={"0": 3.0}, maybe=torch.tensor(4.0)), 1)]
-    mean = mean_of(partial_sum_of(Lone, items), Lone, GRID)
+    mean = mean_of(partial_sum_of(Lone, items), Lone, FIXED_POINT)
     assert isinstance(mean, Lone)
     assert mean.by_class == {"0": 2.0}
     assert mean.maybe is not None
@@ -216,38 +216,38 @@ def test_optional_fields_are_averaged_over_the_updates_that_have_them() -> None:
     assert mean.sparse is None
 
 
-class Told(Record):
-    """An optional mean, and a value of each client."""
+class Mixed(Record):
+    """An update with an optional mean and a value per client."""
 
     delta: Annotated[Tensor | None, Mean()] = None
-    told: Annotated[dict[str, int], PerClient()] = Field(default_factory=dict)
+    values: Annotated[dict[str, int], PerClient()] = Field(default_factory=dict)
 
 
 def test_per_client_fields_keep_every_clients_value() -> None:
-    mean = mean_of(partial_sum_of(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
+    mean = mean_of(partial_sum_of(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, FIXED_POINT)
     assert isinstance(mean, Everything)
     assert list(mean.scores) == ["device-1", "device-3"]
     assert torch.equal(mean.scores["device-3"], everything(3).scores["device-3"])
 
 
 def test_values_per_client_arrive_without_averaged_fields() -> None:
-    """An edge that received no update still sends values of its clients, with no weight."""
-    silent, accumulator = Told(told={"device-3": 2}), Accumulator(Told, GRID)
+    """An edge without updates still sends the values of its clients, with weight 0."""
+    silent, accumulator = Mixed(values={"device-3": 2}), Accumulator(Mixed, FIXED_POINT)
     accumulator.add(silent, n_samples=0, n_updates=0)
-    assert mean_of(accumulator.result(), Told, GRID) == silent
-    accumulator.add(Told(delta=torch.tensor(4.0), told={"device-1": 0}), n_samples=5)
-    mean = mean_of(accumulator.result(), Told, GRID)
-    assert isinstance(mean, Told)
+    assert mean_of(accumulator.result(), Mixed, FIXED_POINT) == silent
+    accumulator.add(Mixed(delta=torch.tensor(4.0), values={"device-1": 0}), n_samples=5)
+    mean = mean_of(accumulator.result(), Mixed, FIXED_POINT)
+    assert isinstance(mean, Mixed)
     assert mean.delta is not None
     assert mean.delta.item() == 4.0
-    assert mean.told == {"device-1": 0, "device-3": 2}
-    assert (names_clients(silent), names_clients(Told())) == (True, False)
-    assert mean_of(Accumulator(Told, GRID).result(), Told, GRID) is None
+    assert mean.values == {"device-1": 0, "device-3": 2}
+    assert (names_clients(silent), names_clients(Mixed())) == (True, False)
+    assert mean_of(Accumulator(Mixed, FIXED_POINT).result(), Mixed, FIXED_POINT) is None
 
 
 def test_a_stored_value_does_not_keep_its_body_in_memory() -> None:
     body = codec.encode(everything(3)).join()
-    accumulator = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(codec.decode(Everything, body, stored=True), 1)
     kept = accumulator.result().each["scores"]["device-3"].clone()
     body[:] = bytes(len(body))
@@ -255,20 +255,20 @@ def test_a_stored_value_does_not_keep_its_body_in_memory() -> None:
 
 
 def test_an_aggregate_is_an_update_and_can_be_added_again() -> None:
-    """An edge that sends its mean: one level more changes nothing but the last rounding."""
-    edge = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, GRID)
+    """An edge sends its mean: a further level changes only the last rounding."""
+    edge = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([1.0])}), 1)] * 4), Delta, FIXED_POINT)
     assert isinstance(edge, Delta)
-    accumulator = Accumulator(Delta, GRID)
+    accumulator = Accumulator(Delta, FIXED_POINT)
     accumulator.add(edge, n_samples=4, n_updates=4)
     accumulator.add(Delta(delta={"w": torch.tensor([6.0])}), n_samples=1)
-    cloud = mean_of(accumulator.result(), Delta, GRID)
+    cloud = mean_of(accumulator.result(), Delta, FIXED_POINT)
     assert isinstance(cloud, Delta)
     assert cloud.delta["w"].tolist() == [2]
 
 
 def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:
-    assert mean_of(Accumulator(Delta, GRID).result(), Delta, GRID) is None
-    mean = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, GRID)
+    assert mean_of(Accumulator(Delta, FIXED_POINT).result(), Delta, FIXED_POINT) is None
+    mean = mean_of(partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([5.0])}), 0)]), Delta, FIXED_POINT)
     assert isinstance(mean, Delta)
     assert mean.delta["w"].tolist() == [0]
 
@@ -276,10 +276,10 @@ def test_no_updates_have_no_mean_and_no_samples_a_mean_of_zero() -> None:
 def test_a_mean_that_is_not_of_the_models_shape_is_refused() -> None:
     found = partial_sum_of(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
     with pytest.raises(WireError, match="the model's is"):
-        mean_of(found, Delta, GRID, model={"w": torch.zeros(3)})
+        mean_of(found, Delta, FIXED_POINT, model={"w": torch.zeros(3)})
 
 
-# ---- what is refused leaves the sum as it was
+# ---- refused updates do not change the sum
 
 
 def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
@@ -316,28 +316,28 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
 @pytest.mark.parametrize("case", refusals().keys())
 def test_a_refused_update_does_not_change_the_sum(case: str) -> None:
     update, n, error, said = refusals()[case]
-    accumulator = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(everything(0), 1)
     before = bits(accumulator.result())
     with pytest.raises(error, match=said):
         accumulator.add(update, n)
     assert bits(accumulator.result()) == before
-    accumulator.add(everything(2), 1)  # and the sum goes on
+    accumulator.add(everything(2), 1)  # and the sum can continue
 
 
 def test_an_invalid_update_is_refused_at_its_sender() -> None:
-    check_update(everything(0), GRID)
+    check_update(everything(0), FIXED_POINT)
     with pytest.raises(NotFinite, match="delta w"):
-        check_update(Delta(delta={"w": torch.tensor([math.nan])}), GRID)
+        check_update(Delta(delta={"w": torch.tensor([math.nan])}), FIXED_POINT)
 
 
 def test_a_buffer_may_be_larger_than_a_parameter() -> None:
-    check_update(Delta(delta={"running": torch.tensor([4096.0]), "w": torch.tensor([128.0])}), GRID)
-    assert GRID.exponent("running") == GRID.exponent("w") - 5
+    check_update(Delta(delta={"running": torch.tensor([4096.0]), "w": torch.tensor([128.0])}), FIXED_POINT)
+    assert FIXED_POINT.exponent("running") == FIXED_POINT.exponent("w") - 5
 
 
 def forged(**changes: Any) -> PartialSum:
-    """The sum of one update of everything, changed."""
+    """Returns the sum of one complete update, with changes."""
     return partial_sum_of(Everything, [(everything(1), 2)]).replace(**changes)
 
 
@@ -385,7 +385,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
 @pytest.mark.parametrize("case", FORGERIES.keys())
 def test_a_forged_sum_is_refused_and_does_not_change_the_sum(case: str) -> None:
     other, said = FORGERIES[case]
-    accumulator = Accumulator(Everything, GRID)
+    accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(everything(0), 1)
     before = bits(accumulator.result())
     with pytest.raises(StrataError, match=said):
@@ -396,11 +396,11 @@ def test_a_forged_sum_is_refused_and_does_not_change_the_sum(case: str) -> None:
 
 def test_a_sum_that_is_not_of_the_runs_model_is_refused_even_if_it_comes_first() -> None:
     found = partial_sum_of(Delta, [(Delta(delta={"w": torch.zeros(2)}), 1)])
-    accumulator = Accumulator(Delta, GRID, model={"w": torch.zeros(3)})
+    accumulator = Accumulator(Delta, FIXED_POINT, model={"w": torch.zeros(3)})
     with pytest.raises(WireError, match="the model's is"):
         accumulator.merge(found)
     assert accumulator.n_updates == 0
-    Accumulator(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
+    Accumulator(Delta, FIXED_POINT, model={"w": torch.zeros(2)}).merge(found)
 
 
 def test_negative_counts_are_refused() -> None:
@@ -410,7 +410,7 @@ def test_negative_counts_are_refused() -> None:
         MeanSum(weight=-1, sums={})
 
 
-# ---- what a type says
+# ---- types of updates
 
 
 class Unsaid(Record):

@@ -64,10 +64,10 @@ class Page(HTMLParser):
         return [row[head.index(name)] for row in rows]
 
 
-def in_folder(folder: Path, told: Any = None, **changes: Any) -> Path:
+def in_folder(folder: Path, details: Any = None, **changes: Any) -> Path:
     info = a_run(run=folder.name, **changes)
-    told = [a_round(1), a_round(2, simulated_s=9.0, seats=busy()), a_round(3)] if told is None else told
-    write_results(folder, info, told, model=None, manifest=Manifest.of(info), seats=some_seats())
+    details = [a_round(1), a_round(2, simulated_s=9.0, seats=busy()), a_round(3)] if details is None else details
+    write_results(folder, info, details, model=None, manifest=Manifest.of(info), seats=some_seats())
     return folder
 
 
@@ -186,7 +186,7 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
 
 
 def edges(**changes: Any) -> tuple[EdgeRow, ...]:
-    """The first edge was used and timed, of the second as is told."""
+    """The first edge was used and timed, of the second as is rounds."""
     first = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_s=0.5, up_s=1.0, simulated_s=9.0)
     return first, EdgeRow.model_validate({"edge": "edge-2", "home": 1, "outcome": "used", **changes})
 

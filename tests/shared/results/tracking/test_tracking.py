@@ -200,11 +200,11 @@ def test_a_run_is_followed_to_its_end_although_the_server_restarts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
     folder = in_folder(tmp_path / "runs" / "r1", status="running")
-    told = iter([Unreachable("MLflow is away"), None, None])
+    errors = iter([Unreachable("MLflow is away"), None, None])
     seen: list[tuple[str, int]] = []
 
     async def write(self: MlflowServer, tracked: Tracked, experiment: str) -> str:
-        if (error := next(told)) is not None:
+        if (error := next(errors)) is not None:
             raise error
         seen.append((tracked.info.status, len(tracked.steps)))
         return "m1"

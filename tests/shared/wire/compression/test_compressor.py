@@ -34,7 +34,7 @@ class Orders(Record):
 
 
 class Up(Record):
-    """An update of all kinds of fields."""
+    """An update with all kinds of fields."""
 
     delta: Annotated[ModelState, Mean()]
     maybe: Annotated[ModelState | None, Mean(weight="one")] = None
@@ -109,7 +109,7 @@ def test_without_a_codec_a_record_is_unchanged() -> None:
 
 
 def test_the_error_of_an_update_is_added_to_the_next_one() -> None:
-    """Two of eight elements travel; worked out by hand over three updates."""
+    """Two of eight elements are sent; the expected values of three updates are computed by hand."""
     coder = compression(up={"name": "topk", "fraction": 0.25})
     memory: TensorMap = {}
     x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])
@@ -149,7 +149,7 @@ def test_an_incompatible_error_memory_is_dropped_and_logged(
 
 
 def test_a_tensor_of_several_messages_is_coded_once() -> None:
-    """It then travels once, too, also if each message holds a view of its own."""
+    """It is then also sent once, even if each message holds its own view."""
     coded, weight = compression(down="int8").messages(), torch.ones(5, 4)
     first, second = coded(Down(model={"w": weight})), coded(Down(model={"w": weight.detach()}))
     assert second.model["w"] is first.model["w"]
@@ -163,8 +163,8 @@ def test_an_update_that_is_not_finite_is_refused_by_field_and_name() -> None:
 
 
 def test_sums_of_coded_updates_are_those_of_the_decoded_ones() -> None:
-    grid = FixedPoint(100)
-    short, full = Accumulator(Up, grid), Accumulator(Up, grid)
+    fixed_point = FixedPoint(100)
+    short, full = Accumulator(Up, fixed_point), Accumulator(Up, fixed_point)
     for seed in range(3):
         x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
         short.add(Up(delta={"w": Int8().encode(x)}), 5)
@@ -200,7 +200,7 @@ def test_an_impossible_spec_is_refused_by_the_field(compression: dict[str, Any],
 
 
 def test_orders_that_differ_share_the_model_that_is_coded() -> None:
-    """ES-AFL's differ in the chromosomes: eight of them in a body hold one model, coded or not."""
+    """ES-AFL's messages differ in the chromosomes: eight of them in a body contain one model, coded or not."""
     weights = {"w": torch.randn(64, 64, generator=torch.Generator().manual_seed(1))}
     orders = [Order(model=weights, pair=Pair(parent=(n / 8,), child=(n / 9,))) for n in range(8)]
     coded = compression(down="fp16").messages()

@@ -36,7 +36,7 @@ class Ended:
         return self.experiment.algorithm.cloud.models(ctx, self.state)["global"]
 
     def figures(self, name: str) -> dict[int, list[Any]]:
-        """A figure of each visit that trained or collected, by seat, in order."""
+        """Returns a figure of each visit that trained or collected, by seat, in order."""
         found: dict[int, list[Any]] = {}
         for detail in self.rounds:
             for row in detail.seats:
@@ -45,7 +45,7 @@ class Ended:
         return found
 
     def links(self) -> list[tuple[Any, ...]]:
-        """The simulated system: each visit's outcome, bytes, simulated seconds and energy."""
+        """Returns the simulated record: each visit's outcome, bytes, simulated seconds and energy."""
         return [
             (
                 (detail.round_no, detail.simulated_s, row.seat, row.edge_round, row.wave, row.outcome, row.reason),
@@ -57,18 +57,18 @@ class Ended:
         ]
 
 
-def lab_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Experiment:
-    """The experiment of a resolved spec; `folder` keeps the unpacked data."""
+def experiment_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Experiment:
+    """Returns the experiment of a resolved spec; `folder` keeps the unpacked data."""
     return Experiment(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
 
 
 def resolved(folder: Path, **spec: Any) -> Experiment:
-    """The experiment of a spec without a run."""
-    return lab_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
+    """Returns the experiment of a spec without a run."""
+    return experiment_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
 
 
 def federation(folder: Path, **layout: Any) -> Federation:
-    """A federation in a fresh folder; all of a test's folders share the unpacked data."""
+    """Returns a federation in a new folder; all folders of a test share the unpacked data."""
     return Federation(folder / f"federation-{next(_NUMBERS)}", **layout)
 
 
@@ -80,9 +80,9 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
 
 
 async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
-    """The results of a run that has ended or is paused."""
+    """Returns the results of a run that has ended or is paused."""
     info = await fed.info(run_id)
-    experiment = lab_of(info.spec, folder, fed.common.data_dir)
+    experiment = experiment_of(info.spec, folder, fed.common.data_dir)
     found = await fed.apps["cloud"].state.cloud.repository.checkpoint(run_id, experiment)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
@@ -97,13 +97,13 @@ async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = Non
 
 
 async def body_of(response: httpx.Response) -> tuple[bytes, httpx.Response]:
-    """The body of a response, and a response that can still be read."""
+    """Returns the body of a response, and a response that can still be read."""
     body = await response.aread()
     return body, answer(response.status_code, body, dict(response.headers))
 
 
 def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
-    """A response whose body is still to be read, as from a socket."""
+    """Returns a response whose body has not been read yet, as from a socket."""
     return httpx.Response(status, headers=headers, stream=httpx.ByteStream(body))
 
 
@@ -112,7 +112,7 @@ def agents_of(request: httpx.Request) -> bool:
     return (request.url.port or 0) >= 9200
 
 
-class Tape:
+class Recorder:
     """Records the messages between edges and agents."""
 
     def __init__(self) -> None:
@@ -127,5 +127,5 @@ class Tape:
         return response
 
     def of(self, path: str) -> list[bytes]:
-        """The bodies of the orders of a kind."""
+        """Returns the bodies of the orders of a kind."""
         return [body for where, body, _ in self.orders if where == path]
