@@ -166,10 +166,6 @@ class ExperimentSpec(Record):
         """Number of local epochs of one visit."""
         return self.local_epochs if self.sync == "round" else 1
 
-    @property
-    def inner_rounds(self) -> int:
-        """Number of edge rounds in a round; with `sync: epoch` or `step`, each local epoch is one edge round."""
-        return self.edge_rounds * (1 if self.sync == "round" else self.local_epochs)
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.

@@ -169,5 +169,7 @@ def test_a_round_is_waited_for_by_the_steps_that_its_edge_asks_for(tmp_path: Pat
         seat = experiment.population.seats[0]
         compute_s = passed_s(experiment, timeouts.AT_MOST * n_passed)
         assert seat.profile.compute_sps == 2
-        assert compute_s < timeouts.longest_round_s(experiment, 1) < compute_s + 10
-        assert timeouts.longest_round_s(experiment, 4) == pytest.approx(4 * timeouts.longest_round_s(experiment, 1))
+        one_wave = timeouts.longest_round_s(experiment, edge_rounds=1, waves=1)
+        assert compute_s < one_wave < compute_s + 10
+        assert timeouts.longest_round_s(experiment, edge_rounds=1, waves=4) == pytest.approx(4 * one_wave)
+        assert timeouts.longest_round_s(experiment, edge_rounds=3, waves=4) == pytest.approx(12 * one_wave)

@@ -257,7 +257,7 @@ def test_finish_time_goes_by_what_the_twin_has_learned_free_compute_by_what_the_
 
 def test_batches_of_an_epoch_are_those_of_one_shuffle_of_everything_and_shares_take_one_step() -> None:
     there = ctx(schedule="equal", sync="step", batch_size=16, local_epochs=2)
-    assert scheduling.n_syncs(there, SEATS) == 2 * 3
+    assert scheduling.n_syncs(there.spec, SEATS) == 2 * 3
     batches = [scheduling.task_of(there.at(edge_round=n), SEATS).tolist() for n in range(6)]
     everything = sorted(int(sample) for one in SEATS for sample in one.train)
     assert [sorted(chain(*epoch)) for epoch in (batches[:3], batches[3:])] == [everything] * 2
