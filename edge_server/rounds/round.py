@@ -1,8 +1,11 @@
 """One round at an edge.
 
-begin -> (edge round)* -> finish
-edge round: select -> (wave -> aggregate -> advance)*
-wave: schedule -> plan -> dispatch -> decide -> collect -> record -> learn
+round: begin -> (edge round)* -> finish
+edge round: select -> (schedule -> wave -> aggregate -> advance)*
+wave: plan -> visit -> decide -> fetch -> note -> learn
+
+With a schedule that plans shares, (schedule -> wave) repeats until each sample was trained on. `plan` calls the hook
+`dispatch`, which makes the messages, and `decide` the hook `admit`.
 """
 
 from __future__ import annotations
@@ -202,7 +205,7 @@ class EdgeRound:
         return wave
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
-        """Decides which visits are requested: those that are in time, not left out, and not kept by faults."""
+        """Decides which visits are requested: all that are in time, not left out and not prevented by faults."""
         edge, at_s = self.order.edge, self.began_s + self.log.simulated_s
         predicted = self.twins.predict(ctx, self.clock, tasks)
         cutoff = self._cutoff(ctx, predicted)
@@ -226,7 +229,7 @@ class EdgeRound:
             faults=faults,
             failures=[
                 *missing,
-                *failures_of(lost, edge, "left_out", "the spec's losses say so"),
+                *failures_of(lost, edge, "left_out", "left out by the spec (`losses`)"),
                 *simulated_failures(faults, edge, at_s),
             ],
             hold=self.algorithm.reports or ctx.spec.may_refuse,

@@ -1,7 +1,7 @@
 """`Context`: what a hook may know of where it stands, and its random streams.
 
-A random stream is keyed by (seed, place, round, edge round, wave, purpose). The place is the seat at a device and the
-home edge's number at an edge, so that a seat draws the same numbers however seats are spread over agents and edges.
+A random stream is keyed by (seed, place, round, edge round, wave, purpose). The place is the seat's number at a device
+and the edge's number at an edge, never a process, so that a seat draws the same numbers whichever agent hosts it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Context(Generic[Params]):
         phase: name of the present phase.
         round_no, edge_round, wave: 1-based round; 0-based edge round and wave.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
-        edge: number of the home edge; None at the cloud.
+        edge: number of the edge that this hook runs for. For a seat it is the edge that the seat visits; a selection
+            policy is called for each home edge. None at the cloud.
         seat: number of the seat; None at cloud and edge.
         model: the run's model.
         buffers: what happens to float buffers: `average`, `local` or `drop`.

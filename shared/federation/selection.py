@@ -1,4 +1,4 @@
-"""Selection policies: which seats train in a wave, by the spec's `select`."""
+"""Selection policies: which seats train in an edge round, by the spec's `select`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
 def _by_home_edge(choose: Choice) -> Choice:
     """A policy that selects among the seats of each home edge separately.
 
-    Guests, whose home edge is lost, are selected as they would have been there: faults do not change the selection.
+    Seats that visit this edge because their home edge is lost are selected as they would have been there: faults do
+    not change the selection.
     """
 
     def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:

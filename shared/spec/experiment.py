@@ -166,7 +166,6 @@ class ExperimentSpec(Record):
         """Number of local epochs of one visit."""
         return self.local_epochs if self.sync == "round" else 1
 
-
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
 

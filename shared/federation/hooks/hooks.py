@@ -21,7 +21,8 @@ made there (`zeros_like`, `.to(x.device)`). At edges and cloud all tensors are o
 The hooks in the order of a round:
 
     cloud    broadcast -> ... -> aggregate -> figures        evaluate (beside the next round)
-    edge     begin -> (select -> schedule -> dispatch -> ... admit -> aggregate -> advance)* -> finish [-> evaluate]
+    edge     begin -> (select -> (schedule -> dispatch -> ... [admit] -> aggregate -> advance)*)* -> finish
+             [-> evaluate]
     device   local_update -> [report] -> personalise -> evaluate
 
 One wave is one dispatch: the edge sends out tasks and collects the answers. An edge round is one or more waves that end
