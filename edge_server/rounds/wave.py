@@ -61,7 +61,7 @@ class Refusal:
 
     Attributes:
         reason: `late`: it came after the deadline; `surplus`: enough other answers came earlier.
-        at_s: when the visit was broken off, in seconds after the wave began; None: the device finishes it.
+        at_s: when the visit was broken off, in seconds after the wave began; None means that the device finishes it.
     """
 
     reason: str
@@ -74,7 +74,7 @@ class Cutoff:
 
     Attributes:
         deadline_s: the end of the edge round.
-        n_wanted: this many answers suffice; None: all are wanted.
+        n_wanted: this many answers suffice; None means that all are wanted.
         report_s: when the edge decides by the reports that it has.
     """
 

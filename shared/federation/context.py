@@ -77,7 +77,7 @@ class EdgeView:
     Attributes:
         losses: at an edge that selects by them, by seat, the training loss of the last visit whose answer arrived.
         twins: in `schedule`, at an edge that keeps digital twins, their present state by seat.
-        unfinished: in a further wave of planned shares, the samples that are still to be trained on; None: all.
+        unfinished: in a further wave of planned shares, the samples that are still to be trained on; None means all.
     """
 
     losses: Mapping[int, float] = field(default_factory=dict)

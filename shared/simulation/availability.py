@@ -59,7 +59,7 @@ class Trace(Record):
 
     Attributes:
         traces: the on-intervals of each trace, in order. A spec may give `intervals` for a single trace instead.
-        period_s: the traces repeat after this time; None = the device stays off after the last interval.
+        period_s: the traces repeat after this time; None means that the device stays off after the last interval.
     """
 
     name: Literal["trace"] = "trace"

@@ -30,7 +30,7 @@ class Passes:
         of_step: passes for each sample of a training step; above 1 if a step computes several gradients or trains
             several models.
         beside: passes for each of the client's samples in addition to training.
-        most_beside: upper bound on `beside`, used for timeouts; None = `beside`.
+        most_beside: upper bound on `beside`, used for timeouts; None means `beside`.
     """
 
     of_step: float = 1.0

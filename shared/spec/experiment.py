@@ -33,24 +33,24 @@ class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
-        num_devices: number of seats (virtual clients, hosted by agents) at the start; None = the number of devices that
-            are connected when the run starts.
-        max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None =
+        num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
+            that are connected when the run starts.
+        max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
             `num_devices`.
-        num_edges: number of edges; None = the number of edges that are connected when the run starts.
+        num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds of the algorithm's last phase.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
-        fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None = twice
+        fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
         sync: when the edge averages what its seats trained: after their visit, after each epoch, or after each
             mini-batch.
         overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
-        arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None = a
-            device has all its samples from the start.
+        arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
+            that a device has all its samples from the start.
         quorum: share of the visits of a wave, and of the edges of a round, that must answer.
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
         report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that have arrived.
@@ -60,12 +60,12 @@ class ExperimentSpec(Record):
         overselection: share of seats that are selected beyond the wanted number; the first to answer are admitted.
         held_out_fraction: share of the seats that never train and only evaluate.
         test_fraction: share of a client's own samples that is its test set: one number, a distribution, or a list that
-            clients take in turn. None = the data set's test images are dealt like the training images.
+            clients take in turn. None means that the data set's test images are dealt like the training images.
         eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
             always evaluated.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
             together), `unseen` (domains that no client has), or a domain by its name.
-        augment: how training images are augmented, each time they are loaded or once; None = not at all.
+        augment: how training images are augmented, each time they are loaded or once; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
         edge_upload: what an edge sends to the cloud: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means

@@ -58,7 +58,7 @@ class Loss(Record):
     Attributes:
         round_no: the round, from 1.
         seats: the seats whose visits are left out.
-        edge_round, wave: the only edge round and wave concerned; None = all.
+        edge_round, wave: the only edge round and wave concerned; None means all.
     """
 
     round_no: Count

@@ -94,7 +94,7 @@ class Batch:
     appends: list[Append] = field(default_factory=list)
 
     def expect(self, key: str, value: bytes | None) -> Self:
-        """Lets the batch fail unless `key` holds `value` (None: is absent) at that instant."""
+        """Lets the batch fail unless `key` holds `value` (None means that it is absent) at that instant."""
         self.guards[key] = value
         return self
 

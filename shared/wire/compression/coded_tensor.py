@@ -74,7 +74,7 @@ class Coded(Tensor):
     Attributes:
         codec: decodes the parts.
         parts: plain tensors.
-        place: the path of the field that held it in a body, until its parts are checked; None: they are valid.
+        place: the path of the field that held it in a body, until its parts are checked; then None.
     """
 
     codec: type[Codec]
