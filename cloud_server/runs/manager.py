@@ -54,7 +54,10 @@ class RunManager:
         self._monitor.start()
 
     async def stop(self) -> None:
-        """End it. A run in the middle of a round resumes from its last checkpoint when the cloud is back."""
+        """Stop the background tasks.
+
+        A run in the middle of a round resumes from its last checkpoint when the cloud is back.
+        """
         await self._monitor.stop()
         await self._training.stop()
         await self.services.evaluator.drop()

@@ -1,4 +1,4 @@
-"""One wave of an edge round, cut by who writes it and when: `Dispatch`, then `Replies`, then `WaveDecision`."""
+"""The records of a wave, in order of creation: `Dispatch`, `Replies`, `WaveDecision`; a `Wave` holds all three."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Dispatch:
         dropping: visits that the simulated device drops after it has received its order: charged, but not sent.
         at_s: when the wave begins, on the run's simulated clock.
         cutoff: when the edge stops waiting.
-        faults: what the simulation lets happen to the seats.
+        faults: what the simulation decides for the seats.
         failures: of seats that get no request, and why.
         hold: whether updates stay at the agents until the edge fetches them.
         deadline: with `clock: real`, when the edge stops waiting for the answers.

@@ -4,7 +4,7 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID
 Normalization. ICLR 2021, algorithm 1.
 
     w_k^l  <- SGD on client k's samples, for all layers l
-    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay local
+    w^l     = sum_k n_k / n * w_k^l     for each layer l that is not batch-norm; batch-norm layers stay local
 
 Scale, shift and running statistics of batch-norm are part of the client's state. For a model without batch-norm it is
 FedAvg, bit for bit.

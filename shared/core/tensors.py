@@ -127,7 +127,7 @@ def add_in_steps(into: Tensor, term: Tensor, weight: int, exponent: int) -> None
 
 
 def check_steps(steps: Tensor, limit: float, what: str) -> None:
-    """Refuses a tensor that is no exact sum, whose steps are whole and within the limit.
+    """Refuses a tensor that is not an exact sum, whose steps are whole and within the limit.
 
     Raises:
         NotFinite, OutOfBound: an element is not finite, no whole number, or beyond `limit`.

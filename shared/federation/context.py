@@ -63,7 +63,7 @@ class ModelInfo:
         """The model's units, of which sub-networks keep some.
 
         Raises:
-            BadInput: they are not known of this model.
+            BadInput: the units of this model are not known.
         """
         if self.read_units is None:
             raise BadInput("units are not known here", field="model.name")

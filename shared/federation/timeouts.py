@@ -129,9 +129,9 @@ async def wait_until(instant: float, stop: threading.Event) -> None:
     """Waits for an instant of the monotonic clock.
 
     Raises:
-        Cancelled: no caller waits for the answer any more.
+        Cancelled: the caller disconnected.
     """
     while (left_s := instant - time.monotonic()) > 0:
         if stop.is_set():
-            raise Cancelled("no caller waits for this visit any more")
+            raise Cancelled("visit cancelled: the caller disconnected")
         await asyncio.sleep(min(left_s, POLL_S))

@@ -132,7 +132,7 @@ class DeviceSpec(Record):
         """Check that listed latencies match the numbers of seats and edges, as far as these are known.
 
         Raises:
-            ValueError: they do not; names the seat.
+            ValueError: there are too few or too many of them; names the seat.
         """
         table = self.edge_latency_s
         if not isinstance(table, tuple):

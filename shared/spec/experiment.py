@@ -222,7 +222,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     """Check that the fields of a spec fit together.
 
     Raises:
-        ValueError: they do not; the message begins with the name of the field at fault.
+        ValueError: two fields contradict each other; the message begins with the name of the field at fault.
     """
     _numbers(spec)
     _selection(spec)

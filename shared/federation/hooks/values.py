@@ -166,7 +166,7 @@ class Trainer(Protocol):
     def evaluate(
         self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
-        """Returns the score of a model or sub-network on samples that are not augmented; by default the client's tests."""
+        """Returns the score of a model or sub-network on unaugmented samples; by default on the client's tests."""
         ...
 
     def importance(self, model: Mapping[str, Any], samples: Samples) -> TensorMap:
