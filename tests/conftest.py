@@ -1,12 +1,12 @@
-"""What holds for every test: one thread, fixed before torch and the BLAS libraries look."""
+"""Settings of every test: one thread, set before torch and the BLAS libraries read the variables."""
 
 import os
 
-# The number of threads changes the order of additions, hence bits. The libraries read these
-# variables once, when they are loaded; processes that tests start inherit them.
+# The number of threads changes the order of additions and therefore the bits of sums. The libraries
+# read these variables when they are loaded; processes that tests start inherit them.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
     os.environ[_name] = "1"
-# Pictures are drawn into files; no test may look for a display.
+# Pictures are drawn into files; no test needs a display.
 os.environ["MPLBACKEND"] = "Agg"
 
 import asyncio  # noqa: E402 - after the variables above, on purpose
@@ -22,10 +22,10 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each coroutine a deadline of its own, just before pytest-timeout's.
+    """Give each coroutine its own deadline, shortly before that of pytest-timeout.
 
-    The exception which that one raises can land in a callback of the event loop, which logs it and goes on: a test
-    that waits for what never comes would then wait for ever.
+    The exception raised by pytest-timeout can end up in a callback of the event loop, which logs it and continues: a
+    test that waits for an event that never comes would then wait for ever.
     """
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
             limit_s = float(mark.args[0]) if mark else usual
-            if limit_s:  # 0 is none, for a debugger
+            if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
 
 
@@ -48,6 +48,6 @@ def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> 
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an algorithm whose devices remember something: how often they were visited."""
+    """The name of an algorithm whose devices keep a state: the number of their visits."""
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
     return "probe_counter"

@@ -1,4 +1,4 @@
-"""Small sets of digits that look different, as `.npz` files under the names of the real ones."""
+"""Small sets of digits that look different, as `.npz` files under the names of the real data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 Images = np.ndarray[Any, np.dtype[np.uint8]]
 N_TRAIN, N_TEST = 200, 50
-"""Images of each set."""
+"""Numbers of training and test images of each set."""
 
 
 def _coloured(x: Images, ink: tuple[int, int, int], ground: tuple[int, int, int]) -> Images:
@@ -30,7 +30,7 @@ LOOKS: dict[str, Callable[[Images], Images]] = {
 
 
 def write_domains(folder: Path, names: tuple[str, ...] = tuple(LOOKS)) -> Path:
-    """Each set with images of scikit-learn's digits that no other has, where there are enough."""
+    """Write the sets; their images of scikit-learn's digits are disjoint."""
     folder.mkdir(exist_ok=True)
     x, y = load_digits(return_X_y=True)
     grey = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)

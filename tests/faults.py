@@ -1,4 +1,4 @@
-"""Faults to be put on a hop of the in-process federation, as `router.tamper`."""
+"""Faults for a hop of the in-process federation; a test sets one as `router.tamper`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reply = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
 
 
 def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
-    """The fault `reply` in place of the first answers of one service to one path."""
+    """Replaces the first answers of one service to one path by the fault `reply`."""
     left = [times]
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -27,13 +27,13 @@ def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
 
 
 def answer(content: bytes, headers: httpx.Headers | None = None, status: int = 200) -> httpx.Response:
-    """An answer as it comes from the network: not read yet."""
+    """Returns an answer whose body has not been read yet, as from the network."""
     return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
 
 
 async def hang(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
     await asyncio.sleep(3600)
-    raise AssertionError("nobody ended the wait")
+    raise AssertionError("the request was not cancelled")
 
 
 async def garbage(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -47,7 +47,7 @@ async def half(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
 
 
 async def flipped(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-    """The last bit is another: nothing but the checksum can tell."""
+    """Flips the last bit, which only the checksum can detect."""
     whole = await pass_on()
     content = await whole.aread()
     return answer(content[:-1] + bytes([content[-1] ^ 1]), whole.headers)
@@ -69,7 +69,7 @@ async def broken(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
 
 
 def ending_in(tail: bytes) -> Reply:
-    """The right answer, but for the last number in it."""
+    """Replaces the last bytes of the right answer, which hold a number."""
 
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         whole = await pass_on()

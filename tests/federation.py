@@ -1,7 +1,7 @@
-"""An in-process federation: the three real services, real bytes on every hop, no sockets.
+"""An in-process federation: the three real services exchange real bytes without sockets.
 
-`Federation` runs one cloud, some edges and agents as ASGI applications; a transport routes requests by port. Faults are
-put on any hop by `router.tamper`, which gets the request and a function that passes it (or another) on.
+`Federation` runs one cloud, some edges and agents as ASGI applications; a transport routes requests by port. A test
+injects faults with `router.tamper`, which gets the request and a function that passes it (or another one) on.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Tamper = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
 
 
 class Router(httpx.AsyncBaseTransport):
-    """Requests to ASGI applications by port; `calls` counts them by (port, path)."""
+    """Routes requests to ASGI applications by port; `calls` lists their (port, path)."""
 
     def __init__(self) -> None:
         self.apps: dict[int, FastAPI] = {}
         self.tamper: Tamper | None = None
         self.calls: list[tuple[int, str]] = []
-        self._flying: dict[int, set[asyncio.Task[httpx.Response]]] = {}
+        self._in_flight: dict[int, set[asyncio.Task[httpx.Response]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         port = request.url.port or 80
         if port not in self.apps:
-            raise httpx.ConnectError(f"nobody listens on {port}", request=request)
+            raise httpx.ConnectError(f"no application listens on {port}", request=request)
         if not request.url.path.endswith("heartbeats"):
             self.calls.append((port, request.url.path))
         await request.aread()  # so that it can be passed on twice
@@ -57,27 +57,27 @@ class Router(httpx.AsyncBaseTransport):
     async def _through(self, port: int, request: httpx.Request) -> httpx.Response:
         inner = httpx.ASGITransport(self.apps[port], raise_app_exceptions=False)
         task = asyncio.create_task(inner.handle_async_request(request))
-        self._flying.setdefault(port, set()).add(task)
+        self._in_flight.setdefault(port, set()).add(task)
         try:
             await asyncio.wait({task})
             if task.cancelled():
-                raise httpx.ReadError("the connection broke off", request=request)
+                raise httpx.ReadError("the connection was closed", request=request)
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            self._flying[port].discard(task)
+            self._in_flight[port].discard(task)
 
     def cut(self, port: int) -> None:
-        """Nobody listens on this port any more; what is under way breaks off."""
+        """Close a port and cancel the requests in progress."""
         del self.apps[port]
-        for task in self._flying.get(port, ()):
+        for task in self._in_flight.get(port, ()):
             task.cancel()
 
 
 class Federation:
-    """One cloud, `n_edges` edges, agents with room for the given numbers of devices."""
+    """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `rooms`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Federation:
         self.profiles = profiles or ("standard",) * len(rooms)
         self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
         self.router, self.store = Router(), MemoryStore()
-        self.away: str | None = None  # why the store does not answer
+        self.away: str | None = None  # the reason for which the store does not answer
         self.apps: dict[str, FastAPI] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 
@@ -116,7 +116,7 @@ class Federation:
         for name in [*reversed(list(self._stacks))]:
             await self.stop(name)
 
-    # ---- processes
+    # ---- services
 
     async def start_cloud(self) -> None:
         settings = CloudSettings(
@@ -163,20 +163,20 @@ class Federation:
         self._stacks[name], self.apps[name] = stack, app
 
     async def stop(self, name: str) -> None:
-        """End a service; its port answers no more."""
+        """Stop a service and close its port."""
         gone = [port for port, app in self.router.apps.items() if app is self.apps[name]]
         for port in gone:
             self.router.cut(port)
         await self._stacks.pop(name).aclose()
 
     def n_agents(self) -> int:
-        """Agents that the cloud counts as alive and an edge hears."""
+        """Returns the number of agents that the cloud counts as alive and that send heartbeats to an edge."""
         registry = self.apps["cloud"].state.cloud.registry
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
     async def until(self, there: Callable[[], bool], limit_s: float = 60.0) -> None:
-        """Wait for something; the limit leaves a busy machine its time."""
+        """Wait for a condition; the limit is generous for a busy machine."""
         async with asyncio.timeout(limit_s):
             while not there():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)
@@ -184,7 +184,7 @@ class Federation:
     # ---- runs
 
     def agent_id(self, number: int) -> str:
-        """Id of an agent."""
+        """Returns the id of an agent."""
         return str(self.apps[f"agent-{number}"].state.agent.membership.registration.agent)
 
     async def submit(self, spec: dict[str, Any]) -> str:
@@ -197,7 +197,7 @@ class Federation:
         return await self.until_status(run_id, *FINAL, limit_s=limit_s)
 
     async def run(self, spec: dict[str, Any], limit_s: float = 100.0) -> RunInfo:
-        """Submit and wait."""
+        """Submit a run and wait until it has ended."""
         return await self.finish(await self.submit(spec), limit_s)
 
     async def until_status(self, run_id: str, *wanted: str, limit_s: float = 60.0) -> RunInfo:
@@ -213,20 +213,20 @@ class Federation:
         assert answer.status_code == 200, answer.text
 
     async def begin(self, spec: dict[str, Any], rounds: int) -> str:
-        """Submit a run that pauses after so many rounds, in which the first edge is ordered once each."""
+        """Submit a run and pause it after `rounds` rounds; the first edge gets one order in each of them."""
         gate = Gate(self, rounds, "/rounds", EDGE_PORT)
         run_id = await self.submit(spec)
         await self.pause_at(gate, run_id)
         return run_id
 
     async def go_on(self, run_id: str, rounds: int) -> None:
-        """Resume a run for so many rounds."""
+        """Resume a run and pause it after `rounds` further rounds."""
         gate = Gate(self, rounds, "/rounds", EDGE_PORT)
         await self.ask(run_id, "resume")
         await self.pause_at(gate, run_id)
 
     async def pause_at(self, gate: Gate, run_id: str) -> None:
-        """Pause a run after the round whose order is held back."""
+        """Pause a run after the round whose order the gate holds."""
         await gate.reached.wait()
         await self.ask(run_id, "pause")
         gate.open.set()
@@ -245,7 +245,7 @@ class Federation:
 
 
 class Kept:
-    """A store that outlives the service that closes it, as a Redis does, and that can be away."""
+    """A store that, like Redis, survives the service that closes it; a test can make it unreachable."""
 
     def __init__(self, fed: Federation) -> None:
         self._fed = fed
@@ -256,11 +256,11 @@ class Kept:
         return getattr(self._fed.store, name)
 
     async def close(self) -> None:
-        """Stay open."""
+        """Do nothing: the store stays open."""
 
 
 class Gate:
-    """Holds orders at a port back, from the n-th on, by default an agent's visits; `reached` once one waits."""
+    """Holds the orders to a port from the n-th on, by default an agent's visits; `reached` is set when one waits."""
 
     def __init__(self, fed: Federation, closed_at: int = 1, path: str = "/visits", port: int = AGENT_PORT) -> None:
         self.open, self.reached = asyncio.Event(), asyncio.Event()
@@ -277,6 +277,6 @@ class Gate:
 
 
 def small_spec(**changes: Any) -> dict[str, Any]:
-    """Two rounds of FedAvg on six devices at two edges, a fraction of a second each."""
+    """Returns a spec of two rounds of FedAvg on six devices at two edges; a round takes a fraction of a second."""
     data = {"name": "digits", "n_train": 300, "n_test": 100}
     return {"data": data, "num_rounds": 2, "num_devices": 6, "num_edges": 2, **changes}

@@ -1,4 +1,4 @@
-"""A pretended MLflow tracking server."""
+"""A fake MLflow tracking server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 
 
 class Mlflow:
-    """A tracking server as its REST API is documented, with its limits."""
+    """A tracking server with the documented REST API and its limits."""
 
     def __init__(self) -> None:
         self.experiments: dict[str, str] = {}
@@ -60,5 +60,5 @@ class Mlflow:
         return {}
 
     def metrics(self) -> set[str]:
-        """The names of all metrics that it has."""
+        """Returns the names of all logged metrics."""
         return {key for run in self.runs.values() for key, *_ in run["metrics"]}

@@ -1,4 +1,4 @@
-"""A sub-network as a network of its own: every layer made anew, smaller, with copies of the first weights."""
+"""A sub-network as a separate network: every layer is built smaller and gets copies of the leading weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 POOLING = {"mobilenet_v1", "resnet18", "resnet34", "resnet50"}
-"""Models that pool to a point: they take images of other sizes."""
+"""Models with global pooling: they accept images of other sizes."""
 
 
 def first(width: float, n: int) -> int:
-    """ceil(width * n)."""
+    """Returns ceil(width * n)."""
     return math.ceil(width * n)
 
 
 def pixels_read(model: nn.Module, x: torch.Tensor) -> dict[str, int]:
-    """By name of each linear layer, how many pixels a channel has where it was flattened for it."""
+    """Returns, by the name of each linear layer, the number of pixels per channel flattened into its input."""
     found, pixels = dict[str, int](), 1
 
     def note(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
@@ -29,22 +29,22 @@ def pixels_read(model: nn.Module, x: torch.Tensor) -> dict[str, int]:
         elif isinstance(module, nn.Linear):
             found[names[module]], pixels = pixels, 1
 
-    watched = copy.deepcopy(model)
-    names = {module: name for name, module in watched.named_modules()}
+    observed = copy.deepcopy(model)
+    names = {module: name for name, module in observed.named_modules()}
     for module in names:
         module.register_forward_pre_hook(note)
     with torch.no_grad():
-        watched(x)
+        observed(x)
     return found
 
 
 def narrow_copy(model: nn.Module, width: float, pixels: dict[str, int]) -> nn.Module:
-    """The physically smaller network.
+    """Returns the physically smaller network.
 
     Args:
         model: its first convolution or linear layer reads the image; `head` keeps all its outputs.
-        width: of every other layer.
-        pixels: what `pixels_read` says.
+        width: the share of channels or neurons kept in every other layer.
+        pixels: the result of `pixels_read`.
     """
     small = copy.deepcopy(model)
     reads_image = True
@@ -92,5 +92,5 @@ def _fill(small: nn.Module, large: nn.Module) -> None:
 
 
 def leading(large: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
-    """The leading part of a tensor, as large as another."""
+    """Returns the leading part of `large` in the shape of `small`."""
     return large[tuple(slice(n) for n in small.shape)]

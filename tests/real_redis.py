@@ -1,4 +1,4 @@
-"""Killing and restarting a real redis-server, which no product code does."""
+"""Kills and restarts a real redis-server, which no product code does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from strata.launcher.redis_server import RedisServer
 
 
 def kill(server: RedisServer) -> None:
-    """End the server by SIGKILL; every write that it acknowledged is there again after `restart`."""
+    """End the server by SIGKILL; after `restart` it has every write that it acknowledged."""
     server._process.kill()
     server._process.wait()
 

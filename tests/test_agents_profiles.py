@@ -18,7 +18,7 @@ from tests.shared.algorithms.ways import Ended, ended, federation, run
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 
 
-async def test_containers_are_slow_by_name_and_the_record_is_the_same_in_whatever_order_they_start(
+async def test_containers_have_named_profiles_and_give_the_same_record_in_any_start_order(
     tmp_path: Path,
 ) -> None:
     """Four of one class and two of another; which of them registers first decides nothing."""
@@ -37,7 +37,7 @@ async def test_containers_are_slow_by_name_and_the_record_is_the_same_in_whateve
     assert by_sps == expected
 
 
-async def test_seats_show_their_agents_profile_slowed_down_where_they_are_stragglers(tmp_path: Path) -> None:
+async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_path: Path) -> None:
     slowed = {**AGENTS, "straggler_ratio": 1 / 3, "straggler_slowdown": 4}
     async with federation(tmp_path, rooms=(3, 3), profiles=("jetson", "gateway")) as fed:
         info = await fed.run(small_spec(devices=slowed, num_rounds=1))
@@ -88,7 +88,7 @@ def profiles(done: Ended, seat: int) -> list[str | None]:
     return [row.profile for detail in done.rounds for row in detail.seats if row.seat == seat]
 
 
-async def test_a_profile_that_is_given_counts_from_the_next_round_on_and_the_record_shows_it(tmp_path: Path) -> None:
+async def test_a_changed_profile_applies_from_the_next_round_on_and_is_recorded(tmp_path: Path) -> None:
     early, told_early = await changed_after(tmp_path, 1)
     later, told_later = await changed_after(tmp_path, 2)
     assert profiles(early, 0) == ["standard"] + ["phone_low"] * 3
@@ -105,7 +105,7 @@ async def test_a_profile_that_is_given_counts_from_the_next_round_on_and_the_rec
     assert early.info.simulated_s > later.info.simulated_s
 
 
-async def test_the_round_that_runs_keeps_the_profiles_with_which_it_began(tmp_path: Path) -> None:
+async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> None:
     async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1))
@@ -117,7 +117,7 @@ async def test_the_round_that_runs_keeps_the_profiles_with_which_it_began(tmp_pa
     assert profiles(done, 1) == ["standard", "standard", "jetson"]
 
 
-async def test_a_given_profile_outlasts_restarts_of_cloud_and_agent_and_a_resumed_run_is_the_same(
+async def test_a_changed_profile_survives_restarts_of_cloud_and_agent(
     tmp_path: Path,
 ) -> None:
     plain, told = await changed_after(tmp_path, 2)
@@ -126,7 +126,7 @@ async def test_a_given_profile_outlasts_restarts_of_cloud_and_agent_and_a_resume
     assert (again.info.model_sha256, told_again) == (plain.info.model_sha256, told)
 
 
-async def test_a_device_is_given_its_own_profile_back(tmp_path: Path) -> None:
+async def test_a_device_can_be_reset_to_its_own_profile(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,), profiles=("jetson",)) as fed:
         url = f"/agents/{fed.agent_id(0)}"
         for given, counts in (("gateway", "gateway"), (None, "jetson")):
@@ -135,7 +135,7 @@ async def test_a_device_is_given_its_own_profile_back(tmp_path: Path) -> None:
             assert ((await fed.client.get(url)).json()["profile"], answer.json()["online"]) == (counts, True)
 
 
-async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(tmp_path: Path) -> None:
+async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_devices=2, num_edges=1))
@@ -151,7 +151,7 @@ async def test_where_the_spec_says_who_has_which_profile_an_agent_is_given_none(
         assert (await fed.client.patch(url, json={"profile": "jetson"})).json()["profile"] == "jetson"
 
 
-async def test_a_profile_that_is_in_no_catalogue_is_refused_with_the_nearest(tmp_path: Path) -> None:
+async def test_an_unknown_profile_is_refused_with_the_nearest(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1,)) as fed:
         answer = await fed.client.patch(f"/agents/{fed.agent_id(0)}", json={"profile": "phone_lo"})
         assert (answer.status_code, answer.json()["field"]) == (422, "profile")
@@ -169,6 +169,6 @@ async def test_a_profile_that_is_in_no_catalogue_is_refused_with_the_nearest(tmp
         ({"profiles": [{"profile": "agent", "share": 1}]}, "it cannot be part of a mixture"),
     ],
 )
-def test_agent_is_a_profile_for_all_devices_and_as_it_is(devices: dict[str, Any], said: str) -> None:
+def test_profile_agent_applies_to_all_devices_without_changes(devices: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         parse_spec(small_spec(devices=devices))

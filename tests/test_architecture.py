@@ -476,16 +476,16 @@ def test_the_rule_finds_what_breaks_it(rule: Rule, path: str, text: str) -> None
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), GOOD, ids=_name_snippet)
-def test_the_rule_leaves_alone_what_keeps_it(rule: Rule, path: str, text: str) -> None:
+def test_the_rule_accepts_what_keeps_it(rule: Rule, path: str, text: str) -> None:
     assert rule(path, text) == []
 
 
-def test_every_rule_is_shown_both_to_fail_and_to_pass() -> None:
+def test_every_rule_has_a_failing_and_a_passing_example() -> None:
     assert {rule for rule, _, _ in BAD} == {rule for rule, _, _ in GOOD} == set(ABOUT)
 
 
 @pytest.mark.parametrize("room", sorted({*IMPURE_ROOMS, *FLOORS, *SEAMS}))
-def test_what_a_rule_names_exists(room: str) -> None:
+def test_modules_named_by_rules_exist(room: str) -> None:
     """Else a renamed room would be let through without a word."""
     path = ROOT / room.replace(".", "/")
     assert (path / "__init__.py").is_file() or path.with_suffix(".py").is_file()

@@ -36,7 +36,7 @@ def small_topk(fraction: float = 0.1, memory: bool = True) -> dict[str, Any]:
     return {"up": {"name": "topk", "fraction": fraction, "memory": memory}}
 
 
-async def test_updates_and_broadcasts_are_those_that_plain_code_makes(tmp_path: Path) -> None:
+async def test_updates_and_broadcasts_equal_those_of_plain_code(tmp_path: Path) -> None:
     """FedAvg without tiers: each seat trains from the decoded model, and its update is coded before any sum."""
     done = await run(tmp_path, spec_of(compression={"up": "ternary", "down": "fp16"}), rooms=(3, 1))
     model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
@@ -51,7 +51,7 @@ async def test_updates_and_broadcasts_are_those_that_plain_code_makes(tmp_path: 
     assert flat.same_bits(done.model, model)
 
 
-async def test_what_was_left_out_is_added_to_the_next_update(tmp_path: Path) -> None:
+async def test_the_compression_error_is_added_to_the_next_update(tmp_path: Path) -> None:
     """Top-k with its memory, without tiers; without a memory the model is another."""
     done = await run(tmp_path, spec_of(compression=small_topk()), rooms=(3, 1))
     plain, forgetful = _topk(done, memory=True), _topk(done, memory=False)
@@ -96,7 +96,7 @@ UP = {"fp16": 2 * N, "int8": N + 4 * 4, "ternary": sum(-(-n // 4) + 4 for n in L
 
 
 @pytest.mark.parametrize("codec", ["int8", "ternary"])
-async def test_a_device_is_charged_with_its_short_form(codec: str, tmp_path: Path) -> None:
+async def test_a_device_is_charged_for_compressed_bytes(codec: str, tmp_path: Path) -> None:
     both = await run(tmp_path, spec_of(compression={"up": codec, "down": codec}, num_rounds=1), rooms=(4,))
     for row in both.rounds[0].seats:
         assert UP[codec] < row.up_bytes < UP[codec] + AROUND
@@ -117,7 +117,7 @@ TENTH = sum(8 * -(-n // 10) for n in LAYERS.values())
         ({"algorithm": "t_fedavg"}, TERNARY_WEIGHTS, TERNARY_WEIGHTS),
     ],
 )
-async def test_links_carry_less_by_what_the_page_says(
+async def test_links_carry_as_many_bytes_as_the_documentation_says(
     short: dict[str, Any], up: int, down: int, tmp_path: Path
 ) -> None:
     """Beside FedAvg's bodies, which differ in the names of parts and the spec besides."""
@@ -136,7 +136,7 @@ async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     assert flat.same_bits(done[0].model, flat.fedavg(done[0].experiment, 3))
 
 
-async def test_the_memory_outlives_its_agent(tmp_path: Path) -> None:
+async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) -> None:
     whole = await run(tmp_path, spec_of(compression=small_topk()), rooms=(3, 1))
     async with federation(tmp_path, rooms=(3, 1)) as fed:
         run_id = await fed.submit(spec_of(compression=small_topk(), num_rounds=1))
@@ -149,7 +149,7 @@ async def test_the_memory_outlives_its_agent(tmp_path: Path) -> None:
     assert done.info.model_sha256 == whole.info.model_sha256
 
 
-async def test_held_back_updates_are_fetched_in_their_short_form(tmp_path: Path) -> None:
+async def test_held_updates_are_fetched_compressed(tmp_path: Path) -> None:
     """With a deadline agents hold updates and say how large they are; a late one is kept for the next round."""
     more = {"round_deadline_s": 30.0, "late": "next_round", "devices": {"straggler_ratio": 0.25}}
     spec = spec_of(compression={"up": "ternary"}, **more)
@@ -160,7 +160,7 @@ async def test_held_back_updates_are_fetched_in_their_short_form(tmp_path: Path)
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "bofl"])
-async def test_other_algorithms_travel_in_short_forms(algorithm: str, tmp_path: Path) -> None:
+async def test_other_algorithms_can_be_compressed(algorithm: str, tmp_path: Path) -> None:
     spec = spec_of(algorithm=algorithm, num_rounds=2)
     short = {**spec, "compression": {"up": "int8", "down": "fp16"}}
     plain, coded = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, short, rooms=(4,))
@@ -171,7 +171,7 @@ async def test_other_algorithms_travel_in_short_forms(algorithm: str, tmp_path: 
     assert coded.info.accuracy == pytest.approx(plain.info.accuracy, abs=0.15)
 
 
-async def test_the_edges_own_worker_trains_from_what_devices_receive(tmp_path: Path) -> None:
+async def test_the_edges_own_worker_trains_from_the_decoded_broadcast(tmp_path: Path) -> None:
     spec = spec_of(client="edge", num_edges=2, schedule="equal", compression={"up": "int8", "down": "ternary"})
     one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 1, 1, 1))
     assert flat.same_bits(one.model, apart.model)

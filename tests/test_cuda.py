@@ -41,7 +41,7 @@ def test_missing_cuda_is_an_error_that_names_field_and_cause(no_cuda: None) -> N
     assert compute_device_of("cpu").is_cpu
 
 
-def test_the_cause_tells_a_build_without_cuda_from_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_distinguishes_a_build_and_a_machine_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "is a build without CUDA" in (compute_device.cuda_missing() or "")
@@ -69,7 +69,7 @@ async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: Non
     assert (problem["code"], problem["field"], problem["detail"]) == ("bad_input", "device", TOLD)
 
 
-async def test_a_run_that_is_resumed_where_there_is_no_cuda_fails_before_it_trains(
+async def test_a_run_resumed_without_cuda_fails_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
     monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", anything)

@@ -45,7 +45,7 @@ TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 
 @pytest.mark.parametrize(("page", "target"), sorted(set(TARGETS)))
-def test_a_target_of_make_that_a_page_names_is_there(page: str, target: str) -> None:
+def test_make_targets_named_by_pages_exist(page: str, target: str) -> None:
     assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -71,6 +71,6 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
         read_spec(ROOT / files[0], settings)
 
 
-def test_there_is_something_to_read() -> None:
+def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20

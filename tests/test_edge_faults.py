@@ -26,7 +26,7 @@ from tests.test_faults import lost_seats
     ],
     ids=["garbage", "half an answer", "status 500", "NaN"],
 )
-async def test_a_failing_edge_is_named_and_the_round_goes_on_with_the_other(
+async def test_a_failing_edge_is_named_and_the_round_continues_with_the_other(
     tmp_path: Path, reply: Reply, reason: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -52,7 +52,7 @@ async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_
         assert info.reason == "round 1: quorum of 2 of 2 edges missed: edge-2: it is broken"
 
 
-async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_its_own_name(tmp_path: Path) -> None:
+async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         stopping: list[asyncio.Task[None]] = []
 
@@ -70,7 +70,7 @@ async def test_an_edge_that_vanishes_in_the_round_is_lost_after_the_ttl_under_it
 
 
 @pytest.mark.parametrize("reply", [half, half_order, flipped], ids=["half an answer", "half an order", "flipped"])
-async def test_a_body_that_is_garbled_now_and_then_costs_nothing(tmp_path: Path, reply: Reply) -> None:
+async def test_an_occasionally_garbled_body_costs_nothing(tmp_path: Path, reply: Reply) -> None:
     async with Federation(tmp_path / "f") as fed:
         undisturbed = await fed.run(small_spec())
         fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
@@ -81,7 +81,7 @@ async def test_a_body_that_is_garbled_now_and_then_costs_nothing(tmp_path: Path,
         assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
 
 
-async def test_a_connection_to_an_edge_that_breaks_is_made_again(tmp_path: Path) -> None:
+async def test_a_broken_connection_to_an_edge_is_opened_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         undisturbed = await fed.run(small_spec())
 

@@ -63,7 +63,7 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
     ],
     ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
 )
-async def test_a_failing_device_is_named_and_the_round_goes_on(
+async def test_a_failing_device_is_named_and_the_round_continues(
     tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -108,7 +108,7 @@ def _mean_by_hand(experiment: Experiment, *, without: int) -> dict[str, torch.Te
     return {name: experiment.initial[name].to(torch.float64) + tensor / n for name, tensor in total.items()}
 
 
-async def test_an_order_that_comes_twice_trains_once_and_is_answered_with_the_same_bytes(tmp_path: Path) -> None:
+async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(tmp_path: Path) -> None:
     async with Federation(tmp_path / "plain") as fed:
         undisturbed = await fed.run(small_spec())
 
@@ -164,7 +164,7 @@ async def test_an_agent_with_another_token_is_named(tmp_path: Path) -> None:
         assert lost_seats(await fed.round(info.run, 1)) == {(await seats_of(fed, info.run, 1))[0]: "unauthorised"}
 
 
-async def test_an_agent_that_cannot_be_reached_but_beats_is_given_up_at_its_limit(tmp_path: Path) -> None:
+async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limit(tmp_path: Path) -> None:
     async def refused(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         raise httpx.ConnectError("no route", request=request)
 
@@ -176,7 +176,7 @@ async def test_an_agent_that_cannot_be_reached_but_beats_is_given_up_at_its_limi
         assert "ConnectError: no route" in first.failures[0].detail
 
 
-async def test_an_agent_that_falls_silent_in_its_visit_is_lost_long_before_its_limit(tmp_path: Path) -> None:
+async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_time_limit(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         beats = fed.apps["agent-5"].state.agent.membership
 
@@ -194,7 +194,7 @@ async def test_an_agent_that_falls_silent_in_its_visit_is_lost_long_before_its_l
         assert second.failures[0].detail == f"the cloud receives no heartbeats from agent {fed.agent_id(5)}"
 
 
-async def test_a_slow_agent_that_beats_is_waited_for_beyond_the_ttl(tmp_path: Path) -> None:
+async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(tmp_path: Path) -> None:
     async def slow(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         await asyncio.sleep(3)
         return await pass_on()
@@ -238,7 +238,7 @@ async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(t
 # ---- wrong orders
 
 
-async def test_orders_that_make_no_sense_are_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
     orders: list[bytes] = []
 
     async def keep(request: httpx.Request, pass_on: PassOn) -> httpx.Response:

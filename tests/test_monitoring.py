@@ -85,7 +85,7 @@ def test_the_page_has_every_metric_that_a_tier_exports_and_no_other(families: li
     assert len(told) > 40
 
 
-def test_names_are_prometheus_own(families: list[Metric]) -> None:
+def test_metric_names_follow_prometheus_conventions(families: list[Metric]) -> None:
     for family in families:
         assert re.fullmatch(r"(strata_(cloud|edge|agent)|process)(_[a-z]+)+", family.name)
         timed = "second" in family.name and family.name != "strata_agent_testing_seconds"
@@ -108,7 +108,7 @@ def names(expression: str) -> set[str]:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_an_expression_of_the_board_names_what_tiers_export(expression: str, families: list[Metric]) -> None:
+def test_expressions_of_the_board_use_exported_metrics(expression: str, families: list[Metric]) -> None:
     known = {sample.name: set(sample.labels) for family in families for sample in family.samples}
     found = names(expression)
     assert found
@@ -125,7 +125,7 @@ def test_the_check_of_expressions_can_fail() -> None:
     assert names("rate(strata_cloud_gone_total[5m]) / on_this(x)") == {"strata_cloud_gone_total", "on_this"}
 
 
-def test_legends_name_labels_that_their_series_have(families: list[Metric]) -> None:
+def test_legends_use_labels_of_their_series(families: list[Metric]) -> None:
     known = {sample.name: set(sample.labels) for family in families for sample in family.samples}
     for panel in BOARD["panels"]:
         for target in panel["targets"]:
@@ -136,7 +136,7 @@ def test_legends_name_labels_that_their_series_have(families: list[Metric]) -> N
             assert wanted <= have, target
 
 
-def test_the_board_is_one_that_grafana_provisions() -> None:
+def test_grafana_provisions_the_board() -> None:
     assert {"uid", "title", "schemaVersion", "panels", "time"} <= BOARD.keys()
     numbers = [panel["id"] for panel in BOARD["panels"]]
     assert len(set(numbers)) == len(numbers) > 10
@@ -165,7 +165,7 @@ def test_the_board_is_one_that_grafana_provisions() -> None:
 # ---- Prometheus and Compose
 
 
-def test_prometheus_asks_every_tier_of_compose_where_it_listens() -> None:
+def test_prometheus_scrapes_every_tier_of_compose_at_its_port() -> None:
     config = yaml.safe_load((ROOT / "monitoring" / "prometheus.yml").read_text(encoding="utf-8"))
     services, asked = COMPOSE["services"], set()
     for job in config["scrape_configs"]:
@@ -183,7 +183,7 @@ def test_prometheus_asks_every_tier_of_compose_where_it_listens() -> None:
         assert ("STRATA_METRICS_TOKEN", "${STRATA_METRICS_TOKEN:-}") in services[name]["environment"].items()
 
 
-def test_monitoring_starts_only_when_asked_for_and_listens_to_this_machine_only() -> None:
+def test_monitoring_starts_only_on_request_and_listens_on_this_machine_only() -> None:
     for name in ("prometheus", "grafana"):
         service = COMPOSE["services"][name]
         assert service["profiles"] == ["monitoring"]

@@ -57,7 +57,7 @@ def vanish(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.
 # ---- losses
 
 
-async def test_a_disturbed_run_equals_one_that_is_told_to_leave_out_what_was_lost(tmp_path: Path) -> None:
+async def test_a_run_with_losses_equals_one_whose_spec_declares_them(tmp_path: Path) -> None:
     spec = small_spec(num_rounds=3)
     async with Federation(tmp_path / "disturbed") as fed:
         fed.router.tamper = at(AGENT_PORT + 2, "/visits", garbage, times=2)
@@ -69,7 +69,7 @@ async def test_a_disturbed_run_equals_one_that_is_told_to_leave_out_what_was_los
     assert (await undisturbed(tmp_path / "whole", spec)).model_sha256 != info.model_sha256
 
 
-async def test_losses_stand_in_the_record_and_count_for_no_quorum(tmp_path: Path) -> None:
+async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1) as fed:
         losses = [{"round_no": 1, "seats": [0, 1, 2, 3, 4]}, {"round_no": 2, "seats": [5], "wave": 1}]
         info = await fed.run(small_spec(num_edges=1, quorum=1.0, losses=losses))
@@ -86,7 +86,7 @@ async def test_losses_stand_in_the_record_and_count_for_no_quorum(tmp_path: Path
 # ---- edges
 
 
-async def test_devices_of_a_lost_edge_visit_the_others_and_come_back_with_it(tmp_path: Path) -> None:
+async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path: Path) -> None:
     spec = small_spec(num_rounds=4, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
@@ -116,7 +116,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_and_come_back_with_it(tmp
     assert told.model_sha256 == info.model_sha256
 
 
-async def test_where_the_quorum_of_edges_is_missed_the_round_is_done_again_on_the_new_map(tmp_path: Path) -> None:
+async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_map(tmp_path: Path) -> None:
     spec = small_spec(quorum=0.9, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
@@ -136,7 +136,7 @@ async def test_where_the_quorum_of_edges_is_missed_the_round_is_done_again_on_th
     assert info.model_sha256 == whole.model_sha256
 
 
-async def test_selection_does_not_depend_on_who_is_lost(tmp_path: Path) -> None:
+async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None:
     """Half of the seats are drawn; an agent is away the whole time, and its seat is drawn as if it were not."""
     spec = small_spec(num_rounds=4, select="random", fraction_train=0.5, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
@@ -157,7 +157,9 @@ async def test_selection_does_not_depend_on_who_is_lost(tmp_path: Path) -> None:
 # ---- agents
 
 
-async def test_an_agent_that_restarts_elsewhere_in_its_visit_is_found_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_an_agent_restarted_at_another_address_during_its_visit_is_found_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
     async with Federation(tmp_path / "f") as fed:
         moved: list[asyncio.Task[None]] = []
 
@@ -179,7 +181,7 @@ async def test_an_agent_that_restarts_elsewhere_in_its_visit_is_found_and_nothin
     assert info.model_sha256 == (await undisturbed(tmp_path / "whole", small_spec())).model_sha256
 
 
-async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_path: Path) -> None:
+async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_rounds=1, timeouts=LONG))
@@ -203,7 +205,7 @@ async def test_a_silent_node_is_suspect_lost_and_revived_as_the_events_tell(tmp_
 # ---- the cloud
 
 
-async def test_what_a_killed_cloud_had_committed_but_not_evaluated_is_evaluated_by_the_next(
+async def test_rounds_that_a_killed_cloud_did_not_evaluate_are_evaluated_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_spec(num_rounds=3)
@@ -232,7 +234,7 @@ async def test_what_a_killed_cloud_had_committed_but_not_evaluated_is_evaluated_
 
 
 @pytest.mark.parametrize("left", ["nothing", "half a line"])
-async def test_rounds_that_a_killed_cloud_did_not_write_into_the_results_folder_are_added(
+async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results_folder(
     tmp_path: Path, left: str
 ) -> None:
     spec = small_spec(num_rounds=4)
@@ -252,7 +254,7 @@ async def test_rounds_that_a_killed_cloud_did_not_write_into_the_results_folder_
     assert found == whole
 
 
-async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: Path) -> None:
+async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_path: Path) -> None:
     async with Federation(tmp_path / "whole") as fed:
         whole = await fed.run(small_spec())
     async with Federation(tmp_path / "f") as fed:
@@ -277,7 +279,7 @@ async def test_while_the_store_is_away_a_run_says_so_and_then_goes_on(tmp_path: 
     assert any("Redis does not answer" in reason for reason in reasons), reasons
 
 
-async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too_when_they_are_back(
+async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_there_when_they_return(
     tmp_path: Path, counting: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -297,7 +299,7 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_were_away_goes_there_too
     assert not any(gone.run in key for key in left)
 
 
-async def test_agents_that_come_back_at_each_others_address_get_their_own_orders(tmp_path: Path, counting: str) -> None:
+async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, counting: str) -> None:
     """As containers do that are restarted together. Each seat's state is at one agent only."""
     spec = small_spec(num_rounds=3, algorithm=counting, timeouts=LONG)
     async with Federation(tmp_path / "f") as fed:

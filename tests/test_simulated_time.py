@@ -36,7 +36,7 @@ def rows_of(done: Ended) -> dict[tuple[int, int], VisitRow]:
 # ---- what a visit takes
 
 
-async def test_a_row_tells_what_receiving_working_and_sending_took(tmp_path: Path) -> None:
+async def test_a_row_shows_the_seconds_of_receiving_training_and_sending(tmp_path: Path) -> None:
     profile = {"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6, "j_per_flop": 1e-9}
     profile |= {"j_per_byte_up": 2e-6, "j_per_byte_down": 5e-7}
     done = await run(tmp_path, spec_of(profile, num_rounds=1, local_epochs=2))
@@ -62,7 +62,7 @@ async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_ha
         assert row.compute_s == pytest.approx(other[key].compute_s / 2)
 
 
-async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Path) -> None:
+async def test_latency_is_added_in_each_direction_and_jitter_varies_around_it(tmp_path: Path) -> None:
     quiet, shaky = [
         rows_of(await run(tmp_path, spec_of({"up_bps": 1e12, "down_bps": 1e12, **figures}, num_rounds=3)))
         for figures in ({"latency_s": 0.35}, {"latency_s": 0.35, "jitter_s": 0.2})
@@ -84,7 +84,7 @@ async def test_latency_is_paid_each_way_and_jitter_stays_around_it(tmp_path: Pat
     ],
     ids=["drop rate", "on and off"],
 )
-async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
+async def test_the_share_of_failed_visits_is_that_of_the_spec(
     tmp_path: Path, figures: dict[str, Any], reason: str
 ) -> None:
     """Thrice in ten, within the bounds of a binomial distribution in which 99.9 % lie."""
@@ -97,7 +97,7 @@ async def test_of_a_thousand_visits_as_many_fail_as_the_spec_says(
     assert low <= reasons[reason] <= high
 
 
-async def test_of_a_mixture_each_part_has_its_share_and_works_at_its_own_pace(tmp_path: Path) -> None:
+async def test_each_part_of_a_mixture_has_its_share_and_its_own_speed(tmp_path: Path) -> None:
     parts = [
         {"profile": {**NEAR, "name": name}, "share": share} for name, share in (("jetson", 1 / 3), ("gateway", 2 / 3))
     ]
@@ -150,7 +150,7 @@ async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
     }
 
 
-def test_a_seat_that_visits_another_edge_pays_that_edges_latency(tmp_path: Path) -> None:
+def test_a_seat_that_visits_another_edge_has_that_edges_latency(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
     assert experiment.seat(0).latency_s == (0.35, 0.35)
     experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
@@ -170,7 +170,7 @@ _DRAWN = {"name": "uniform", "low": 0, "high": 0.1}
 # ---- who drops
 
 
-async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: Path) -> None:
+async def test_a_dropped_visit_is_recorded_with_time_and_bytes_until_it_drops(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.3, "compute_sps": 1, "j_per_flop": 1e-9}, num_rounds=5))
     experiment, rows = done.experiment, rows_of(done)
     dropped = {key: row for key, row in rows.items() if row.reason == "dropped"}
@@ -190,7 +190,7 @@ async def test_a_dropped_visit_is_lost_named_and_paid_until_it_drops(tmp_path: P
         assert detail.n_used == 6 - len(lost)
 
 
-async def test_a_run_in_which_visits_are_dropped_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
+async def test_a_run_with_dropped_visits_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.4}, num_rounds=3))
     losses = [
         {"round_no": detail.round_no, "seats": [row.seat for row in detail.seats if row.reason == "dropped"]}
@@ -201,7 +201,7 @@ async def test_a_run_in_which_visits_are_dropped_equals_one_that_leaves_them_out
     assert quiet.info.model_sha256 == done.info.model_sha256
 
 
-async def test_a_seat_that_drops_has_the_state_of_its_visit_before(tmp_path: Path, counting: str) -> None:
+async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(tmp_path: Path, counting: str) -> None:
     done = await run(tmp_path, spec_of({"drop_rate": 0.4}, algorithm=counting, num_rounds=5))
     visits = Counter[int]()
     for detail in done.rounds:
@@ -212,7 +212,7 @@ async def test_a_seat_that_drops_has_the_state_of_its_visit_before(tmp_path: Pat
     assert min(visits.values()) < 5
 
 
-async def test_held_updates_and_dropped_visits_go_together(
+async def test_held_updates_and_dropped_visits_can_be_combined(
     tmp_path: Path, counting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
@@ -230,7 +230,7 @@ def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
     return {"availability": {"name": "trace", "intervals": intervals, **more}}
 
 
-async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
+async def test_an_unavailable_device_is_not_visited(tmp_path: Path) -> None:
     halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], []]}}  # even seats on, odd ones off
     async with Federation(tmp_path / "f", n_edges=1) as fed:
         info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
@@ -246,7 +246,7 @@ async def test_a_device_that_is_off_is_not_visited(tmp_path: Path) -> None:
     assert {seat: asked[ports[agent]] for seat, agent in agents.items() if agent} == {n: 2 - n % 2 for n in range(6)}
 
 
-async def test_who_is_on_depends_on_the_simulated_clock(tmp_path: Path) -> None:
+async def test_availability_depends_on_the_simulated_clock(tmp_path: Path) -> None:
     """Rounds take some 100 s: a device that goes off after 150 s is there in two of them."""
     slow = {"delay_s": 100, **trace((0, 150))}
     done = await run(tmp_path, spec_of(slow, num_rounds=3))
@@ -257,7 +257,7 @@ async def test_who_is_on_depends_on_the_simulated_clock(tmp_path: Path) -> None:
     assert last.simulated_s < 1
 
 
-async def test_when_everybody_is_off_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+async def test_with_all_devices_unavailable_the_round_lasts_until_the_first_returns(tmp_path: Path) -> None:
     later = {"availability": {"name": "trace", "traces": [[[500, 1e9]], [[800, 1e9]]]}}
     done = await run(tmp_path, spec_of(later, num_rounds=2))
     first, second = done.rounds
@@ -267,7 +267,7 @@ async def test_when_everybody_is_off_the_round_lasts_until_the_first_is_there(tm
     assert done.info.status == "completed"
 
 
-async def test_an_edge_whose_devices_are_off_holds_nobody_up(tmp_path: Path) -> None:
+async def test_an_edge_with_unavailable_devices_does_not_delay_others(tmp_path: Path) -> None:
     halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], [[900, 1e9]]]}}
     done = await run(tmp_path, spec_of(halves, num_rounds=1))
     (first,) = done.rounds
@@ -289,7 +289,7 @@ MIXED = {
 }
 
 
-async def test_the_record_is_the_same_wherever_and_in_whatever_order_agents_start(tmp_path: Path) -> None:
+async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_agents(tmp_path: Path) -> None:
     spec = small_spec(devices=MIXED, edge_link={"name": "lte"}, num_rounds=4, edge_rounds=2)
     layouts: list[dict[str, Any]] = [
         {"rooms": (6,)},

@@ -59,7 +59,7 @@ def test_two_hundred_rounds_last_as_long_as_the_formula_says(experiment: Experim
     assert error < 0.25
 
 
-async def test_the_record_of_a_run_says_the_same(tmp_path: Path, experiment: Experiment) -> None:
+async def test_the_record_of_a_run_agrees_with_the_formula(tmp_path: Path, experiment: Experiment) -> None:
     spec = read_spec(SPEC, ["num_rounds=3", "eval_every=1"]).model_dump(mode="json")
     done = await run(tmp_path, spec, n_edges=1, rooms=(6, 5, 5))
     assert done.experiment.population.digest == experiment.population.digest

@@ -63,7 +63,7 @@ async def same_everywhere(folder: Path, spec: dict[str, Any]) -> Ended:
 # ---- the deadline
 
 
-async def test_who_answers_after_the_deadline_is_late_wherever_it_sits(tmp_path: Path) -> None:
+async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host(tmp_path: Path) -> None:
     free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
     done = await same_everywhere(tmp_path, spec_of(num_rounds=3, round_deadline_s=60))
     slow = {key for key, row in free.items() if row.simulated_s > 60}
@@ -101,7 +101,7 @@ async def test_a_run_with_late_seats_equals_one_that_leaves_them_out(tmp_path: P
     assert [detail.failures for detail in done.rounds] == [()] * 3
 
 
-async def test_a_deadline_that_nobody_misses_changes_no_bit_of_the_model_no_byte_and_no_second(tmp_path: Path) -> None:
+async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seconds(tmp_path: Path) -> None:
     """Our agents hold updates back, modelled devices do not: they send what they made at once, with or without it.
 
     Orders carry the spec: `99.0` is as long as the `null` of no deadline.
@@ -115,7 +115,7 @@ async def test_a_deadline_that_nobody_misses_changes_no_bit_of_the_model_no_byte
     assert {(row.outcome, row.report_bytes, row.wait_s) for row in rows_of(done).values()} == {("used", 0, 0)}
 
 
-async def test_a_deadline_that_nobody_can_meet_ends_a_run_without_an_update(tmp_path: Path) -> None:
+async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(num_rounds=2, round_deadline_s=1e-9))
     for detail in done.rounds:
         assert with_reason(detail, "late") == list(range(6))
@@ -124,7 +124,7 @@ async def test_a_deadline_that_nobody_can_meet_ends_a_run_without_an_update(tmp_
         assert lasted(detail) == {0: pytest.approx(1e-9), 1: pytest.approx(1e-9)}
 
 
-async def test_what_a_late_seat_has_sent_by_the_deadline_counts_and_no_more(tmp_path: Path) -> None:
+async def test_a_late_seats_bytes_count_up_to_the_deadline(tmp_path: Path) -> None:
     """Sending takes 100 times as long as the deadline: of the update a hundredth is there."""
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
     free = rows_of(await run(tmp_path, spec_of(narrow, num_rounds=1)))
@@ -145,7 +145,7 @@ async def test_each_edge_round_has_its_own_deadline(tmp_path: Path) -> None:
     assert {(row.edge_round, row.outcome) for row in first.seats} == {(n, "used") for n in range(3)}
 
 
-async def test_a_dropped_visit_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+async def test_a_dropped_visit_is_awaited_until_the_deadline(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
     for detail in done.rounds:
         for edge in detail.edges:
@@ -154,7 +154,7 @@ async def test_a_dropped_visit_is_waited_for_until_the_deadline(tmp_path: Path) 
     assert any(with_reason(detail, "dropped") for detail in done.rounds)
 
 
-async def test_nobody_works_on_after_the_edge_has_stopped_waiting(tmp_path: Path) -> None:
+async def test_no_seat_works_after_the_edge_has_stopped_waiting(tmp_path: Path) -> None:
     """Some would drop after the deadline: they are broken off like those who are late."""
     slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
     free = rows_of(await run(tmp_path, spec_of(slow, num_rounds=3)))
@@ -168,9 +168,7 @@ async def test_nobody_works_on_after_the_edge_has_stopped_waiting(tmp_path: Path
         assert row.energy_j == pytest.approx(share * free[key].energy_j)
 
 
-async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pay(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
         if visit.seat == 2 and visit.task.kind == "train":
             raise NotFinite("a device that fails")
@@ -184,7 +182,7 @@ async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
     assert lasted(done.rounds[0])[0] == pytest.approx(60)
 
 
-async def test_held_out_seats_are_tested_and_not_waited_for(tmp_path: Path) -> None:
+async def test_held_out_seats_are_tested_without_a_wait(tmp_path: Path) -> None:
     spec = spec_of(num_rounds=2, held_out_fraction=0.34, round_deadline_s=60)
     done = await same_everywhere(tmp_path, spec)
     for detail in done.rounds:
@@ -210,7 +208,7 @@ async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says
     assert all(count == round_no for (round_no, _), count in visits.items())
 
 
-async def test_a_late_seat_goes_back_where_the_algorithm_reverts_and_admit_does_not_hear_of_it(
+async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_admit_does_not_see_it(
     tmp_path: Path, counting: str
 ) -> None:
     """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
@@ -229,7 +227,7 @@ async def test_a_late_seat_goes_back_where_the_algorithm_reverts_and_admit_does_
     assert {None, "late"} < reasons
 
 
-async def test_an_update_that_comes_too_late_after_its_report_is_late_and_named_with_its_class(
+async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_with_its_class(
     tmp_path: Path, counting: str
 ) -> None:
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9}
@@ -242,7 +240,7 @@ async def test_an_update_that_comes_too_late_after_its_report_is_late_and_named_
         assert row.report_bytes < row.up_bytes if even else row.report_bytes == row.up_bytes
 
 
-async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None:
+async def test_bofl_judges_the_reports_that_arrived_in_time(tmp_path: Path) -> None:
     """The leader is the most accurate of those who are there; nobody who is late has a class or is counted refused."""
     spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, report_deadline_s=70)
     done = await same_everywhere(tmp_path, spec)
@@ -261,7 +259,7 @@ async def test_bofl_judges_the_reports_that_came_in_time(tmp_path: Path) -> None
     assert late > 2
 
 
-async def test_who_is_asked_again_after_the_deadline_is_not_visited(tmp_path: Path, counting: str) -> None:
+async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, counting: str) -> None:
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
     more = {"devices": {"profile": slow, "edge_latency_s": 0}, "num_rounds": 1, "algorithm": params}
@@ -275,7 +273,7 @@ async def test_who_is_asked_again_after_the_deadline_is_not_visited(tmp_path: Pa
     assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
 
 
-async def test_after_the_deadline_nobody_is_asked_again(tmp_path: Path, counting: str) -> None:
+async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, counting: str) -> None:
     more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
     done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=70, **more))
     closed = 0
@@ -295,7 +293,7 @@ async def test_after_the_deadline_nobody_is_asked_again(tmp_path: Path, counting
 # ---- more seats than are wanted
 
 
-async def test_the_first_to_answer_are_admitted_of_more_than_are_wanted(tmp_path: Path) -> None:
+async def test_with_overselection_the_first_answers_are_admitted(tmp_path: Path) -> None:
     """Of three seats a home two are chosen; with half of that beyond all three are, and the slowest is surplus."""
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.6}
     free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
@@ -311,7 +309,7 @@ async def test_the_first_to_answer_are_admitted_of_more_than_are_wanted(tmp_path
             assert lasted(detail)[edge.home] == pytest.approx(second.simulated_s)
 
 
-def test_of_equals_the_lower_seat_is_first() -> None:
+def test_among_equals_the_lower_seat_is_first() -> None:
     gate = Cutoff(n_wanted=2)
     assert gate.refusals({7: 3.0, 2: 3.0, 5: 3.0}) == {7: Refusal("surplus", 3.0)}
     assert gate.refusals({5: 3.0, 7: 3.0, 2: 4.0}) == {2: Refusal("surplus", 3.0)}
@@ -322,13 +320,13 @@ def test_an_answer_at_the_deadline_is_in_time() -> None:
     assert Cutoff(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
 
 
-async def test_of_a_single_seat_there_is_none_beyond(tmp_path: Path) -> None:
+async def test_a_single_seat_is_never_surplus(tmp_path: Path) -> None:
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.5, "overselection": 5.0, "num_devices": 2}
     done = await run(tmp_path, spec_of(num_rounds=2, **more), rooms=(1, 1))
     assert {key: row.outcome for key, row in rows_of(done).items()} == {(n, s): "used" for n in (1, 2) for s in (0, 1)}
 
 
-async def test_where_too_few_answer_all_that_do_are_admitted(tmp_path: Path) -> None:
+async def test_if_too_few_answer_all_answers_are_admitted(tmp_path: Path) -> None:
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.6, "overselection": 0.5}
     done = await run(tmp_path, spec_of(num_rounds=5, round_deadline_s=40, **more))
     by_home = [[r for r in d.seats if r.edge == e.edge] for d in done.rounds for e in d.edges]
@@ -355,7 +353,7 @@ async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path
     assert rows[1, 3].up_bytes > 0.99 * rows[1, 2].up_bytes
 
 
-async def test_the_weight_of_a_late_update_is_that_of_the_mean(tmp_path: Path) -> None:
+async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -> None:
     """An oracle in numpy: the late update is that of a run in which there is time, from the same model."""
     spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
     done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
@@ -371,7 +369,7 @@ async def test_the_weight_of_a_late_update_is_that_of_the_mean(tmp_path: Path) -
         assert not torch.allclose(done.model[name].double(), second.model[name].double(), atol=1e-5)
 
 
-async def test_a_device_is_busy_until_its_late_update_is_there(tmp_path: Path) -> None:
+async def test_a_device_is_busy_until_its_late_update_arrives(tmp_path: Path) -> None:
     """It takes some 200 s: late in round 1, which lasts 60 s, and busy while the others go on, 40 s a round."""
     done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), rooms=(2, 4))
     found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
@@ -383,7 +381,7 @@ async def test_a_device_is_busy_until_its_late_update_is_there(tmp_path: Path) -
     ]
 
 
-async def test_where_everybody_is_busy_the_round_lasts_until_the_first_is_there(tmp_path: Path) -> None:
+async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free(tmp_path: Path) -> None:
     slow = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
     done = await same_everywhere(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
     first, second, third = done.rounds
@@ -412,7 +410,7 @@ async def one_more_after_restarts(fed: Federation, run_id: str, tmp_path: Path) 
     return await ended(fed, run_id, tmp_path)
 
 
-async def test_a_late_update_outlives_its_edges_restart(tmp_path: Path) -> None:
+async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> None:
     plain = await run(tmp_path, one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
@@ -456,7 +454,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
     ]
 
 
-def test_of_retired_seats_nothing_is_used_later() -> None:
+def test_late_updates_of_retired_seats_are_not_used() -> None:
     made = [LateUpdate[Any](round_no=1, arrives_s=9.0, contribution=single(seat)) for seat in (0, 1, 2)]
     stock = LateUpdateBuffer({item.contribution.seat: item for item in made})
     assert [item.contribution.seat for item in stock.take(10.0, 2, {0, 1}, {1})] == [0]
@@ -467,7 +465,7 @@ def test_of_retired_seats_nothing_is_used_later() -> None:
     ("name", "why"),
     [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")],
 )
-def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name: str, why: str, counting: str) -> None:
+def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str, counting: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:
         parse_spec(spec_of(algorithm=name, round_deadline_s=60, late="next_round"))
     assert caught.value.field == "late"
@@ -476,7 +474,7 @@ def test_algorithms_for_which_another_rounds_update_says_nothing_refuse_it(name:
 # ---- less work for the slow
 
 
-async def test_a_seat_gets_the_work_that_it_can_do_until_the_deadline(tmp_path: Path) -> None:
+async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline(tmp_path: Path) -> None:
     """A third of the devices is four times as slow: of 4 epochs they have time for one, not for two."""
     devices = {
         "profile": {"compute_sps": 0.01, "latency_s": 0},
@@ -498,13 +496,13 @@ async def test_a_seat_gets_the_work_that_it_can_do_until_the_deadline(tmp_path: 
     assert all(detail.n_used == 6 for detail in done.rounds)
 
 
-async def test_a_seat_that_has_time_for_nothing_does_one_step_and_is_late(tmp_path: Path) -> None:
+async def test_a_seat_without_enough_time_does_one_step_and_is_late(tmp_path: Path) -> None:
     spec = spec_of({"delay_s": 90}, num_rounds=1, batch_size=10, round_deadline_s=60, partial_work=True)
     done = await run(tmp_path, spec)
     assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
 
 
-async def test_with_time_enough_partial_work_is_all_of_it(tmp_path: Path) -> None:
+async def test_with_enough_time_partial_work_is_all_of_the_work(tmp_path: Path) -> None:
     free = await run(tmp_path, spec_of())
     done = await run(tmp_path, spec_of(round_deadline_s=1000, partial_work=True))
     assert done.info.model_sha256 == free.info.model_sha256
@@ -514,7 +512,7 @@ async def test_with_time_enough_partial_work_is_all_of_it(tmp_path: Path) -> Non
 # ---- who is selected
 
 
-async def test_fastest_leaves_the_slow_out(tmp_path: Path) -> None:
+async def test_fastest_leaves_out_slow_seats(tmp_path: Path) -> None:
     spec = one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop")
     done = await same_everywhere(tmp_path, spec)
     chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
@@ -522,7 +520,7 @@ async def test_fastest_leaves_the_slow_out(tmp_path: Path) -> None:
     assert max(detail.simulated_s for detail in done.rounds) < 41
 
 
-async def test_power_of_choice_goes_by_the_losses_of_the_last_visits(tmp_path: Path) -> None:
+async def test_power_of_choice_uses_the_losses_of_the_last_visits(tmp_path: Path) -> None:
     """All are candidates, one of three is chosen: first each once, then always the one whose loss was highest."""
     more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
     done = await same_everywhere(
@@ -540,7 +538,7 @@ async def test_power_of_choice_goes_by_the_losses_of_the_last_visits(tmp_path: P
     assert len({tuple(row.seat for row in detail.seats) for detail in done.rounds[3:]}) > 1
 
 
-async def test_losses_outlive_the_edges_restart(tmp_path: Path) -> None:
+async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
     more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
     plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
     async with federation(tmp_path) as fed:

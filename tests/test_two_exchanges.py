@@ -138,7 +138,7 @@ def seat_like(done: Ended, device: Device) -> int:
     return next(seat for seat in range(3) if device_of(done, seat) == device)
 
 
-async def test_uploads_begin_when_the_slowest_report_is_there(tmp_path: Path) -> None:
+async def test_uploads_begin_when_the_slowest_report_has_arrived(tmp_path: Path) -> None:
     done, tape = await taped(tmp_path, spec_of())
     for round_no in (1, 2):
         rows, first = rows_of(done, round_no), first_exchange(done, tape, round_no)
@@ -162,7 +162,7 @@ async def before_the_last_report(tmp_path: Path) -> tuple[int, float]:
     return seat_like(free, WEAK), float(np.mean(arrivals[-2:]))
 
 
-async def test_a_report_deadline_cuts_a_report_and_the_others_upload_from_then_on(tmp_path: Path) -> None:
+async def test_a_report_deadline_interrupts_a_report_and_the_others_start_uploading(tmp_path: Path) -> None:
     slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
     rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
@@ -177,7 +177,7 @@ async def test_a_report_deadline_cuts_a_report_and_the_others_upload_from_then_o
     assert lasted_s(done, 1) == close(max(deadline_s + sum(times.values()) for times in second.values()))
 
 
-async def test_where_the_edge_rounds_own_deadline_cuts_a_report_no_update_can_come_in_time(tmp_path: Path) -> None:
+async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_time(tmp_path: Path) -> None:
     """The edge must wait for the report until the deadline; what it asks for then comes after it."""
     slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
@@ -192,7 +192,7 @@ async def test_where_the_edge_rounds_own_deadline_cuts_a_report_no_update_can_co
     assert done.rounds[0].n_used == 0
 
 
-async def test_a_deadline_cuts_an_upload_in_the_middle(tmp_path: Path) -> None:
+async def test_a_deadline_interrupts_an_upload(tmp_path: Path) -> None:
     free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
     narrow = seat_like(free, NARROW)
     ends = sorted(row.simulated_s for row in rows_of(free, 1).values())
@@ -220,7 +220,7 @@ async def test_a_deadline_cuts_an_upload_in_the_middle(tmp_path: Path) -> None:
     assert lasted_s(done, 1) == close(deadline_s)
 
 
-async def test_who_is_refused_waits_for_the_decision_and_sends_nothing_more(tmp_path: Path) -> None:
+async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_path: Path) -> None:
     strict = {"name": "bofl", "params": {"margin": "literal", "phi": 0.0, "omega": 0.0}}
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, algorithm=strict))
     first = first_exchange(done, tape, 1)
@@ -249,7 +249,7 @@ async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, cou
     assert outcomes == {"used", "refused"}
 
 
-async def test_with_overselection_the_edge_decides_when_enough_reports_are_there(tmp_path: Path) -> None:
+async def test_with_overselection_the_edge_decides_when_enough_reports_have_arrived(tmp_path: Path) -> None:
     """Two of three are wanted, all are chosen: the third report is surplus, the others wait for the second."""
     more = {"select": "random", "fraction_train": 0.6, "overselection": 0.5, "num_rounds": 1}
     done, tape = await taped(tmp_path, spec_of(**more))
@@ -264,7 +264,7 @@ async def test_with_overselection_the_edge_decides_when_enough_reports_are_there
     assert rows[order[2]].simulated_s == close(arrivals[order[1]])
 
 
-async def test_who_drops_is_waited_for_before_the_edge_decides(tmp_path: Path) -> None:
+async def test_a_dropped_seat_is_awaited_before_the_edge_decides(tmp_path: Path) -> None:
     done, tape = await taped(tmp_path, dropping(spec_of(num_rounds=4)))
     seen = 0
     for detail in done.rounds:
@@ -284,7 +284,7 @@ def dropping(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "devices": {**spec["devices"], "profiles": parts}}
 
 
-def test_a_gate_closes_for_reports_before_the_edge_round_ends() -> None:
+def test_a_cutoff_uses_the_earlier_report_deadline() -> None:
     gate = Cutoff(deadline_s=10.0, report_s=4.0)
     assert gate.closes_s == 4.0
     assert {seat: found.at_s for seat, found in gate.refusals({1: 3.0, 2: 4.0, 3: 5.0}).items()} == {3: 4.0}

@@ -1,4 +1,4 @@
-"""Server-sent events as they come, from an ASGI application: httpx's own transport waits for the end of an answer."""
+"""Reads server-sent events of an ASGI application as they arrive; httpx's transport waits for the answer's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 
 class Stream:
-    """The answer to one GET, while it comes."""
+    """The answer to one GET request while it arrives."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -32,7 +32,7 @@ class Stream:
                 await self._queue.put(None)
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """The events, until the answer ends."""
+        """Yields the events until the answer ends."""
         text = b""
         while (chunk := await self._queue.get()) is not None:
             text += chunk
@@ -45,7 +45,7 @@ class Stream:
 
 @asynccontextmanager
 async def opened(app: FastAPI, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[Stream]:
-    """Ask for a path; the client goes away at the end."""
+    """Request a path; the client disconnects at the end of the block."""
     stream = Stream()
     scope = {
         "type": "http",

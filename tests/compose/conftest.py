@@ -12,7 +12,7 @@ from tests.compose.stack import URL, compose, down, leftovers, n_devices, until
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[httpx.Client]:
-    """Redis, a cloud, two edges and six devices in containers; taken down with their volumes."""
+    """Redis, a cloud, two edges and six devices in containers; removed with their volumes at the end."""
     down()
     try:
         compose("up", "--build", "-d", "--scale", "device=6")

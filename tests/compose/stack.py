@@ -1,4 +1,4 @@
-"""What the tests of the system in containers share: the stack, and ways to ask it."""
+"""Shared parts of the container tests: the stack and its queries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def docker(*words: str) -> str:
 
 
 def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
-    """Wait for something in the stack; names it if it does not come."""
+    """Wait for a condition of the stack; the error names it."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
         found = there()
@@ -41,12 +41,12 @@ def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
 
 
 def down() -> None:
-    """Take the stack away with its volumes, whatever has been started beside it."""
+    """Remove the stack with its volumes and all further containers of the project."""
     compose("--profile", "scale", "down", "-v", "--remove-orphans")
 
 
 def leftovers() -> list[str]:
-    """Containers and networks of the project, whoever made them."""
+    """Returns all containers and networks of the project."""
     mine = ("--filter", f"label=com.docker.compose.project={PROJECT}")
     return docker("ps", "-a", "--format", "{{.Names}}", *mine).split() + docker("network", "ls", "-q", *mine).split()
 
@@ -59,20 +59,20 @@ def n_devices(client: httpx.Client) -> int:
 
 
 def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
-    """So many containers of a service of devices, beside those of the others: agents in all."""
+    """Scale a device service to `number` containers and wait for `n_all` agents of all services."""
     compose("up", "-d", "--no-deps", "--no-recreate", "--scale", f"{service}={number}", service)
     until(f"{number} of {service}", lambda: n_agents(client) == n_all == n_devices(client))
 
 
 def n_agents(client: httpx.Client) -> int:
-    """Agents that take part and whose containers run: one that was removed is heard no more, soon."""
+    """Returns the number of live agents whose containers run; a removed agent counts as alive until its TTL."""
     names = {container[:12] for container in running()}
     found = client.get("/agents").json()["agents"]
     return sum(device["state"] in ("alive", "revived") and device["name"] in names for device in found)
 
 
 def running() -> list[str]:
-    """Ids of the project's containers."""
+    """Returns the ids of the project's containers."""
     return docker("ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
 
 
@@ -90,7 +90,7 @@ def ended(client: httpx.Client, run: str, limit_s: float = 180.0) -> dict[str, A
 
 
 def events(client: httpx.Client, run: str, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind of a run that has ended."""
+    """Returns the events of one kind of an ended run."""
     text = client.get(f"/runs/{run}/events").text
     found = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
     return [event["data"] for event in found if event["kind"] == kind]
@@ -101,7 +101,7 @@ def seat_of(client: httpx.Client, run: str, seat: int) -> dict[str, Any]:
 
 
 def round_with(client: httpx.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:
-    """The newest round, if this seat came to this in it."""
+    """Returns the newest round if this seat has this outcome in it."""
     newest = client.get(f"/runs/{run}").json()["rounds"]
     detail = client.get(f"/runs/{run}/rounds/{newest}").json()
     found = [row for row in detail.get("seats", []) if row["seat"] == seat and row["outcome"] == outcome]

@@ -1,4 +1,4 @@
-"""What the test on Docker Swarm stands on: a swarm of this machine, and the stack in it."""
+"""Shared parts of the Docker Swarm tests: a swarm on this machine and the stack in it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ T = TypeVar("T")
 STACK = "stratafl-swarm-test"
 IMAGE = "stratafl:swarm-test"
 OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET")
-"""Variables that docker-stack.yml reads: those of this shell are not the test's."""
+"""Variables that docker-stack.yml reads; those of the current shell are removed."""
 
 
 def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Mapping[str, str] | None = None) -> str:
-    """What a command of Docker's answers."""
+    """Returns the output of a docker command."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     done = subprocess.run(
         ["docker", *words],
@@ -40,18 +40,18 @@ def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Map
 
 
 def until(what: str, there: Callable[[], T], limit_s: float = 180.0) -> T:
-    """Wait for something in the stack; with the tasks and what the cloud says last, if it does not come."""
+    """Wait for a condition of the stack; the error shows the tasks and the last lines of the logs."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
         found = there()
         if found:
             return found
         time.sleep(0.5)
-    raise AssertionError(f"waited {limit_s:g} s for {what}\n{_told()}")
+    raise AssertionError(f"waited {limit_s:g} s for {what}\n{_diagnosis()}")
 
 
-def _told() -> str:
-    """The tasks, and what a container of each service said last, one that failed first."""
+def _diagnosis() -> str:
+    """Returns the tasks and the last log lines of a container of each service, preferably a failed one."""
     names = docker("ps", "-a", "--format", "{{.Names}}", "--filter", "status=exited", *_mine()).split()[:4]
     looks = [["stack", "ps", STACK], *(["logs", "--tail", "20", name] for name in names + tasks("cloud"))]
     done = [
@@ -62,7 +62,7 @@ def _told() -> str:
 
 @contextmanager
 def swarm() -> Iterator[None]:
-    """A swarm that this machine manages; one that was begun here is left again. Skips where there can be none."""
+    """A swarm managed by this machine; it is left again if it was created here. Skips if that is impossible."""
     look = ["docker", "info", "--format", "{{.Swarm.LocalNodeState}} {{.Swarm.ControlAvailable}}"]
     try:
         done = subprocess.run(look, capture_output=True, text=True, timeout=60, check=False)
@@ -85,7 +85,7 @@ def swarm() -> Iterator[None]:
 
 @contextmanager
 def stack(**settings: str) -> Iterator[httpx.Client]:
-    """The stack, deployed and removed with its volumes and secrets; a client of its cloud, with the token."""
+    """Deploys the stack, yields a client of its cloud with the token, and removes stack, volumes and secrets."""
     named = {"TIER_SECRET": f"{STACK}-tier", "API_SECRET": f"{STACK}-api"}
     remove()
     index = os.environ.get("TORCH_INDEX")
@@ -96,7 +96,7 @@ def stack(**settings: str) -> Iterator[httpx.Client]:
         docker("secret", "create", named["TIER_SECRET"], "-", given=secrets.token_hex(32))
         docker("secret", "create", named["API_SECRET"], "-", given=token)
         env = {**settings, **named, "STRATA_IMAGE": IMAGE, "STRATA_PORT": str(port)}
-        # Never asked of a registry: the image is this machine's.
+        # The image is local and never requested from a registry.
         docker("stack", "deploy", "--resolve-image", "never", "-c", "docker-stack.yml", STACK, env=env)
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False) as client:
@@ -112,7 +112,7 @@ def _free_port() -> int:
 
 
 def remove() -> None:
-    """Take the stack away: services, then, once its containers are gone, volumes and secrets."""
+    """Remove the services and, after its containers have ended, the volumes and secrets."""
     docker("stack", "rm", STACK)
     until("the end of the stack's containers and networks", lambda: not leftovers())
     for kind, names in (("volume", volumes()), ("secret", _secrets())):
@@ -121,12 +121,12 @@ def remove() -> None:
 
 
 def leftovers() -> list[str]:
-    """Containers and networks of the stack."""
+    """Returns the containers and networks of the stack."""
     return docker("ps", "-aq", *_mine()).split() + docker("network", "ls", "-q", *_mine()).split()
 
 
 def volumes() -> list[str]:
-    """Volumes of the stack on this machine."""
+    """Returns the volumes of the stack on this machine."""
     return docker("volume", "ls", "-q", *_mine()).split()
 
 
@@ -139,11 +139,11 @@ def _mine() -> tuple[str, str]:
 
 
 def tasks(service: str) -> list[str]:
-    """Ids of the containers of a service that run."""
+    """Returns the ids of the running containers of a service."""
     label = f"label=com.docker.swarm.service.name={STACK}_{service}"
     return docker("ps", "-q", "--no-trunc", "--filter", label).split()
 
 
 def scale(service: str, number: int) -> None:
-    """Want so many tasks of a service."""
+    """Set the number of tasks of a service."""
     docker("service", "scale", "-d", f"{STACK}_{service}={number}")

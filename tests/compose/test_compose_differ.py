@@ -1,4 +1,4 @@
-"""Devices that differ, in real containers: one that is paused by the real clock, and two classes of containers."""
+"""Different devices in real containers: one that is paused under the real clock, and two classes of containers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REAL = {
 
 @pytest.fixture
 def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
-    """The stack, which afterwards has its six devices of one class again."""
+    """The stack; at the end it has six devices of one class again."""
     try:
         yield stack
     finally:
@@ -37,7 +37,7 @@ def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
 
 
 def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_continues(stack: httpx.Client) -> None:
-    ended(stack, submit(stack, {"num_rounds": 1}))  # what each process prepares once would count in a first round
+    ended(stack, submit(stack, {"num_rounds": 1}))  # a first round would include one-time preparation
     run = submit(stack, REAL)
     first = until("a round of all four", lambda: whole(stack, run))
     victim = first["seats"][0]
@@ -64,7 +64,7 @@ def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_con
 
 
 def whole(client: httpx.Client, run: str) -> dict[str, Any] | None:
-    """The newest round, if all four took part in it."""
+    """Returns the newest round if all four seats took part in it."""
     info = client.get(f"/runs/{run}").json()
     assert info["status"] not in ENDED, info["reason"]
     detail = client.get(f"/runs/{run}/rounds/{info['rounds']}").json()
@@ -77,7 +77,7 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
     scaled(classes, "device_slow", 2, 6)
     first = record_of(classes, spec)
     compose("rm", "-s", "-f", "-v", "device")
-    scaled(classes, "device", 4, 6)  # now they came after the slow ones, with ids of their own
+    scaled(classes, "device", 4, 6)  # now they start after the slow ones and have new ids
     second = record_of(classes, spec)
     assert first == second
     told = Counter(row["profile"] for row in first[3])
@@ -86,11 +86,11 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
         row["profile"]: round(row["compute_s"] / row["n_samples"] * PROFILES[row["profile"]].compute_sps, 9)
         for row in first[3]
     }
-    assert rates["standard"] == rates["phone_low"]  # as much work, at the speed of each class
+    assert rates["standard"] == rates["phone_low"]  # equal work at the speed of each class
 
 
 def record_of(client: httpx.Client, spec: dict[str, Any]) -> tuple[Any, ...]:
-    """What came of a run of two rounds: model, bytes, simulated time and visits, without who hosted them."""
+    """Completes a run of two rounds; returns model, bytes, simulated time and visits, without their hosts."""
     info = ended(client, submit(client, spec))
     assert info["status"] == "completed", info["reason"]
     run = info["run"]

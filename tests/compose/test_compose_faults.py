@@ -23,14 +23,14 @@ SPEC = {
 
 @pytest.fixture
 def run(stack: httpx.Client) -> str:
-    """A run that does not end by itself, in its second round or later."""
+    """A long run that has committed at least one round."""
     found = submit(stack, {**SPEC, "num_rounds": 10_000})
     until("a committed round", lambda: committed(stack, found) >= 1)
     return found
 
 
 def committed(client: httpx.Client, run: str) -> int:
-    """Committed rounds; -1 while the cloud does not answer."""
+    """Returns the number of committed rounds, -1 while the cloud does not answer."""
     try:
         return int(client.get(f"/runs/{run}").json().get("rounds", -1))
     except httpx.HTTPError:
@@ -38,7 +38,7 @@ def committed(client: httpx.Client, run: str) -> int:
 
 
 def container(service: str) -> str:
-    """A container of a service."""
+    """Returns a container of a service."""
     names = docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={PROJECT}", *_labelled(service))
     return names.split()[0]
 
@@ -48,31 +48,31 @@ def _labelled(service: str) -> list[str]:
 
 
 def goes_on(client: httpx.Client, run: str, n: int = 2) -> None:
-    """Wait for some rounds more."""
+    """Wait for `n` further rounds."""
     before = max(committed(client, run), 0)
     until(f"{n} rounds more", lambda: committed(client, run) >= before + n)
 
 
 def state(client: httpx.Client, kind: str, key: str, name: str) -> str:
-    """The state of an agent or an edge, as the cloud shows it."""
+    """Returns the state of an agent or an edge as the cloud shows it."""
     found = [node for node in client.get(f"/{kind}").json()[kind] if node[key] == name]
     return str(found[0]["state"]) if found else "unknown"
 
 
 def halted(client: httpx.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Stop a run; where it stands, and its rounds with their seats."""
+    """Stop a run; returns its document and its rounds with their seats."""
     client.post(f"/runs/{run}/stop")
     info = ended(client, run)
     return info, rounds_of(client, info)
 
 
 def rounds_of(client: httpx.Client, info: dict[str, Any]) -> list[dict[str, Any]]:
-    """The training rounds of a run with their seats."""
+    """Returns the training rounds of a run with their seats."""
     return [client.get(f"/runs/{info['run']}/rounds/{number}").json() for number in range(1, info["rounds"] + 1)]
 
 
 def losses_in(rounds: list[dict[str, Any]], reason: str | None = None) -> list[dict[str, Any]]:
-    """What a record says was lost (for one reason, or for any), as a spec says it."""
+    """Returns the recorded losses (for one reason or any) in the form of the spec's field."""
     found = []
     for detail in rounds:
         lost = [row for row in detail["seats"] if row["outcome"] == "failed" and reason in (None, row["reason"])]
@@ -82,10 +82,10 @@ def losses_in(rounds: list[dict[str, Any]], reason: str | None = None) -> list[d
 
 
 def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
-    """A run that is told to leave out what the record names gives the same bits, round by round."""
+    """Checks that a run whose spec declares the recorded losses has the same bits in every round."""
     spec = {**SPEC, "num_rounds": len(rounds), "losses": losses_in(rounds)}
     told, again = info, rounds
-    for _ in range(3):  # a machine as busy as this may be makes losses of its own: those runs compare nothing
+    for _ in range(3):  # on a busy machine the second run may have losses of its own: such a run is not compared
         told = ended(client, submit(client, spec))
         again = rounds_of(client, told)
         if losses_in(again) == losses_in(again, "left_out"):
@@ -94,7 +94,9 @@ def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[s
     assert losses_in(again) == losses_in(rounds)
     models = [(one["model_sha256"], other["model_sha256"]) for one, other in zip(rounds, again, strict=True)]
     other = next((number for number, (one, two) in enumerate(models) if one != two), None)
-    assert other is None, f"other bits from here on: {rounds[other or 0]}, told: {again[other or 0]}"
+    assert other is None, (
+        f"different bits from here on: {rounds[other or 0]}, with declared losses: {again[other or 0]}"
+    )
     assert told["model_sha256"] == info["model_sha256"]
 
 
@@ -132,7 +134,7 @@ def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx.
     goes_on(stack, run)
     info, rounds = halted(stack, run)
     by_edges = [{row["edge"] for row in d["seats"] if row["outcome"] == "used"} for d in rounds]
-    assert {"edge-1"} in by_edges  # all six visited the edge that was left
+    assert {"edge-1"} in by_edges  # all six visited the remaining edge
     assert len(next(d for d, at in zip(rounds, by_edges, strict=True) if at == {"edge-1"})["seats"]) == 6
     assert by_edges[-1] == {"edge-1", "edge-2"}
     assert {"kind": "edge", "name": "edge-2"} in events(stack, run, "node.lost")

@@ -1,4 +1,4 @@
-"""The fleet in real containers: devices come and go by REST during a run, and stay Compose's own."""
+"""The fleet in real containers: REST requests scale devices during a run, and Compose keeps managing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOCKET = Path("/var/run/docker.sock")
 
 @pytest.fixture
 def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    """The stack with its fleet and four devices; afterwards with six, and without the fleet."""
+    """The stack with its fleet and four devices; at the end with six devices and without the fleet."""
     monkeypatch.setenv("DOCKER_GID", str(os.stat(SOCKET).st_gid))
     compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
     until("the fleet", lambda: stack.get("/topology").json()["fleet"])
@@ -31,27 +31,27 @@ def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[htt
 
 
 def wanted(client: httpx.Client, number: int) -> None:
-    """Want so many devices, and wait until it is so."""
+    """Request this number of devices and wait until it is reached."""
     answer = client.put("/topology", json={"devices": number})
     assert answer.status_code == 200, answer.text
     until(f"{number} devices", lambda: reached(client.get("/topology").json(), number))
 
 
 def reached(found: dict[str, Any], number: int) -> bool:
-    """Whether so many are there, and who leaves has left."""
+    """Whether this number is running and all leaving agents have left."""
     running = (found["fleet"] or {}).get("running", {})
     return bool(found["present"].get("device") == running.get("device", 0) == number)
 
 
 def containers(*more: str) -> list[str]:
-    """Names of the project's device containers that run."""
+    """Returns the names of the project's running device containers."""
     labels = [f"label=com.docker.compose.project={PROJECT}", "label=com.docker.compose.service=device"]
     filters = [word for label in labels for word in ("--filter", label)]
     return sorted(docker("ps", *more, "--format", "{{.Names}}", *filters).split())
 
 
 def taking_part(client: httpx.Client, run: str, number: int) -> None:
-    """Wait for a round in which so many seats took part."""
+    """Wait for a round in which this number of seats took part."""
 
     def newest() -> dict[str, Any]:
         last = client.get(f"/runs/{run}").json()["rounds"]
@@ -90,7 +90,7 @@ def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containe
     wanted(scaled, 4)
     back = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     assert {name: back[name] for name in before} == before
-    assert containers("-a") == all_before  # nothing was made anew
+    assert containers("-a") == all_before  # no container was created
     hashes = docker(
         "inspect", "--format", '{{index .Config.Labels "com.docker.compose.config-hash"}} {{.Image}}', *containers("-a")
     )
@@ -98,7 +98,7 @@ def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containe
     volumes = docker(
         "inspect", "--format", '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}', *containers("-a")
     )
-    assert len(set(volumes.split())) == len(containers("-a"))  # a folder for each
+    assert len(set(volumes.split())) == len(containers("-a"))  # one folder for each container
 
 
 def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Client) -> None:

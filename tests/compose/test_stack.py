@@ -1,4 +1,4 @@
-"""The system on a Swarm of this machine alone: deployed, scaled and hurt while a run trains, and taken away.
+"""The system on a single-node Swarm: deployed, scaled and disturbed during a run, and removed.
 
 Needs a Docker engine that has no swarm yet, or manages one; run by `make stack-test`.
 """
@@ -17,7 +17,7 @@ from tests.compose.swarm import docker, scale, tasks, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.swarm, pytest.mark.timeout(1200)]
 LIVE = ("alive", "revived", "suspect")
-"""What still has its seats, and is given new ones."""
+"""States of agents that keep their seats and can get new ones."""
 SPEC = {
     "num_edges": 2,
     "num_devices": 3,
@@ -32,7 +32,7 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[httpx.Client]:
-    """A cloud, two edges and three devices in a swarm; none of it is there afterwards."""
+    """A cloud, two edges and three devices in a swarm; all of them are removed at the end."""
     with swarm.swarm():
         with swarm.stack(DEVICES="3") as client:
             until("three devices and two edges", lambda: len(devices(client)) == 3 and len(edges(client)) == 2, 240)
@@ -41,7 +41,7 @@ def cloud() -> Iterator[httpx.Client]:
 
 
 def _got(client: httpx.Client, path: str) -> dict[str, Any]:
-    """An answer of the cloud, empty while there is none."""
+    """Returns an answer of the cloud, empty while the cloud does not answer."""
     try:
         answer = client.get(path)
     except httpx.HTTPError:
@@ -50,12 +50,12 @@ def _got(client: httpx.Client, path: str) -> dict[str, Any]:
 
 
 def devices(client: httpx.Client) -> dict[str, str]:
-    """Ids of the live agents, by the names of their tasks."""
+    """Returns the ids of the live agents by the names of their tasks."""
     return {one["name"]: one["agent"] for one in _got(client, "/agents").get("agents", []) if one["state"] in LIVE}
 
 
 def edges(client: httpx.Client) -> dict[str, str]:
-    """Addresses of the live edges."""
+    """Returns the addresses of the live edges."""
     return {one["edge"]: one["url"] for one in _got(client, "/edges").get("edges", []) if one["state"] in LIVE}
 
 
@@ -64,7 +64,7 @@ def rounds(client: httpx.Client, run: str) -> int:
 
 
 def taking_part(client: httpx.Client, run: str, number: int) -> None:
-    """Wait for a round in which so many seats took part."""
+    """Wait for a round in which this number of seats took part."""
     until(
         f"a round with {number} seats",
         lambda: _got(client, f"/runs/{run}/rounds/{rounds(client, run)}").get("n_used") == number,
@@ -72,25 +72,25 @@ def taking_part(client: httpx.Client, run: str, number: int) -> None:
 
 
 def goes_on(client: httpx.Client, run: str, n: int = 3) -> None:
-    """Wait for some rounds more."""
+    """Wait for `n` further rounds."""
     before = max(until("the cloud", lambda: rounds(client, run) + 1) - 1, 0)
     until(f"{n} rounds more", lambda: rounds(client, run) >= before + n)
 
 
 @pytest.fixture
 def run(cloud: httpx.Client) -> Iterator[str]:
-    """A run of the three devices that are there, which does not end by itself."""
+    """A long run of the three devices."""
     scale("device", 3)
     until("three devices", lambda: len(devices(cloud)) == 3)
     answer = cloud.post("/runs", json={"spec": SPEC})
     assert answer.status_code == 201, answer.text
     yield (name := str(answer.json()["run"]))
-    if _got(cloud, f"/runs/{name}").get("status") not in ENDED:  # no other trains while this one does
+    if _got(cloud, f"/runs/{name}").get("status") not in ENDED:  # only one run trains at a time
         cloud.post(f"/runs/{name}/stop")
 
 
 def stopped(client: httpx.Client, run: str) -> list[dict[str, Any]]:
-    """All rounds of a run, which is stopped."""
+    """Stops a run and returns all its rounds."""
     assert client.post(f"/runs/{run}/stop").status_code == 200
     until("the end of the run", lambda: _got(client, f"/runs/{run}").get("status") in ENDED)
     info = _got(client, f"/runs/{run}")
@@ -107,7 +107,9 @@ def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client
     now = devices(cloud)
     assert {name: now[name] for name in before} == before
     assert sorted(now) == [f"device-{number}" for number in range(1, 7)]
-    assert len(swarm.volumes()) == 5 + 6  # of Redis, the cloud, two edges, data sets; and one for each device
+    assert (
+        len(swarm.volumes()) == 5 + 6
+    )  # volumes of Redis, the cloud, two edges and data sets, and one for each device
     record = stopped(cloud, run)
     assert {row["agent"] for row in record[0]["seats"]} == set(before.values())
     assert {row["agent"] for row in record[-1]["seats"]} == set(now.values())
@@ -129,12 +131,12 @@ def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_
     scale("device", 3)
     until("the device", lambda: len(devices(cloud)) == 3)
     taking_part(cloud, run, 3)
-    assert devices(cloud) == before  # its folder is that of its number
+    assert devices(cloud) == before  # its folder belongs to its task number
     record = stopped(cloud, run)
     seat = next(row["seat"] for detail in record for row in detail["seats"] if row["agent"] == gone)
     reasons = {failure["reason"] for detail in record for failure in detail["failures"] if failure["seat"] == seat}
     assert "lost" in reasons
-    assert reasons <= {"lost", "not_ready"}  # the latter while its process ends
+    assert reasons <= {"lost", "not_ready"}  # the second reason while its process is ending
     rows = [row for detail in record for row in detail["seats"] if row["seat"] == seat]
     assert (rows[0]["agent"], rows[-1]["outcome"]) == (rows[-1]["agent"], "used")
     assert not any(row["fresh_state"] for row in rows[1:])
@@ -153,7 +155,7 @@ def test_a_run_continues_after_swarm_has_replaced(service: str, cloud: httpx.Cli
 
 
 def whole(detail: dict[str, Any]) -> bool:
-    """Whether all three devices took part in a round, at both edges; while an edge is away they visit the other."""
+    """Whether all three devices took part in a round at both edges; while an edge is down they visit the other."""
     return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 
 

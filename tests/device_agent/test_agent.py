@@ -19,7 +19,7 @@ from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
 
 
-# ---- its id
+# ---- the agent's id
 
 
 def test_an_id_is_drawn_once_and_survives(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_damaged_id_is_replaced(tmp_path: Path, content: bytes) -> None:
 async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_current_round(
     tmp_path: Path,
 ) -> None:
-    """An agent that was paused reads, when it wakes up, an order that the edge has given up."""
+    """A paused agent that continues reads an order that the edge has given up."""
     orders: list[bytes] = []
     stale: list[httpx.Response] = []
     async with Federation(tmp_path / "f", n_edges=1, rooms=(6,)) as fed:
@@ -123,7 +123,7 @@ async def test_an_agent_restarted_during_its_visit_gets_its_order_again(tmp_path
 
 
 class Keeper:
-    """Stands in for a `DeviceHost`: the runs of which states are kept."""
+    """Replaces a `DeviceHost`: knows the runs whose states are kept."""
 
     def __init__(self, *kept: str) -> None:
         self.kept = set(kept)
@@ -136,7 +136,7 @@ class Keeper:
 
 
 def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None = None) -> Membership:
-    """A membership whose cloud and edges answer by url."""
+    """Returns a membership whose cloud and edges answer by URL."""
 
     async def handle(request: httpx.Request) -> httpx.Response:
         heard.append(str(request.url))

@@ -1,4 +1,4 @@
-"""Chromium for tests of the dashboard: real, without a network, and with an ear for what goes wrong in pages."""
+"""A real Chromium for tests of the dashboard: it has no network and records the errors of pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_BROWSER = "no chromium on the path: apt-get install chromium"
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Debian's Chromium; skips with the reason where it, or Playwright, is not there."""
+    """Yields Debian's Chromium; skips the test if it or Playwright is not installed."""
     if CHROMIUM is None:
         pytest.skip(NO_BROWSER)
     playwright = pytest.importorskip("playwright.sync_api")
@@ -28,12 +28,12 @@ def browser() -> Iterator[Any]:
 
 
 class Visitor:
-    """One window. Everything that a page complains of, or asks of another site, is kept.
+    """One browser window. It records console errors of pages and their requests to other sites.
 
     Args:
         chromium: see `browser`.
-        url: of the cloud.
-        width: of the window, in pixels.
+        url: the address of the cloud.
+        width: the width of the window in pixels.
     """
 
     def __init__(self, chromium: Any, url: str, width: int = 1280, *, dark: bool = False) -> None:
@@ -62,7 +62,7 @@ class Visitor:
         return self.page
 
     def charts(self) -> list[dict[str, Any]]:
-        """The options of the page's charts as ECharts has them, from top to bottom."""
+        """Returns the ECharts options of the page's charts, from top to bottom."""
         found: list[dict[str, Any]] = self.page.evaluate(
             "[...document.querySelectorAll('.nicegui-echart')].map(e => getElement(Number(e.id.slice(1))).chart)"
             ".filter(c => c).map(c => JSON.parse(JSON.stringify(c.getOption())))"
@@ -70,5 +70,5 @@ class Visitor:
         return found
 
     def is_wider_than_its_window(self) -> bool:
-        """Whether one must scroll sideways."""
+        """Whether the page needs horizontal scrolling."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"))

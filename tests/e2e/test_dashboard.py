@@ -1,4 +1,4 @@
-"""The dashboard in a real browser over a real topology: from the form to the end of a run, and everything beside it."""
+"""The dashboard in a real browser with a real topology: runs from the form to their end, and all other pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Any]:
 
 
 def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """`strata up` with a device an agent, and its address."""
+    """Starts `strata up` with one device per agent; returns the process and the cloud's address."""
     words = ["up", "--edges", "2", "--devices", "4", "--agents", "4", "--port", "0", "--format", "json"]
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
@@ -56,7 +56,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 @pytest.fixture
 def visitor(chromium: Any, url: str) -> Iterator[Visitor]:
-    """A window that must have nothing to complain of in the end."""
+    """A window; the test fails if its pages had errors."""
     found = Visitor(chromium, url)
     yield found
     assert found.complaints == []
@@ -73,7 +73,7 @@ def wait_completed(visitor: Visitor) -> None:
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of compute by row of the timeline."""
+    """Returns the seconds of compute by row of the timeline."""
     timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
     found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
     for series in timeline["series"]:
@@ -138,7 +138,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
 
 
 def tab_to(page: Any, name: str) -> None:
-    """Press Tab until what has this name has the focus, and shows that it has."""
+    """Press Tab until the element of this name has a visible focus."""
     for _ in range(150):
         page.keyboard.press("Tab")
         if name in page.evaluate("(e => [e.ariaLabel, e.textContent])(document.activeElement)"):
@@ -198,7 +198,7 @@ def test_two_runs_side_by_side(visitor: Visitor) -> None:
 
 
 def named(charts: list[dict[str, Any]]) -> set[str]:
-    """Names of lines without what makes labels unique."""
+    """Returns the names of lines without the suffixes that make labels unique."""
     names = {series.get("name", "") for chart in charts for series in chart["series"]}
     return {known for known in ("from a file", "from the form") for name in names if known in name}
 

@@ -1,4 +1,4 @@
-"""One spec, many layouts: the same bits, the same link bytes, the same simulated seconds."""
+"""Runs of one spec in many layouts have the same bits, link bytes and simulated seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-# ---- who hosts the seats, and in what order they start
+# ---- agents and their start order
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one agent": {"rooms": (6,)},
@@ -67,7 +67,7 @@ async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) 
     assert one.links() == many.links()
 
 
-# ---- through which edges
+# ---- edges
 
 
 @pytest.mark.parametrize("n_edges", [1, 2, 3])
@@ -78,19 +78,19 @@ async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edge
 
 
 async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
-    """Half the bytes from edge to cloud, and the model within 1e-6."""
+    """An edge sends half the bytes to the cloud, and the model agrees within 1e-6."""
     summed, averaged = [
         await run(tmp_path, spec_of(num_edges=3, edge_upload=how), n_edges=3, rooms=(3, 3)) for how in ("sum", "mean")
     ]
     assert flat.distance(summed.model, averaged.model) < 1e-6
     for exact, rounded in zip(summed.rounds, averaged.rounds, strict=True):
         assert exact.edge_bytes_up - rounded.edge_bytes_up > 3 * 4 * 4_810 * 0.95
-        # a loss that differs in its last digits may be a few characters longer
+        # a loss with different last digits may be a few characters longer
         assert abs(exact.device_bytes_up - rounded.device_bytes_up) < 1e-3 * exact.device_bytes_up
 
 
 async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) -> None:
-    """FedAvg's C: own selection and averaging here, the project's loop."""
+    """FedAvg with a fraction C: selection and averaging are computed here, training by the project's loop."""
 
     def chosen(round_no: int) -> list[int]:
         rng = np.random.default_rng(flat.stream(0, "edge 0", round_no, 0, 0, "select"))
@@ -106,7 +106,7 @@ async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) ->
 
 
 class Scales:
-    """Weighs the bodies that go over each link while a round trains."""
+    """Counts the bytes of the bodies on each link during a round."""
 
     def __init__(self) -> None:
         self.down: Counter[tuple[int, int]] = Counter()
@@ -153,11 +153,11 @@ async def test_agents_that_sum_updates_send_fewer_bytes_than_their_devices_links
     assert first.socket_bytes < first.bytes_up + first.bytes_down
 
 
-# ---- who comes, who goes
+# ---- agents that join and leave
 
 
 class Gate:
-    """Holds the visits of one round until it is opened."""
+    """Holds the visits of one round until `open` is set."""
 
     def __init__(self, round_no: int) -> None:
         self.round_no = round_no

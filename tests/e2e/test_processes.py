@@ -26,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 DIGEST = "761b5b8e2f8706b2c379cbd429650a1a410a26250b91062566fc5f3dade1707b"
 MEASURED_ON = ("AMD EPYC (x86_64)", "AVX512", "2.13.0+cpu")
-"""CPU, its instruction set as torch uses it, and torch: the digest holds for these."""
+"""The processor, the instruction set that torch uses on it, and torch's version for which the digest holds."""
 FIGURES = ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "loss")
 
 
 def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line, in a folder of its own."""
+    """Run the command line in a separate folder."""
     command = [sys.executable, "-m", "strata.main", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
@@ -39,7 +39,7 @@ def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of the processes that have a folder as theirs."""
+    """Returns the command lines of the processes that use a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -54,7 +54,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
-    """The figures of a run in a topology of its own."""
+    """Completes a run in a separate topology and returns its figures."""
     with Topology(edges=2, devices=10, runs_dir=folder / "runs", **options) as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
@@ -68,20 +68,20 @@ def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[
 
 
 class Quickstart(NamedTuple):
-    """How `strata run experiments/quickstart.yaml` ended."""
+    """The result of `strata run experiments/quickstart.yaml`."""
 
     folder: Path
     done: subprocess.CompletedProcess[str]
 
     @property
     def printed(self) -> dict[str, Any]:
-        """The JSON object that it printed last."""
+        """The JSON object that the command printed last."""
         return dict(json.loads(self.done.stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
-    """One run of the quickstart for the tests that look at its results."""
+    """One run of the quickstart for all tests of its results."""
     folder = tmp_path_factory.mktemp("quickstart")
     return Quickstart(folder, strata("run", str(QUICKSTART), "--format", "json", cwd=folder))
 
@@ -108,7 +108,7 @@ def test_the_quickstart_completes_and_leaves_no_process_running(quickstart: Quic
 
 
 def test_the_quickstart_gives_the_bits_that_it_has_always_given(quickstart: Quickstart) -> None:
-    """Random streams, population and sums are data: whoever renames a key of a stream changes this digest."""
+    """The digest depends on random streams, population and sums: renaming a key of a stream changes it."""
     folder = quickstart.folder / "runs" / quickstart.printed["run"]
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text(encoding="utf-8"))
     here = (manifest.cpu, torch.backends.cpu.get_cpu_capability(), manifest.versions["torch"])

@@ -1,4 +1,4 @@
-"""`strata up` and `strata run` with their fleets, as real processes: `strata scale`, and nothing left at the end."""
+"""`strata up` and `strata run` with their fleets, as real processes: `strata scale` works, and no process is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A running `strata up` with one device an agent: what it said. It is ended by a signal and leaves nothing."""
+    """A running `strata up` with one device per agent; yields its output. A signal ends it, and no process remains."""
     words = ["up", "--edges", "2", "--devices", "3", "--agents", "3", "--port", "0", "--format", "json"]
     with (tmp_path / "up.log").open("wb") as log:
         process = subprocess.Popen(
@@ -119,7 +119,7 @@ def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_pa
     ) as process:
         assert process.stderr is not None
         ready = next(line for line in process.stderr if b" at http" in line).decode()
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe never fills
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe does not block
         url = ready.split(" at ")[1].strip()
         done = scale(tmp_path, "3", "--url", url)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Makes the probe algorithms, whose states count visits and rounds, available to all tests here."""
+"""Makes the probe algorithms, whose states count visits and rounds, available to all tests of this folder."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe algorithms can be loaded."""
+    """Makes the probe algorithms loadable."""
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")

@@ -1,4 +1,4 @@
-"""Which agents an edge counts as heard."""
+"""The roster of an edge: which agents count as alive."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_an_agent_that_the_cloud_does_not_know_is_asked_once_to_register() -> No
 
 
 def test_an_agent_has_left_if_the_cloud_reports_it_after_the_request() -> None:
-    """An agent that came back may get a request before this edge hears of its return."""
+    """A returning agent may get a request before this edge learns of its return."""
     roster = Roster()
     began = time.monotonic()
     roster.update(HeartbeatAnswer(left=("a-1",)))
     requested = time.monotonic()
     assert (roster.has_left("a-1", began), roster.has_left("a-1", requested)) == (True, False)
-    roster.update(HeartbeatAnswer(left=("a-1", "a-2")))  # the same old news
+    roster.update(HeartbeatAnswer(left=("a-1", "a-2")))  # the same outdated report
     assert (roster.has_left("a-1", requested), roster.has_left("a-2", requested)) == (False, True)
     roster.update(HeartbeatAnswer())
     assert not roster.has_left("a-1", began)

@@ -16,14 +16,14 @@ def refuse_spec(**changes: Any) -> dict[str, Any]:
     return small_spec(algorithm="probe_refuse", **changes)
 
 
-def once(port: int, path: str, do: Any) -> Tamper:
-    """Calls `do` before the first request of one path is passed on."""
+def before_first(port: int, path: str, action: Any) -> Tamper:
+    """Calls `action` before the first request to one path is passed on."""
     done: list[int] = []
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.port == port and request.url.path == path and not done:
             done.append(1)
-            await do()
+            await action()
         return await pass_on()
 
     return tamper
@@ -92,7 +92,7 @@ async def test_an_edge_restarted_between_visits_and_uploads_ends_with_the_same_b
         async def begin() -> None:
             restarts.append(asyncio.create_task(restart()))
 
-        fed.router.tamper = once(AGENT_PORT, "/uploads", begin)
+        fed.router.tamper = before_first(AGENT_PORT, "/uploads", begin)
         info = await fed.run(spec)
         await asyncio.gather(*restarts)
         assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)

@@ -1,4 +1,4 @@
-"""What an edge keeps: placements, states and their files over many rounds and restarts, and what it forgets."""
+"""The state store of an edge: placements, states and their files over many rounds and restarts, and their deletion."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def edge_spec(**changes: Any) -> dict[str, Any]:
 
 
 async def edge_counts(fed: Federation, run_id: str, round_no: int) -> list[int]:
-    """The number of rounds that each edge's state counts."""
+    """Returns the number of rounds counted in each edge's state."""
     figures = (await fed.round(run_id, round_no)).figures
     return [figures[edge]["rounds"] for edge in sorted(figures)]
 
 
 async def visit_counts(fed: Federation, run_id: str, round_no: int) -> set[int]:
-    """The numbers of visits that the seats' states count after the last wave of a round."""
+    """Returns the numbers of visits counted in the seats' states after the last wave of a round."""
     rows = (await fed.round(run_id, round_no)).seats
     return {int(row.figures["visits"]) for row in rows if row.wave == max(r.wave for r in rows)}
 
@@ -44,7 +44,7 @@ async def test_a_placement_that_an_edge_does_not_hold_is_sent_again(tmp_path: Pa
         gate.open.set()
         info = await fed.finish(run_id)
         assert info.model_sha256 == plain.model_sha256
-        # The evaluation after round 2 was ordered, then the placement sent, then the order repeated.
+        # The cloud ordered the evaluation after round 2, then sent the placement, then repeated the order.
         assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
             (EDGE_PORT, "/placements")
         ) == 1
@@ -75,7 +75,7 @@ async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_fil
             assert len(blobs(fed, number)) <= 2
         # The cloud: one state, and a table for each round.
         assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) == 1 + 12
-        # The agents: at most the last state that counts and the one before it, for each seat.
+        # The agents: at most the last committed state and the one before it, for each seat.
         for number in range(6):
             kept = list((tmp_path / "f" / f"agent-{number}" / "seats").glob("*/*"))
             assert [len(list(seat.iterdir())) for seat in kept] == [2]

@@ -10,9 +10,7 @@ from shared.training.data.sources import DATASETS, DatasetSource
 from strata.doctor import Check, data_sets
 
 
-def test_doctor_knows_folders_of_pictures_and_what_the_digits_lack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_knows_image_folders_and_missing_digit_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> dict[str, Check]:
         return {check.name: check for check in data_sets()}
 

@@ -11,13 +11,13 @@ from shared.federation import hooks
 CLIENTS_AND_SERVERS = ("docker", "fastapi", "httpx", "matplotlib", "nicegui", "redis", "starlette", "typer", "uvicorn")
 
 
-def test_it_exports_what_our_own_algorithms_import() -> None:
+def test_hooks_export_everything_that_built_in_algorithms_import() -> None:
     assert set(hooks.__all__) < set(strata.hooks.__all__)
     for name in hooks.__all__:
         assert getattr(strata.hooks, name) is getattr(hooks, name)
 
 
-def test_importing_it_loads_no_client_and_no_server() -> None:
+def test_importing_hooks_loads_no_client_and_no_server() -> None:
     program = f"import sys, strata.hooks; print(*sorted(sys.modules.keys() & {set(CLIENTS_AND_SERVERS)!r}))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []

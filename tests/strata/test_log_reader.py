@@ -62,7 +62,7 @@ def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProce
     )
 
 
-def test_one_round_of_the_latest_run_is_one_story_through_three_processes(folder: Path, tmp_path: Path) -> None:
+def test_one_round_of_the_latest_run_is_merged_from_three_processes(folder: Path, tmp_path: Path) -> None:
     done = strata("--round", "1", "--from", str(folder), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -75,7 +75,7 @@ def test_one_round_of_the_latest_run_is_one_story_through_three_processes(folder
     ]
 
 
-def test_what_compose_prints_is_read_from_a_pipe_with_its_prefix_or_without(tmp_path: Path) -> None:
+def test_output_of_compose_is_read_from_a_pipe_with_or_without_its_prefix(tmp_path: Path) -> None:
     piped = "".join(f"{text}\n" for text in [*AGENT, *CLOUD, *(f"edge-1-1  | {text}" for text in EDGE)])
     done = strata("latest", "--tier", "edge", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
     assert [json.loads(text) for text in done.stdout.splitlines()] == [json.loads(text) for text in EDGE]
@@ -83,7 +83,7 @@ def test_what_compose_prints_is_read_from_a_pipe_with_its_prefix_or_without(tmp_
     assert as_it_comes.stdout.splitlines() == [*AGENT[1:], *CLOUD[1:], *EDGE]
 
 
-def test_all_lines_have_those_that_are_none_of_ours_unable_to_move_a_cursor(folder: Path, tmp_path: Path) -> None:
+def test_lines_of_other_programs_are_shown_without_control_characters(folder: Path, tmp_path: Path) -> None:
     done = strata("all", "--from", str(folder), cwd=tmp_path)
     told = done.stdout.splitlines()
     assert len(told) == len(CLOUD) + len(EDGE) + len(AGENT)
@@ -91,7 +91,7 @@ def test_all_lines_have_those_that_are_none_of_ours_unable_to_move_a_cursor(fold
     assert f"run={OLD}" in told[1]
 
 
-def test_where_no_logs_are_the_error_says_where_to_look(tmp_path: Path) -> None:
+def test_without_logs_the_error_says_where_to_look(tmp_path: Path) -> None:
     nowhere = strata(cwd=tmp_path)
     assert nowhere.returncode == 1
     assert "docker compose logs --no-log-prefix" in nowhere.stderr
@@ -116,7 +116,7 @@ def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
     assert strata(OLD, cwd=tmp_path).stdout == f"00:00:01.000 cloud    run.status run={OLD} status=completed\n"
 
 
-def test_who_stops_reading_gets_no_traceback(folder: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_gives_no_traceback(folder: Path, tmp_path: Path) -> None:
     code = "from strata.main import app_entry; app_entry()"
     words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -151,7 +151,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_a_run_is_followed_into_new_files_and_to_its_end_with_what_comes_shortly_after(folder: Path) -> None:
+def test_a_run_is_followed_into_new_files_until_shortly_after_its_end(folder: Path) -> None:
     found, thread = following(folder, Wanted())
     until(lambda: len(found) == 8)
     append(folder / "agent-2.log", AGENT[1].replace("agent-1", "agent-2") + "\n")
@@ -168,7 +168,7 @@ def test_a_run_is_followed_into_new_files_and_to_its_end_with_what_comes_shortly
     assert [item["event"] for item in found[9:]] == ["round.committed", "run.status", "run.deleted"]
 
 
-def test_a_run_that_was_taken_up_again_has_not_ended(folder: Path) -> None:
+def test_a_resumed_run_has_not_ended(folder: Path) -> None:
     states = [line(10, "cloud", "run.status", run=NEW, status=status) for status in ("stopped", "pending")]
     append(folder / "cloud.log", "".join(f"{text}\n" for text in states))
     found, thread = following(folder, Wanted(NEW))
@@ -180,14 +180,14 @@ def test_a_run_that_was_taken_up_again_has_not_ended(folder: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_of_latest_the_lines_of_older_runs_are_not_kept() -> None:
+def test_lines_of_older_runs_are_dropped_for_latest() -> None:
     wanted = Wanted()
     found = history((parsed(text) for text in [*CLOUD, *EDGE]), wanted)
     assert wanted.of == NEW
     assert {item["run"] for item in found} == {NEW}
 
 
-def test_a_file_that_was_begun_anew_is_read_from_its_start(tmp_path: Path) -> None:
+def test_a_rotated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "cloud.log"
     path.write_text("".join(f"{text}\n" for text in CLOUD), encoding="utf-8")
     files = Files(path)
@@ -197,7 +197,7 @@ def test_a_file_that_was_begun_anew_is_read_from_its_start(tmp_path: Path) -> No
     assert list(files.new()) == []
 
 
-def test_the_end_of_a_dead_process_log_is_for_people(tmp_path: Path) -> None:
+def test_the_end_of_a_dead_process_log_is_readable(tmp_path: Path) -> None:
     program = "import json; print(json.dumps({'at': '2026-01-02T00:00:01.000+00:00', 'level': 'error', 'tier': 'cloud',"
     program += "'process': 'cloud', 'event': 'log', 'text': 'it failed', 'traceback': 'Trace\\n  ValueError: x'}))"
     (tmp_path / "dying.py").write_text(program, encoding="utf-8")

@@ -45,7 +45,7 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def test_run_trains_writes_its_folder_and_leaves_nothing_behind(
+def test_run_trains_writes_its_folder_and_leaves_no_process(
     tmp_path: Path, env: dict[str, str], strata: Strata
 ) -> None:
     arguments = ("run", "real.yaml", "--agents", 2, "--format", "json")
@@ -67,7 +67,7 @@ def test_run_trains_writes_its_folder_and_leaves_nothing_behind(
     assert {Path(path).resolve().parent for path in plots} == {folder / "plots"}
 
 
-def test_a_tracked_run_is_where_it_was_to_be_when_the_command_ends(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_tracked_run_is_exported_when_the_command_ends(tmp_path: Path, env: dict[str, str]) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     digests = []
     for tracking in ("[]", "tensorboard"):

@@ -42,14 +42,14 @@ def cells_of(line: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 @pytest.mark.parametrize("table", [rounds_table([a_round(200, **SAMPLE)] * 3), visits_table(VISITS)])
-def test_no_cell_is_cut_or_folded_in_any_usual_terminal(table: FittedTable, width: int) -> None:
+def test_no_cell_is_truncated_or_wrapped_in_any_usual_terminal(table: FittedTable, width: int) -> None:
     lines = lines_of(table, width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
     assert len([line for line in lines if line.startswith("│")]) == len(table.columns[0].cells)
 
 
-def test_what_is_left_out_is_said_and_is_what_is_least_needed() -> None:
+def test_the_least_important_columns_are_omitted_and_named() -> None:
     columns = [
         Column("seat", ["1"]),
         Column("name\nof it", ["x" * 30], spare=2),
@@ -63,14 +63,14 @@ def test_what_is_left_out_is_said_and_is_what_is_least_needed() -> None:
     assert "wider" not in lines_of(FittedTable(columns), 90)[-1]
 
 
-def test_words_that_may_be_folded_take_the_room_of_the_longest_only() -> None:
+def test_wrappable_words_take_the_width_of_the_longest_only() -> None:
     columns = [Column("differs in", ["margin=literal, phi=0.2, omega=0.4"], fold=True), Column("up", ["1 MB"], spare=1)]
     lines = lines_of(FittedTable(columns), 32)
     assert cells_of(lines[1]) == ["differs in", "up"]
     assert any("margin=literal" in line for line in lines)
 
 
-def test_a_run_is_shown_with_the_objective_that_its_devices_borrow(strata: Strata, tmp_path: Path) -> None:
+def test_a_run_is_shown_with_its_local_objective(strata: Strata, tmp_path: Path) -> None:
     algorithm = {"name": "bofl", "local": {"name": "fedser"}}
     spec = parse_spec({"algorithm": algorithm, "model": {"name": "resnet50", "projection": 256}})
     info = a_run(run="r8", algorithm="bofl", spec=spec)
@@ -103,11 +103,11 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
     ("seconds", "said"),
     [(None, "-"), (0, "0 s"), (0.0634, "0.063 s"), (0.5, "0.5 s"), (8.31, "8.3 s"), (125, "2:05"), (3725, "1:02:05")],
 )
-def test_seconds_are_said_so_that_short_ones_differ(seconds: float | None, said: str) -> None:
+def test_seconds_are_printed_so_that_short_ones_differ(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_a_line_stands_below_the_rows_that_are_to_have_one() -> None:
+def test_a_line_is_drawn_below_the_given_rows() -> None:
     lines = lines_of(FittedTable([Column("lr", ["1", "2", "3"])], lined=frozenset({1})), 80)
     assert [cells_of(line)[0] for line in lines[3:-1]] == ["1", "2", lines[5].strip(), "3"]
     assert lines[5].startswith("├")

@@ -1,4 +1,4 @@
-"""Who is there: registration, tokens, health, and the views of edges, devices and topology."""
+"""Nodes in the API: registration, tokens, health, and the views of edges, devices and topology."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELLO = {"agent": "a-x", "name": "x", "devices": 1, "profile": "standard", "port
 
 
 def stranger(answer: Any) -> FastAPI:
-    """A process that answers to `GET /nonce`."""
+    """A process that answers `GET /nonce`."""
     app = FastAPI()
     app.state.asked = 0
 

@@ -1,4 +1,4 @@
-"""The public API of runs: making them, their rounds, their models and files."""
+"""The public API of runs: their creation, rounds, models and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.federation import Federation, small_spec
 
 
 def problem(answer: Any) -> tuple[int, str, str | None]:
-    """Status, code and field of an error, which must be problem+json with a detail."""
+    """Returns status, code and field of an error, which must be problem+json with a detail."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     body = answer.json()
     assert body["status"] == answer.status_code
@@ -117,7 +117,7 @@ async def test_the_same_idempotency_key_creates_one_run(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=()) as fed:
         headers = {"idempotency-key": "once, please"}
         first = await fed.client.post("/runs", json={"spec": small_spec()}, headers=headers)
-        # Another spelling of the same spec is the same request.
+        # A different spelling of the same spec counts as the same request.
         again = await fed.client.post("/runs", json={"spec": small_spec(algorithm="fedavg")}, headers=headers)
         assert (first.status_code, again.status_code) == (201, 201)
         assert first.json()["run"] == again.json()["run"]
@@ -141,7 +141,7 @@ async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: 
         await fed.client.post(f"/runs/{gone}/stop")
         await fed.finish(gone)
         assert (await fed.client.delete(f"/runs/{gone}")).status_code == 204
-        fresh = await made(seed=1)  # nor does it hold the body to what it was
+        fresh = await made(seed=1)  # nor is the body compared with the earlier one
         assert fresh != gone
         assert await made(seed=1) == fresh
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [fresh]
@@ -237,14 +237,14 @@ async def test_deleting_an_ended_run_removes_it_from_every_tier_but_keeps_its_fo
         assert [run["run"] for run in (await fed.client.get("/runs")).json()["runs"]] == [kept.run]
         await fed.until(lambda: not any(gone.run in path for folder in folders for path in paths_in(folder)))
         left = [key for key in await fed.store.keys("") if gone.run in key]
-        assert left == [redis_keys.cloud_deleted(gone.run)]  # goes by itself, once all tiers have learned of it
+        assert left == [redis_keys.cloud_deleted(gone.run)]  # is deleted after all tiers have been informed
         assert (tmp_path / "f" / "runs" / gone.run / "run.json").exists()
         model = await fed.client.get(f"/runs/{kept.run}/models/global")
         assert digest(load(model.content)) == kept.model_sha256
 
 
 def paths_in(folder: Path) -> Iterator[str]:
-    """All that lies in a folder, also while it is being removed: `rglob` stumbles over what vanishes under it."""
+    """Returns all paths in a folder that may be being removed: `rglob` fails on paths that disappear."""
     for place, folders, files in os.walk(folder):
         yield from (f"{place}/{name}" for name in folders + files)
 

@@ -1,4 +1,4 @@
-"""Access to the dashboard: by session with a token, by network without one, and never from pages of other sites."""
+"""Access to the dashboard: by session if there is a token, else by network, and never from pages of other sites."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def guarded_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def no_body() -> Message:
-    """Must not be read."""
+    """Fails if the body is read."""
     raise AssertionError
 
 
@@ -147,7 +147,7 @@ async def test_large_uploads_need_a_session() -> None:
 
     @app.post("/{path:path}")
     async def take(request: Request) -> int:
-        """The size of the body."""
+        """Returns the size of the body."""
         return len(await request.body())
 
     async with client_of(app) as client:

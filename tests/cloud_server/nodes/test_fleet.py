@@ -1,4 +1,4 @@
-"""What the cloud does with a fleet: the wanted number, who may be stopped, and what a run makes of it."""
+"""Fleets at the cloud: the wanted number, which agents may be stopped, and the effects on a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report(*agents: tuple[str, int], services: dict[str, int | None] | None = No
 
 
 def of(fed: Federation, **more: Any) -> dict[str, Any]:
-    """The report of a fleet that runs all agents of the federation."""
+    """Returns the report of a fleet that runs all agents of the federation."""
     running = sorted(name for name in fed.apps if name.startswith("agent-"))
     return report(*((name, 1) for name in running), **more)
 
@@ -47,7 +47,7 @@ async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, An
     return [event.data for event in await repository.events(run, "0", 0.0) if event.kind in kinds]
 
 
-# ---- what is wanted
+# ---- the wanted number
 
 
 async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: 
 async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1)) as fed:
         assert await say(fed, of(fed, error="no room")) == {"wanted": {}, "released": []}
-        for _ in range(2):  # the same again is the same
+        for _ in range(2):  # repeating the request changes nothing
             answer = await put(fed, 12)
             assert answer.status_code == 200, answer.text
             assert (answer.json()["wanted"], answer.json()["present"]) == ({"device": 12}, {"device": 2})
@@ -73,7 +73,7 @@ async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_t
         assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         await fed.stop("cloud")
-        await fed.start_cloud()  # the wanted number outlives the cloud's process
+        await fed.start_cloud()  # the wanted number survives a restart of the cloud
         assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
         assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
 
@@ -105,7 +105,7 @@ async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_r
         await say(fed, report(services={"device": 1, "device_slow": 1}))
         await put(fed, {"device": 50_000, "device_slow": 50_000})
         await say(fed, report())
-        answer = await put(fed, 60_000)  # more than may be, if those of the other service still counted
+        answer = await put(fed, 60_000)  # too many if those of the other service still counted
         assert answer.status_code == 200, answer.text
         assert answer.json()["wanted"] == {"device": 60_000}
         assert (await say(fed, report()))["wanted"] == {"device": 60_000}
@@ -124,7 +124,7 @@ async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Pat
         assert (await topology(fed))["fleet"]["fleet"] == "f-2"
 
 
-# ---- who leaves
+# ---- agents that leave
 
 
 async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lo
         await gate.reached.wait()  # in round 4, at least one with all six
         gone = ["agent-1", "agent-4", "agent-5"]
         leaving = of(fed, leaving=gone)
-        assert (await say(fed, leaving))["released"] == []  # the round that runs needs them
+        assert (await say(fed, leaving))["released"] == []  # the current round needs them
         states = {device["name"]: device["state"] for device in (await topology(fed))["agents"]}
         assert {name for name, state in states.items() if state == "leaving"} == set(gone)
         assert (await topology(fed))["present"] == {"device": 3}
@@ -162,7 +162,7 @@ async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lo
     assert info.status == "completed"
     n_used = [detail.n_used for detail in rounds]
     assert (n_used[0], max(n_used), n_used[-1]) == (4, 6, 3)
-    assert [detail.n_visits for detail in rounds] == n_used  # no visit was lost, none was waited for
+    assert [detail.n_visits for detail in rounds] == n_used  # no visit was lost, and the run did not wait for one
     assert lost == []
     assert {event["agent"] for event in left} == set(ids.values())
     assert {seat.seat for seat in seats if seat.state == "empty"} == {event["seat"] for event in left}
@@ -170,7 +170,7 @@ async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lo
 
 
 def _opened(fed: Federation, gate: Gate, closed_at: int) -> Gate:
-    """Let the round go on; the gate closes again at a later one."""
+    """Let the round continue; the gate closes again at a later one."""
     after = Gate(fed, closed_at=closed_at)
     gate.open.set()
     return after
@@ -190,7 +190,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
         for name in gone:
             await fed.stop(name)
         await say(fed, of(fed, left=gone))
-        await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not that of the lowest seat
+        await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not the agent of the lowest seat
         await fed.until(lambda: fed.n_agents() == 3)
         gate.open.set()
         info = await fed.finish(run)
@@ -203,7 +203,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
     assert [row for row in rows if row.fresh_state] == []
 
 
-async def test_the_planned_stops_of_a_silent_fleet_are_dropped(tmp_path: Path) -> None:
+async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=2.0) as fed:
         await say(fed, of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
@@ -212,7 +212,7 @@ async def test_the_planned_stops_of_a_silent_fleet_are_dropped(tmp_path: Path) -
 
 
 async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
-    """One that had to be stopped in the middle of its visit: lost at once, long before its TTL."""
+    """An agent that was stopped during its visit is lost at once, long before its TTL."""
     async with Federation(tmp_path / "f", n_edges=1, rooms=(1, 1), ttl_s=300.0) as fed:
         await say(fed, of(fed))
         gate = Gate(fed)
@@ -227,11 +227,11 @@ async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) 
     assert [(failure.reason, failure.detail) for failure in failures] == [("lost", f"agent {gone} has left")]
 
 
-# ---- many
+# ---- many agents
 
 
 class Looked(dict[str, Any]):
-    """Counts how often all of it is looked through."""
+    """Counts how often the whole mapping is iterated."""
 
     n = 0
 
@@ -250,7 +250,10 @@ async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_
         report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
         orders = await cloud.fleet.hear(report)
         assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
-        assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that leave, and those that have left
+        assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (
+            1,
+            2,
+        )  # agents that are leaving and agents that have left
         cloud.registry.agents = {}
 
 
@@ -287,7 +290,7 @@ async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(t
         await gate.reached.wait()
         assert (await fed.seats(run)).seats[seat].state == "offline"
         await fed.stop("agent-2")
-        await fed.start_agent(2)  # it stays offline when it comes back
+        await fed.start_agent(2)  # it stays offline after a restart
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.get(f"/agents/{agent}")).json()["online"] is False
         answer = await fed.client.patch(f"/agents/{agent}", json={"online": True})
@@ -334,7 +337,7 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
         moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
         changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)
-        registry.agents[agent] = moved  # as a registration does
+        registry.agents[agent] = moved  # as after a registration
         await changes
         found = registry.agents[agent]
         kept = await fed.store.get(redis_keys.cloud_agent(agent))

@@ -1,4 +1,4 @@
-"""What becomes of nodes between two looks."""
+"""Changes of nodes' states between two checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shared.service.api.nodes import State
 
 
 def changes_of(*looks: State) -> list[str]:
-    """The changes of one node's state over several checks."""
+    """Returns the changes of one node's state over several checks."""
     changes = Changes()
     return [change.state for state in looks for change in changes.since({("edge", "edge-1"): state})]
 

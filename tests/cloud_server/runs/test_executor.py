@@ -1,4 +1,4 @@
-"""The execution of a run: more rounds, pause, resume, stop, one at a time, and what interrupts it."""
+"""The execution of runs: further rounds, pause, resume, stop, one run at a time, and interruptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.federation import Federation, Gate, small_spec
 
 
 async def ask(fed: Federation, run_id: str, what: str) -> tuple[int, str]:
-    """Status code, and the run's status or the error's detail."""
+    """Returns the status code, and the run's status or the error's detail."""
     answer = await fed.client.post(f"/runs/{run_id}/{what}")
     return answer.status_code, answer.json().get("detail") or answer.json()["status"]
 
@@ -38,7 +38,7 @@ async def test_two_rounds_and_two_more_give_the_same_bits_as_four(tmp_path: Path
 async def test_rounds_added_during_the_last_round_are_trained_too(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         four = await fed.run(small_spec(num_rounds=4))
-        for visit in (2, 3):  # of the last round; of the evaluation after it
+        for visit in (2, 3):  # one of the last round and one of the evaluation after it
             gate = Gate(fed, closed_at=visit)
             run_id = await fed.submit(small_spec(num_rounds=2))
             await gate.reached.wait()
@@ -63,7 +63,7 @@ async def test_a_paused_and_resumed_run_ends_with_the_same_bytes(tmp_path: Path)
         )
         gate.open.set()
         paused = await fed.until_status(run_id, "paused")
-        assert paused.rounds == 2  # the present round was finished
+        assert paused.rounds == 2  # the current round was completed
         assert await ask(fed, run_id, "pause") == (
             409,
             f"run {run_id} is paused: only a pending or running one can be paused",
@@ -82,7 +82,7 @@ async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(tmp_p
         run_id = await fed.submit(small_spec())
         await gate.reached.wait()
         assert await ask(fed, run_id, "stop") == (200, "stopping")
-        stopped = await fed.finish(run_id)  # though the visit is still held back
+        stopped = await fed.finish(run_id)  # although the gate still holds the visit
         assert (stopped.status, stopped.rounds) == ("stopped", 1)
         assert not gate.open.is_set()
         assert await ask(fed, run_id, "stop") == (409, f"run {run_id} is stopped: it has ended already")
@@ -147,7 +147,7 @@ async def test_a_run_waiting_for_devices_says_so_and_can_be_paused_and_stopped(t
 
 
 class Flaky:
-    """The store's method `name` fails while `broken` says so."""
+    """Makes the store's method `name` fail while `broken` is set."""
 
     def __init__(self, fed: Federation, name: str, broken: Callable[..., bool]) -> None:
         self.store, self.name, self.whole = fed.store, name, getattr(fed.store, name)
@@ -227,7 +227,7 @@ async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -
         assert "was its Redis emptied, or does another cloud use it?" in end.reason
 
 
-# ---- the cloud restarted
+# ---- restarts of the cloud
 
 
 @pytest.mark.parametrize("visit", [1, 2, 3, 4], ids=["round 1", "round 2", "round 3", "the evaluation"])
@@ -260,7 +260,7 @@ async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tm
 
 
 async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat(tmp_path: Path) -> None:
-    """Devices that were scaled away long ago are still known; a run that starts at once must not wait for them."""
+    """Devices that were removed long ago are still registered; a run that starts at once must not wait for them."""
     async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
         plain = await fed.run(small_spec())
         here = {fed.agent_id(number) for number in range(len(fed.rooms))}
@@ -285,7 +285,7 @@ async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> N
             await gate.reached.wait()
             await fed.until_status(run_id, "running", "starting")
             await fed.stop("cloud")
-            await fed.start_cloud()  # nobody has asked for anything yet: it goes on
+            await fed.start_cloud()  # there was no request yet: the run continues
             await fed.until(lambda: fed.n_agents() == 6)
             await fed.until_status(run_id, "running")
             assert (await ask(fed, run_id, what))[0] == 200

@@ -56,7 +56,7 @@ def test_binding_of_nothing_is_empty_and_seats_without_agents_are_named() -> Non
         place_seats([3, 4], [], {})
 
 
-# ---- enough
+# ---- enough devices
 
 
 async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) -> None:
@@ -115,13 +115,15 @@ async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_p
         assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
 
 
-# ---- seats that change hands
+# ---- seats that move
 
 
 async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_record_says_so(
     tmp_path: Path, counting: str
 ) -> None:
-    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:  # those who stay must be heard on a busy machine too
+    async with Federation(
+        tmp_path / "f", ttl_s=5.0
+    ) as fed:  # the remaining agents must stay alive on a busy machine too
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
         await gate.reached.wait()
@@ -173,7 +175,7 @@ async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next
         assert n_used == [6, 6, 7, 7]
         after = (await fed.seats(run_id)).seats
         assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
-        # Nobody's data changed because another came.
+        # The data of the other seats did not change.
         assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
 
 
@@ -186,7 +188,7 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
     assert len(found) == 1
 
 
-# ---- an edge goes
+# ---- lost edges
 
 
 async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
 
 
 async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(tmp_path: Path) -> None:
-    """Agents beat to one edge by themselves; the others hear them only because of the work that they gave."""
+    """Agents send heartbeats to their home edge; other edges get them only while the agent works for them."""
 
     async with Federation(tmp_path / "f", ttl_s=3.0) as fed:
         host = fed.apps["agent-0"].state.agent.host

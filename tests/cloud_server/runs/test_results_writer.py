@@ -1,4 +1,4 @@
-"""The results folder: rounds wait for their evaluations, not for each other, and an error ends with its run."""
+"""Writing of results folders: rounds wait for their evaluations, and errors of one run do not affect the next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.federation import Federation, Gate, small_spec
 from tests.strata.samples import a_round, a_run
 
 LIMIT_S = 120.0
-"""A busy machine needs a while to its first round."""
+"""Generous: a busy machine may take long to its first round."""
 SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
 
 
@@ -38,7 +38,7 @@ def done(run: str, round_no: int) -> RoundDone:
 
 
 def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: int = 0) -> list[tuple[str, list[int]]]:
-    """What is written, as (run, rounds) a time; the first few times fail."""
+    """Records each write as (run, rounds); the first ones fail."""
     found: list[tuple[str, list[int]]] = []
 
     def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
@@ -67,7 +67,7 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
     found = noting(monkeypatch, results, fails=1)
 
     async def late(*args: Any) -> None:
-        await results.round_done(done("a", 2))  # while the first is being written
+        await results.round_done(done("a", 2))  # during the first write
         results._write(*args)
 
     monkeypatch.setattr(results.worker, "run", lambda work, *args: late(*args))
@@ -90,7 +90,7 @@ def waits(round_no: int, *, due: bool = True) -> RoundDone:
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tuple[int, Any]]:
-    """What is written, as (round, evaluation)."""
+    """Records what is written, as (round, evaluation)."""
     found: list[tuple[int, Any]] = []
 
     def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
@@ -122,7 +122,7 @@ async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_foll
     results.evaluated("r1", 2, SCORES)
     await until(lambda: len(found) > 1)
     assert found[1:] == [(2, SCORES), (3, None)]
-    results.evaluated("r1", 4, None)  # it failed: the round need not wait
+    results.evaluated("r1", 4, None)  # the evaluation failed: the round need not wait
     await until(lambda: len(found) > 3)
     assert found[3:] == [(4, None)]
 
@@ -134,11 +134,11 @@ async def test_settle_writes_rounds_that_wait_for_an_evaluation_at_once(
     await results.round_done(waits(1))
     await results.close()
     assert found == [(1, None)]
-    results.evaluated("r1", 1, SCORES)  # what the store has then comes with the next write of all rounds
+    results.evaluated("r1", 1, SCORES)  # the next write of all rounds includes what the store has
 
 
 @pytest.mark.parametrize("how", ["fails", "is dropped before it began"])
-async def test_a_missing_evaluation_is_logged(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_a_failed_or_dropped_evaluation_is_reported(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     evaluator = Evaluator(Mock(), Mock())
     reported: list[Any] = []
 
@@ -156,7 +156,7 @@ async def test_a_missing_evaluation_is_logged(monkeypatch: pytest.MonkeyPatch, h
 
 
 def accuracies(folder: Path, run_id: str) -> dict[int, bool]:
-    """By training round of `rounds.csv`, whether its accuracy stands there."""
+    """Returns, for each training round in `rounds.csv`, whether it has an accuracy."""
     rows = [row for row in read_rounds(folder / "runs" / run_id) if row.kind == "train"]
     return {row.round_no: bool(row.evaluation and row.evaluation["global"].accuracy is not None) for row in rows}
 
@@ -174,7 +174,7 @@ async def test_during_a_run_its_folder_has_the_accuracies_of_earlier_rounds(tmp_
 async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of round 1 the evaluation was kept, but not written; of round 2 it was still due."""
+    """The evaluation of round 1 was stored but not written; that of round 2 was still due."""
     async with Federation(tmp_path / "f") as fed:
         services = fed.apps["cloud"].state.cloud.runs.services
         evaluate, stuck = services.evaluator._evaluate, asyncio.Event()

@@ -1,4 +1,4 @@
-"""Which edge a seat visits: its own, the nearest live one while that is lost, or none where edges are the clients."""
+"""The round map: a seat visits its home edge, else the nearest live one, or none if edges are the clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
 
 
 def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: float = TTL_S + 1) -> Registry:
-    """A registry with agents a0 to a8 and some edges; the silent were heard too long ago."""
+    """Returns a registry with agents a0 to a8 and some edges; `silent` ones exceeded their TTL."""
     found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S)
     now = time.monotonic()
     for name in edges:
@@ -111,7 +111,7 @@ def test_a_silent_node_is_suspect_then_lost_and_a_heartbeat_revives_it() -> None
         "lost",
     ]
     seen.heard(104.0)
-    assert seen.state(104.0) == "alive"  # it came back before it was lost
+    assert seen.state(104.0) == "alive"  # it sent a heartbeat before it was lost
     seen.heard(110.0)
     assert seen.state(110.0) == "revived"
     seen.heard(114.0)

@@ -1,4 +1,4 @@
-"""Runs that are brought to trackers as they go: nothing of them changes, and no tracker can harm one."""
+"""Runs are exported to trackers while they train: neither an export nor a failing tracker changes a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODEL_SEED = {"seed": 3, "num_rounds": 3}
 
 
 class Net:
-    """The network with an MLflow server on it, which may be away; everything else is passed on."""
+    """A network with an MLflow server that may be unreachable; all other requests are passed on."""
 
     def __init__(self, fed: Federation, *, away: bool = False) -> None:
         self.server, self.away, self.hangs, self.bodies = Mlflow(), away, False, list[bytes]()
-        fed.router.apps[80] = FastAPI()  # somebody listens there: what answers is `server`
+        fed.router.apps[80] = FastAPI()  # the port is open; `server` gives the answers
         fed.router.tamper = self._tamper
 
     async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, TrackerNote]:
-    """The notes of a run, once those of its trackers have these fields."""
+    """Waits until the notes of a run's trackers have these fields; returns the notes."""
     folder = fed.folder / "runs" / run
 
     def there() -> bool:
@@ -151,7 +151,7 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
         whole = Mlflow.runs_update
 
         def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
-            fed.away = "Redis is away"  # before it can be noted that the tracker is back
+            fed.away = "Redis is away"  # before the tracker's return can be recorded
             return whole(self, request, body)
 
         monkeypatch.setattr(Mlflow, "runs_update", then_gone)

@@ -1,6 +1,6 @@
-"""`clock: real`: devices wait for as long as the simulation says, and the wall clock decides which are late.
+"""`clock: real`: devices wait for their simulated time, and the wall clock decides which are late.
 
-Wall times are only compared with what the model guarantees: nobody answers sooner.
+Wall times are only compared with their guaranteed lower bound: no device answers sooner than simulated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.shared.algorithms.ways import Ended, federation, run
 
 
 def spec_of(delay_s: Any, scale: float, **more: Any) -> dict[str, Any]:
-    """Two rounds by the real clock in which a visit takes this many simulated seconds."""
+    """Returns a spec of two rounds with the real clock in which a visit takes this many simulated seconds."""
     devices = {"profile": {"delay_s": delay_s, "latency_s": 0}, "edge_latency_s": 0}
     return small_spec(devices=devices, clock="real", time_scale=scale, **more)
 
@@ -42,7 +42,7 @@ async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_
         assert row.measured_s >= row.simulated_s * 0.02 > 1
     for detail in done.rounds:
         assert detail.wall_s >= max(row.simulated_s for row in detail.seats) * 0.02
-        # One after another they would have taken the sum, which no machine is fast enough for.
+        # In sequence they would have taken at least the sum.
         assert max(row.measured_s or 0 for row in detail.seats) < sum(row.simulated_s * 0.02 for row in detail.seats)
 
 
@@ -52,7 +52,7 @@ async def test_the_real_clock_changes_nothing_but_measured_seconds(tmp_path: Pat
     assert real.info.model_sha256 == plain.info.model_sha256
     assert [row.compute_s for row in trained(real)] == [row.compute_s for row in trained(plain)]
     assert {row.measured_s for row in trained(plain)} == {None}
-    manifest = (tmp_path / "federation-x").parent  # folders are numbered: any that holds a manifest of either clock
+    manifest = (tmp_path / "federation-x").parent  # folders are numbered: any folder with a manifest of either clock
     told = sorted(path.read_text(encoding="utf-8") for path in manifest.rglob("manifest.json"))
     assert ['"clock": "real"' in text for text in told].count(True) == 1
     assert ['"clock": "simulated"' in text for text in told].count(True) == 1
@@ -70,7 +70,7 @@ async def test_with_reports_both_exchanges_take_their_time(tmp_path: Path) -> No
 
 
 async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Path) -> None:
-    """Each round visits other seats; the answers of seats of earlier rounds are dropped."""
+    """Each round visits different seats; the answers of seats of earlier rounds are dropped."""
     kept: list[tuple[str, int]] = []
     async with federation(tmp_path, n_edges=1, rooms=(6,)) as fed:
 
@@ -92,13 +92,13 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
 
 
 async def ample_s(folder: Path) -> float:
-    """Many times the wall seconds that a device takes on this machine now, however busy it is."""
+    """Returns many times the wall seconds that a device takes on this machine at present."""
     calm = await run(folder, spec_of(1, 0.01, num_rounds=1), rooms=(1,) * 6)
     return round(2 + 10 * max(row.measured_s or 0 for row in trained(calm)), 3)
 
 
 class Slow:
-    """Holds back the answers of some agents, by number, to visits until they are let go."""
+    """Holds the answers of some agents (by number) to visits until `free` is set."""
 
     def __init__(self, *numbers: int, rounds: int = 1) -> None:
         self.numbers, self.left, self.free = numbers, rounds * len(numbers), asyncio.Event()
@@ -156,7 +156,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
 
 
 async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) -> None:
-    """A device that would wait for an hour is free once nobody waits for its answer."""
+    """A device that would wait for an hour is free as soon as no edge waits for its answer."""
     deadline_s = await ample_s(tmp_path)
     async with federation(tmp_path, n_edges=1, rooms=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
@@ -201,17 +201,17 @@ async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
 # ---- late in one of two exchanges
 
 WIDE = {"name": "bofl", "params": {"phi": 1e6, "omega": 1e6}}
-"""BOFL, with margins so wide that every device is admitted."""
+"""BOFL with margins so wide that every device is admitted."""
 
 
 def bofl_spec(**more: Any) -> dict[str, Any]:
-    """BOFL on three devices of one edge by the real clock, a hundred times faster."""
+    """Returns a spec of BOFL on three devices of one edge with the real clock, accelerated a hundred times."""
     layout = {"num_devices": 3, "num_edges": 1, "algorithm": WIDE}
     return spec_of({"name": "uniform", "low": 1, "high": 20}, 0.01, **{**layout, **more})
 
 
 def lasted_s(detail: RoundDetail) -> float:
-    """Simulated seconds of a round at its one edge, without the link to the cloud."""
+    """Returns the simulated seconds of a round at its only edge, without the link to the cloud."""
     (edge,) = detail.edges
     return edge.simulated_s - edge.down_s - edge.up_s
 
@@ -227,7 +227,7 @@ async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     assert f"no answer within the {wall_s:g} s of a wave's reports" in first.failures[0].detail
     used = [row for row in first.seats if row.outcome == "used"]
     assert {row.label for row in used} == {"leader", "A"}
-    for row in used:  # they wait for the decision, and upload then
+    for row in used:  # they wait for the decision and then upload
         assert row.wait_s > 0
         assert row.simulated_s == pytest.approx(row.down_s + row.compute_s + row.wait_s + row.up_s)
         assert limits["report_deadline_s"] < row.simulated_s < limits["round_deadline_s"]
@@ -253,7 +253,7 @@ async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> No
     (late,) = [row for row in detail.seats if row.outcome != "used"]
     assert (late.outcome, late.reason, late.label in ("leader", "A")) == ("failed", "late", True)
     assert f"no answer within the {wall_s:g} s of the edge round" in detail.failures[0].detail
-    assert late.up_bytes == late.report_bytes > 0  # its report came, and counts; its update did not
+    assert late.up_bytes == late.report_bytes > 0  # its report arrived and counts; its update did not arrive
     used = [row for row in detail.seats if row.outcome == "used"]
     assert all(late.simulated_s < row.simulated_s < wall_s / 0.01 for row in used)  # it waited for the decision
     assert len(used) == 2
@@ -273,7 +273,7 @@ async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_
 
 
 async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) -> None:
-    """A drop is known at once: the edge decides without that device, and the others upload."""
+    """The edge learns of a drop at once: it decides without that device, and the others upload."""
     spec = bofl_spec(round_deadline_s=90_000, num_rounds=4, quorum=0.1)
     spec["devices"]["profile"]["drop_rate"] = 0.5
     done = await run(tmp_path, spec, n_edges=1, rooms=(3,))

@@ -1,4 +1,4 @@
-"""Which answers of agents are accepted."""
+"""Checks of the answers of agents."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_only_successful_updates_are_held_and_reports_announce_them(
 
 
 HUGE = 10**400
-"""Above the range of a float, which JSON can hold."""
+"""A number beyond the range of a float, which JSON can represent."""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ HUGE = 10**400
     ],
 )
 def test_outcomes_with_numbers_out_of_bounds_are_rejected(changes: dict[str, Any], field: str) -> None:
-    """Each would end the whole round where time, records or losses are computed from it."""
+    """Each would fail the whole round when time, records or losses are computed from it."""
     answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0).replace(**changes),), uploads=Uploads())
     with pytest.raises(WireError) as caught:
         check_visits(answer, {0: "train"}, hold=True, reports=False)
@@ -156,7 +156,7 @@ def test_late_updates_and_only_those_come_in_the_list_of_late_ones(
 
 @pytest.mark.parametrize("reports", [False, True])
 def test_an_update_has_its_announced_size(reports: bool) -> None:
-    """The size decides whether an update comes in time."""
+    """The size determines whether an update arrives in time."""
     sizes = [held_bytes(outcome(seat), single(seat), reports=reports) for seat in (0, 1)]
     announced = {seat: outcome(seat).replace(held_bytes=size) for seat, size in enumerate(sizes)}
     answer: UploadAnswer[None] = UploadAnswer(uploads=Uploads(contributions=(single(0),)), late=(single(1),))

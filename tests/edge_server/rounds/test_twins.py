@@ -1,6 +1,6 @@
 """`clock: real` with planned shares: measured seconds replace those that profiles imply.
 
-Measured seconds are laid down here, so that the plans that follow from them are known.
+The tests fix the measured seconds, so that the resulting plans are known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATER_S = 0.25
 
 
 def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
-    """By the real clock, three devices and their edge with equal profiles."""
+    """Returns a spec with the real clock, three devices and their edge with equal profiles."""
     devices = {"profile": QUICK, "edge_latency_s": 0}
     alike = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 1e6}}
     layout = {"num_devices": 3, "num_edges": 1, "num_rounds": 2}
@@ -37,7 +37,7 @@ def measured_spec(schedule: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def fixed_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces the measured wall seconds by those above."""
+    """Replaces the measured wall seconds by the constants above."""
 
     rounds: Counter[int] = Counter()
 
@@ -67,10 +67,10 @@ async def test_shares_follow_the_measured_compute_and_errors_compare_predicted_w
 ) -> None:
     done, twins = await planned(tmp_path, measured_spec(schedule))
     first, second = done.rounds
-    assert shares(first) == {0: 75, 1: 75, 2: 75, 3: 75}  # by their profiles
+    assert shares(first) == {0: 75, 1: 75, 2: 75, 3: 75}  # planned from the profiles
     speed = {seat: 1 / wall_s for seat, wall_s in WALL_S.items()}
     due = {seat: 300 * sps / sum(speed.values()) for seat, sps in speed.items()}
-    assert shares(second) == {seat: pytest.approx(n, abs=2) for seat, n in due.items()}  # by what was measured
+    assert shares(second) == {seat: pytest.approx(n, abs=2) for seat, n in due.items()}  # planned from the measurements
     for twin in twins.twins:
         one, two = twin.history
         assert (one.took_s, two.took_s) == (WALL_S[twin.seat] / SCALE, LATER_S / SCALE)
@@ -78,7 +78,7 @@ async def test_shares_follow_the_measured_compute_and_errors_compare_predicted_w
         assert twin.telemetry.free_sps == pytest.approx(rate, rel=1e-3)
         assert two.predicted_s == pytest.approx(WALL_S[twin.seat] / SCALE * shares(second)[twin.seat] / 75, rel=1e-3)
         assert two.error_s == pytest.approx(LATER_S / SCALE - two.predicted_s)
-        assert twin.strikes == 0  # the first visit took far longer than a profile says, which says nothing
+        assert twin.strikes == 0  # the first visit took far longer than the profile implies and is ignored
 
 
 async def test_with_the_simulated_clock_shares_follow_the_profiles(tmp_path: Path) -> None:

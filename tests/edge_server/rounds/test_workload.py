@@ -28,7 +28,7 @@ THREE = [{"profile": {**NEAR, "compute_sps": sps}, "share": 1 / 3} for sps in (1
 
 
 def planned(schedule: str = "free_compute", **changes: Any) -> dict[str, Any]:
-    """Three devices of one edge with 100, 200 and 300 samples a second, and its own machine with 400."""
+    """Returns a spec of three devices with 100, 200 and 300 samples per second and an edge worker with 400."""
     devices = {"profiles": THREE, "edge_latency_s": 0}
     more = {"client": "edge", "schedule": schedule, "devices": devices, "edge_link": {"worker_sps": 400}}
     return small_spec(**{"num_devices": 3, "num_edges": 1, **more, **changes})
@@ -39,7 +39,7 @@ ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
 
 @pytest.fixture
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The samples that were trained on in each round of an edge, in the order of the visits."""
+    """Returns the samples trained on in each round of an edge, in the order of the visits."""
     found: list[list[int]] = []
     record = RoundLog.record
 
@@ -85,7 +85,7 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
         assert row.moved_bytes % 72 == 0
         assert row.down_s == pytest.approx(8 * row.down_bytes / 1e6)
         assert row.down_bytes > row.moved_bytes + done.experiment.ctx(phase="", round_no=1, n_clients=1).model.n_bytes
-    assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has them all
+    assert (rows[3].moved_bytes, rows[3].down_bytes) == (0, 0)  # the edge's own machine has all samples
     assert {
         row.moved_bytes for row in (await run(tmp_path, spec | {"schedule": "own_data"}, **ONE_EDGE)).rounds[0].seats
     } == {0}
@@ -147,7 +147,11 @@ async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path)
 MIXED = {
     "profile": {
         **NEAR,
-        "compute_sps": {"name": "uniform", "low": 0.05, "high": 0.5},  # 61 to 610 samples of this small model a second
+        "compute_sps": {
+            "name": "uniform",
+            "low": 0.05,
+            "high": 0.5,
+        },  # 61 to 610 samples of this small model per second
         "delay_s": {"name": "uniform", "low": 0, "high": 0.1},
         "load": {"name": "steps", "every_s": 0.2, "low": 0.2},
         "drop_rate": 0.2,
@@ -203,7 +207,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
     assert failed.seat not in rows_of(second)  # offline for an edge round
     sps = {seat: twin.telemetry.free_sps for seat, twin in twins.items()}
     with_care = 300 * sps[failed.seat] / 2 / (1000 - sps[failed.seat] / 2)
-    assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then with half of its compute
+    assert rows_of(third)[failed.seat].n_samples == pytest.approx(with_care, abs=1)  # then it gets half of its share
 
 
 async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, trained_on: list[list[int]]) -> None:
@@ -215,7 +219,7 @@ async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, traine
     assert len(waves) > 1
     assert {row.reason for row in first.seats} == {None, "dropped"}
     lasted = [max(row.simulated_s for row in first.seats if row.wave == wave) for wave in sorted(waves)]
-    assert first.simulated_s > sum(lasted)  # one wave after another, and the link to the cloud
+    assert first.simulated_s > sum(lasted)  # the waves in sequence, and the link to the cloud
 
 
 async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_path: Path) -> None:

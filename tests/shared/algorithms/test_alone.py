@@ -24,7 +24,7 @@ def spec_of(client: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 @CLIENTS
-async def test_everyone_trains_alone(client: str, tmp_path: Path) -> None:
+async def test_clients_train_alone(client: str, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(client, "local_sgd"), **layout(client))
     alone = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3)  # all of mlp's layers
     held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in alone.models.items()]
@@ -38,7 +38,7 @@ async def test_everyone_trains_alone(client: str, tmp_path: Path) -> None:
 
 
 @CLIENTS
-async def test_transfer_is_fedavg_and_then_everyone_alone(client: str, tmp_path: Path) -> None:
+async def test_transfer_is_fedavg_followed_by_local_training(client: str, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(client, "transfer-2"), **layout(client))
     together = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=1)
     assert flat.distance(done.model, together.base) < 1e-6
@@ -64,7 +64,7 @@ async def test_transfer_without_tuning_is_fedavg_and_with_nothing_else_local_sgd
 
 
 @CLIENTS
-async def test_own_model_outlives_the_process_that_keeps_it(client: str, tmp_path: Path) -> None:
+async def test_own_model_survives_a_restart_of_its_process(client: str, tmp_path: Path) -> None:
     whole = await run(tmp_path, spec_of(client, "local_sgd", num_rounds=2), **layout(client))
     async with federation(tmp_path, **layout(client)) as fed:
         run_id = await fed.submit(spec_of(client, "local_sgd", num_rounds=1))
@@ -83,7 +83,7 @@ async def test_own_model_outlives_the_process_that_keeps_it(client: str, tmp_pat
 
 
 @pytest.mark.parametrize("mu", [0.0, 1.0])
-async def test_fedprox_with_users_as_clients_pulls_their_devices(mu: float, tmp_path: Path) -> None:
+async def test_fedprox_with_users_as_clients_applies_to_their_devices(mu: float, tmp_path: Path) -> None:
     spec = spec_of("edge", "fedavg", num_rounds=2, local_epochs=2)
     fedavg = await run(tmp_path, spec, **layout("edge"))
     fedprox = await run(tmp_path, {**spec, "algorithm": {"name": "fedprox", "params": {"mu": mu}}}, **layout("edge"))

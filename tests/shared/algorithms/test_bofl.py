@@ -139,7 +139,7 @@ def test_bounds_do_not_depend_on_rounding(tmp_path: Path) -> None:
     assert [bofl.class_of(expanded, rho, 100) for rho in (113, 114)] == ["A", "B"]
 
 
-def test_where_the_leader_has_not_moved_only_its_equals_are_class_a(tmp_path: Path) -> None:
+def test_if_the_leader_has_not_moved_only_equal_models_are_class_a(tmp_path: Path) -> None:
     assert labels(verdicts(ctx_of(tmp_path), {1: 0, 2: 1}, sigma=0).verdicts) == "leader A C"
 
 
@@ -151,7 +151,7 @@ def test_refusal_names_the_distance_and_the_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "strange", [torch.zeros(3, dtype=torch.uint8), torch.zeros(25), torch.zeros(5, 5, dtype=torch.uint8)]
 )
-def test_signs_of_another_model_are_the_fault_of_their_seat_alone(strange: torch.Tensor, tmp_path: Path) -> None:
+def test_signs_of_another_model_fail_only_their_seat(strange: torch.Tensor, tmp_path: Path) -> None:
     ctx = ctx_of(tmp_path)
     start = {"w": torch.ones(200)}
     ones = {seat: bofl.Report(accuracy=0.5, loss=1.0, signs=bofl.signs(ctx, start)) for seat in (0, 1)}
@@ -230,7 +230,7 @@ def test_refusals_are_counted_as_the_options_say(
         ({"epsilon": 1}, "algorithm.params.epsilon", "unknown field"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused_by_the_field(params: dict[str, Any], field: str, why: str) -> None:
+def test_invalid_parameters_are_refused_by_the_field(params: dict[str, Any], field: str, why: str) -> None:
     with pytest.raises(BadInput, match=why) as refused:
         parse_spec(spec_of(params))
     assert refused.value.field == field
@@ -293,9 +293,7 @@ async def test_classes_counts_and_model_are_those_of_the_formulas(tmp_path: Path
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: " ".join(f"{k}={v}" for k, v in option.items()))
-async def test_every_option_is_that_of_its_formula_and_changes_what_comes_out(
-    option: dict[str, Any], tmp_path: Path
-) -> None:
+async def test_every_option_follows_its_formula_and_changes_the_result(option: dict[str, Any], tmp_path: Path) -> None:
     plain, base = await as_formulas(mixed_spec(option), tmp_path), resolved(tmp_path, **mixed_spec({}))
     without = plain_bofl.bofl(base)
     assert plain.rows != without.rows or not flat.same_bits(plain.model, without.model)
@@ -326,7 +324,7 @@ async def test_one_environment_of_equal_counts_with_wide_margins_is_fedavg(tmp_p
     assert flat.distance(done.model, done.experiment.initial) > 0.01
 
 
-async def test_wide_margins_weighed_by_samples_are_fedavg_in_any_environments(tmp_path: Path) -> None:
+async def test_wide_margins_weighted_by_samples_are_fedavg_in_any_environments(tmp_path: Path) -> None:
     params = {**WIDE, "optimiser": "sgd", "weighting": "samples"}
     done = await run(tmp_path, spec_of(params, lr=0.1), rooms=(3, 4))
     assert flat.distance(done.model, flat.fedavg(done.experiment, 3)) < 1e-6

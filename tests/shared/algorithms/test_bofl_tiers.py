@@ -96,7 +96,7 @@ async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
     assert 2 * MODEL_BYTES < len(orders[1]) < 2.3 * MODEL_BYTES
 
 
-async def test_class_c_may_train_once_more_from_the_edge_model_and_keeps_what_comes_of_it(tmp_path: Path) -> None:
+async def test_class_c_may_train_again_from_the_edge_model_and_keeps_the_result(tmp_path: Path) -> None:
     tape = Tape()
     done = await run(tmp_path, narrow_spec({"adjust": "train"}, num_rounds=2), tamper=tape, rooms=SEVEN)
     for detail in done.rounds:
@@ -161,7 +161,7 @@ async def restart_edges(fed: Federation, run_id: str, *, forget: bool) -> None:
     await fed.until(lambda: fed.n_agents() == len(fed.rooms))
 
 
-async def test_device_retired_by_its_first_refusal_stays_away_after_a_restart_and_the_record_says_why(
+async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart_and_the_record_says_why(
     tmp_path: Path,
 ) -> None:
     async with federation(tmp_path, rooms=(3, 4)) as fed:
@@ -181,7 +181,7 @@ async def test_device_retired_by_its_first_refusal_stays_away_after_a_restart_an
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["with its state", "without"])
-async def test_refusals_outlive_the_edge(forget: bool, tmp_path: Path) -> None:
+async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Path) -> None:
     async with federation(tmp_path, rooms=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 2}, num_rounds=1))
         await ended(fed, run_id, tmp_path)
@@ -193,7 +193,7 @@ async def test_refusals_outlive_the_edge(forget: bool, tmp_path: Path) -> None:
     assert adjusted == (set() if forget else seats_of(by_class(done.rounds[0], "C")))
 
 
-async def test_refusals_go_with_a_seat_that_visits_another_edge_and_returns(tmp_path: Path) -> None:
+async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -> None:
     async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
         registry = fed.apps["cloud"].state.cloud.registry
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1))
@@ -216,7 +216,7 @@ async def test_refusals_go_with_a_seat_that_visits_another_edge_and_returns(tmp_
     assert {row.edge for row in third.seats if "edge_model_bytes" in row.figures} == {"edge-1"}
 
 
-async def test_round_that_is_done_again_counts_a_refusal_once(tmp_path: Path) -> None:
+async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     gone: list[asyncio.Task[None]] = []
     async with federation(tmp_path, rooms=(3, 4), ttl_s=2.0) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))

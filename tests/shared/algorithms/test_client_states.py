@@ -49,7 +49,7 @@ def losing(round_no: int) -> Any:
 
 
 @pytest.mark.parametrize("name", ["fedbn", "feddc", "fedmix", "moon", "scaffold"])
-async def test_state_outlives_its_process_and_a_lost_visit_leaves_it_as_it_was(name: str, tmp_path: Path) -> None:
+async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name: str, tmp_path: Path) -> None:
     """Paused after the first training round, agent and edge restarted, then a visit lost: the same bits."""
     first = 2 if name == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]

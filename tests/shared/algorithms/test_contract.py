@@ -170,7 +170,7 @@ def test_algorithm_is_found_by_its_name_and_frozen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hooks_hold_nothing(name: str) -> None:
+def test_hooks_keep_no_state(name: str) -> None:
     algorithm = load_algorithm(name)
     for hooks, kind in ((algorithm.cloud, CloudHooks), (algorithm.edge, EdgeHooks), (algorithm.device, DeviceHooks)):
         assert isinstance(hooks, kind)
@@ -207,7 +207,7 @@ def test_every_field_of_an_update_says_how_it_travels(name: str) -> None:
     check_update_type(load_algorithm(name).update)
 
 
-def test_update_that_does_not_say_how_a_field_travels_is_no_algorithm() -> None:
+def test_update_field_without_an_aggregation_rule_is_refused() -> None:
     class Silent(Record):
         delta: Annotated[ModelState, Mean()]
         scores: dict[str, float]
@@ -238,7 +238,7 @@ def test_docstring_cites_the_paper_with_the_number_of_what_is_implemented(name: 
     assert year[0] in load_algorithm(name).paper
 
 
-def test_spec_that_does_not_fit_an_algorithm_is_refused_by_the_field() -> None:
+def test_spec_that_contradicts_its_algorithm_is_refused_by_the_field() -> None:
     with pytest.raises(BadInput, match="probe_edge needs client: edge, not device") as refused:
         parse_spec({"algorithm": "probe_edge", "schedule": "equal"})
     assert refused.value.field == "client"
@@ -310,7 +310,7 @@ async def test_arrival_order_changes_nothing(name: str, watched: tuple[Ended, Wa
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_seed_decides_the_bits_whoever_hosts_the_seats(
+async def test_seed_determines_the_bits_whichever_agents_host_the_seats(
     name: str, watched: tuple[Ended, Watch], tmp_path: Path
 ) -> None:
     done = watched[0]
@@ -323,7 +323,7 @@ async def test_seed_decides_the_bits_whoever_hosts_the_seats(
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_global_random_streams_decide_nothing_and_stay_untouched(
+async def test_global_random_streams_are_neither_used_nor_changed(
     name: str, watched: tuple[Ended, Watch], tmp_path: Path
 ) -> None:
     """torch's default generator is seeded anew by every visit; Python's and numpy's are left alone."""
@@ -377,7 +377,7 @@ async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_local_buffers_stay_with_the_seat_and_live_on(name: str, tmp_path: Path) -> None:
+async def test_local_buffers_stay_with_the_seat_between_rounds(name: str, tmp_path: Path) -> None:
     """50 samples in batches of 25 pass the model twice a round: after two rounds a seat's counter stands at 4."""
     done, sent, states = await normalised(name, "local", tmp_path)
     assert all(not item.update.delta.keys() & {*STATISTICS, COUNTER} for item in sent)

@@ -12,7 +12,7 @@ from tests.shared.algorithms.ways import run
 
 @pytest.mark.parametrize("edge_upload", ["sum", "mean"])
 @pytest.mark.parametrize(("edge_rounds", "visits"), [(1, 9), (2, 19)])
-async def test_mean_and_count_make_the_sum_of_all_visits(
+async def test_mean_times_count_is_the_sum_over_all_visits(
     edge_rounds: int, visits: int, edge_upload: str, tmp_path: Path
 ) -> None:
     """Five devices at two edges, two rounds; one visit of the second is left out."""

@@ -75,7 +75,7 @@ def cloud_figures(done: Ended, round_no: int) -> dict[str, Any]:
     ],
     ids=["last layer", "all layers, uneven sizes"],
 )
-async def test_run_is_the_papers_two_phases(params: dict[str, Any], partition: dict[str, Any], tmp_path: Path) -> None:
+async def test_run_has_the_papers_two_phases(params: dict[str, Any], partition: dict[str, Any], tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(params, partition=partition), **FOUR)
     options = {"personal_layers": 1, **params}
     plain = plain_dtpfl.run(done.experiment, num_rounds=4, **options)
@@ -172,7 +172,7 @@ def _cut(told: dict[str, Any], threshold: float) -> list[list[int]]:
 # ---- what travels, and what is told
 
 
-async def test_personal_layers_go_up_once_and_then_by_group(tmp_path: Path) -> None:
+async def test_personal_layers_are_sent_once_and_then_averaged_by_group(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"pretrain_rounds": 2, "threshold": 0.02}), **FOUR)
     assert [row.phase for row in done.rounds] == ["pretrain", "pretrain", "group", "group"]
     for detail in done.rounds:
@@ -184,7 +184,7 @@ async def test_personal_layers_go_up_once_and_then_by_group(tmp_path: Path) -> N
     assert AROUND < HEAD_BYTES
 
 
-async def test_each_users_model_can_be_fetched_once_it_has_a_group(tmp_path: Path) -> None:
+async def test_each_users_model_can_be_downloaded_after_it_has_a_group(tmp_path: Path) -> None:
     async with federation(tmp_path, **FOUR) as fed:
         run_id = await fed.begin(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=3), 1)
         early = await fed.client.get(f"/runs/{run_id}/models/edge-3")
@@ -196,7 +196,7 @@ async def test_each_users_model_can_be_fetched_once_it_has_a_group(tmp_path: Pat
     assert flat.same_bits(load_model(fetched.content), own_models(done)[3])
 
 
-async def test_layout_of_agents_decides_nothing(tmp_path: Path) -> None:
+async def test_layout_of_agents_does_not_change_the_result(tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     one = await run(tmp_path, spec, n_edges=4, rooms=(8,))
     many = await run(tmp_path, spec, n_edges=4, rooms=(1,) * 8, order=tuple(reversed(range(8))))
@@ -221,7 +221,7 @@ async def regain(fed: Federation, number: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2], ids=["while it pre-trains", "once it has a group"])
-async def test_personal_layers_and_group_outlive_the_edge(rounds: int, tmp_path: Path) -> None:
+async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: int, tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 2, "threshold": 0.02})
     whole = await run(tmp_path, spec, **FOUR)
     async with federation(tmp_path, **FOUR) as fed:
@@ -238,9 +238,7 @@ async def test_personal_layers_and_group_outlive_the_edge(rounds: int, tmp_path:
 
 
 @pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
-async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_group(
-    threshold: float, tmp_path: Path
-) -> None:
+async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(threshold: float, tmp_path: Path) -> None:
     """User 3 trains in round 1 and is offline in round 2, when the others are clustered; it needs one round more."""
     spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
@@ -258,9 +256,7 @@ async def test_user_that_was_away_pretrains_by_itself_and_is_then_put_into_a_gro
 
 
 @pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
-async def test_user_that_comes_late_pretrains_by_itself_and_is_then_put_into_a_group(
-    threshold: float, tmp_path: Path
-) -> None:
+async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(threshold: float, tmp_path: Path) -> None:
     """User 3 never trained; a new edge takes its place after the others were clustered, and needs two rounds."""
     params = {"pretrain_rounds": 2, "threshold": threshold}
     spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 0})

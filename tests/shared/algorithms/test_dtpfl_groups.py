@@ -72,7 +72,7 @@ AXES = {"edge-0": [1.0, 0.0], "edge-1": [2.0, 0.1], "edge-2": [0.0, 1.0]}
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.8, 1.0, 2.0])
-def test_groups_are_those_of_scipy_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
+def test_groups_equal_scipys_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(3, 30))[np.arange(12) % 3] + rng.normal(size=(12, 30))
     experiment = lab_of(tmp_path, 12, threshold=threshold)
@@ -94,7 +94,7 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
     assert state.personal[state.groups["edge-2"]]["head.weight"][0, :2].tolist() == [0.0, 1.0]
 
 
-def test_one_user_is_a_group_and_the_next_is_alone_under_auto(tmp_path: Path) -> None:
+def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto(tmp_path: Path) -> None:
     """With no other user to compare with, a user is a group of its own."""
     experiment = lab_of(tmp_path, 2, threshold="auto")
     state = grouped(experiment, sent_by({"edge-0": [1.0, 0.0]}))
@@ -120,12 +120,12 @@ def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
 # ---- what is not right
 
 
-def test_last_layer_of_zeros_is_near_nobody(tmp_path: Path) -> None:
+def test_last_layer_of_zeros_is_similar_to_no_other(tmp_path: Path) -> None:
     state = grouped(lab_of(tmp_path, 3, threshold=0.9), sent_by({**AXES, "edge-2": [0.0, 0.0]}))
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
 
 
-def test_user_whose_layers_are_not_whole_has_no_group_and_costs_nobody_else_theirs(tmp_path: Path) -> None:
+def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others(tmp_path: Path) -> None:
     experiment, update = lab_of(tmp_path, 3, threshold=0.1), sent_by(AXES)
     half = Sent(layers={"head.bias": torch.zeros(10)}, samples=1)
     stranger = {"edge-7": update.users["edge-2"], "nobody": update.users["edge-2"]}
@@ -134,7 +134,7 @@ def test_user_whose_layers_are_not_whole_has_no_group_and_costs_nobody_else_thei
     assert CLOUD.broadcast(ctx_of(experiment, 3), state, 2, []).group is None
 
 
-def test_layers_of_another_shape_are_refused_where_they_arrive(tmp_path: Path) -> None:
+def test_layers_of_another_shape_are_refused_on_arrival(tmp_path: Path) -> None:
     experiment = lab_of(tmp_path, 3)
     wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
     body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
@@ -169,7 +169,7 @@ def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_round
     [(1, 0, 9, False), (2, 1, 9, True), (2, 0, 9, True), (2, 1, 0, False), (3, 0, 9, False), (3, 1, 9, True)],
     ids=["first", "last", "last, missed one", "nobody answered", "late, one round", "late, two rounds"],
 )
-def test_user_asks_for_a_group_with_the_others_or_after_as_many_rounds(
+def test_user_requests_a_group_with_the_others_or_after_as_many_rounds(
     round_no: int, rounds_before: int, n_samples: int, sends: bool, tmp_path: Path
 ) -> None:
     experiment = lab_of(tmp_path, 3)

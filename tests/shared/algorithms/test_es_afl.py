@@ -52,7 +52,7 @@ def lab_of(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> E
 
 
 @pytest.mark.parametrize(("model", "n_genes"), [("vgg_mnist", 8), ("vgg_cifar10", 10), ("mobilenet_femnist", 10)])
-def test_convolutions_have_one_gene_and_linear_layers_two_but_the_last(model: str, n_genes: int) -> None:
+def test_convolutions_have_one_gene_and_linear_layers_two_except_the_last(model: str, n_genes: int) -> None:
     genes = genes_of(units_of(build(model, (1, 8, 8), 10, seed=0), (1, 8, 8)))
     assert len(genes) == n_genes
     assert [gene.kind for gene in genes[-5:]] == ["units", "weights", "units", "weights", "weights"]
@@ -73,7 +73,7 @@ class Ninety(DeviceHooks):
 
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
-def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
+def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = ByHooks(lab_of(tmp_path, {"start": 0, "sigma": 0}, model=model))
@@ -92,7 +92,7 @@ def test_nothing_left_out_is_fedavg_on_the_same_samples_bit_for_bit(
 
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
-def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_path: Path) -> None:
+def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: str, tmp_path: Path) -> None:
     """Each sub-network put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
     run = ByHooks(lab_of(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
@@ -133,7 +133,7 @@ def test_supernet_is_the_mean_by_position_of_those_who_kept_it(model: str, tmp_p
         assert n_alone > 10
 
 
-def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
+def test_one_edge_and_three_merge_to_the_same_supernet(tmp_path: Path) -> None:
     run = ByHooks(lab_of(tmp_path, {"start": 0.4}))
     updates = {seat: local.update for seat, local in run.round().items() if local.update is not None}
     kind, grid = run.algorithm.update, run.experiment.fixed_point
@@ -148,7 +148,7 @@ def test_merge_through_one_edge_is_that_through_three(tmp_path: Path) -> None:
     assert far.choices.keys() == {"device-0", "device-1", "device-2"}  # type: ignore[union-attr]
 
 
-def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
+def test_search_continues_from_the_winner(tmp_path: Path) -> None:
     """The cloud's state after each round follows from the state before it and the choices."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     n_won, n_lost = 0, 0
@@ -182,7 +182,7 @@ def test_search_goes_on_from_what_won(tmp_path: Path) -> None:
     assert n_lost
 
 
-def test_winner_is_the_fitter_and_of_equals_the_smaller(tmp_path: Path) -> None:
+def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> None:
     """With a step size of 0.3 the chromosomes differ; both trials made again by hand."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3}))
     ctx = run.ctx(1)
@@ -225,7 +225,7 @@ def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]
     return Change(delta=delta, mask=units.spread(stays, state, kept)), int(sum(m.sum() for m in stays.values()))
 
 
-def test_half_as_wide_a_sub_network_travels_in_its_own_values_and_a_few_hundred_bytes() -> None:
+def test_sub_network_of_half_width_is_sent_as_its_own_values_and_a_few_hundred_bytes() -> None:
     update, n_values = cut_to("vgg_mnist", 0.5)
     weights = 32 * 9 + 64 * 32 * 9 + 128 * 64 * 9 + 512 * 2048 + 512 * 512 + 10 * 512
     assert n_values == weights + 5 * (32 + 64 + 128) + 512 + 512 + 10  # biases, and four tensors of batch-norm
@@ -235,7 +235,7 @@ def test_half_as_wide_a_sub_network_travels_in_its_own_values_and_a_few_hundred_
     assert size < 0.26 * 4 * sum(tensor.numel() for tensor in update.delta.values())
 
 
-def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
+def test_single_pruned_weights_cost_a_bit_each() -> None:
     update, n_values = cut_to("vgg_mnist", 0.5, 0.9)
     in_linear = 512 * 2048 + 512 * 512 + 10 * 512
     whole, n_whole = cut_to("vgg_mnist", 0.5)  # with the same header and places by dimension
@@ -244,7 +244,7 @@ def test_weights_left_out_one_by_one_cost_a_bit_each() -> None:
     assert n_values < 0.2 * in_linear + 100_000
 
 
-def test_updates_are_summed_where_that_is_smaller() -> None:
+def test_updates_are_summed_if_that_is_smaller() -> None:
     """A client sends 4 bytes a value and few for positions; a sum takes 16 a position that any client kept."""
     update, _ = cut_to("cnn_6_16", 0.5)
     apart = [Contribution[Any](seat=seat, n_samples=9, update=update) for seat in range(20)]
@@ -257,7 +257,7 @@ def test_updates_are_summed_where_that_is_smaller() -> None:
 # ---- who validates
 
 
-def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path: Path) -> None:
+def test_validation_samples_are_redrawn_and_not_trained_on(tmp_path: Path) -> None:
     experiment = lab_of(tmp_path)
     seat, found = experiment.seat(0), []
     for round_no in (1, 2):
@@ -270,7 +270,7 @@ def test_validation_samples_are_drawn_anew_and_are_no_training_samples(tmp_path:
     assert found[0] != found[1]
 
 
-def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: Path) -> None:
+def test_clients_with_too_few_samples_to_validate_keep_their_parent(tmp_path: Path) -> None:
     """With one sample there are no validation samples; test samples are never used for validation."""
     run = ByHooks(lab_of(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
@@ -286,7 +286,7 @@ def test_clients_too_small_to_validate_on_their_own_keep_their_parent(tmp_path: 
     assert done[seat].figures["fitness"] == 0
 
 
-def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Path) -> None:
+def test_enough_samples_for_batch_norm_remain_for_training(tmp_path: Path) -> None:
     experiment = lab_of(
         tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid"
     )
@@ -300,7 +300,7 @@ def test_batch_norm_leaves_as_many_samples_to_train_on_as_it_needs(tmp_path: Pat
 
 
 @pytest.mark.parametrize("params", [{"start": 0.9, "max_gene": 0.5}, {"sigma": 0.9, "max_sigma": 0.5}])
-def test_searches_that_begin_out_of_bounds_are_refused(params: dict[str, float]) -> None:
+def test_searches_that_start_out_of_bounds_are_refused(params: dict[str, float]) -> None:
     first, most = params
     with pytest.raises(BadInput, match=f"{first} 0.9 is above {most} 0.5"):
         parse_spec({"algorithm": {"name": "es_afl", "params": params}})
@@ -318,7 +318,7 @@ def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Pat
             assert mean < found["supernet"][name][layer]
 
 
-def test_spec_without_one_generation_a_round_is_refused() -> None:
+def test_spec_without_one_generation_per_round_is_refused() -> None:
     for field, value in (("edge_rounds", 2), ("schedule", "equal"), ("client", "edge")):
         with pytest.raises(BadInput, match=f"es_afl needs {field}"):
             parse_spec({"algorithm": "es_afl", field: value})

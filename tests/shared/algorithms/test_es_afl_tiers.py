@@ -48,7 +48,7 @@ def same_state(one: Ended, other: Ended) -> bool:
     )
 
 
-async def test_one_edge_or_three_and_any_agents_leave_the_same_supernet_and_searches(tmp_path: Path) -> None:
+async def test_supernet_and_searches_do_not_depend_on_edges_or_agents(tmp_path: Path) -> None:
     one = await run(tmp_path, spec_of(), n_edges=1, rooms=(5,))
     apart = await run(tmp_path, spec_of(num_edges=3), n_edges=3, rooms=(1, 2, 2), order=(2, 0, 1))
     assert same_state(one, apart)
@@ -59,7 +59,7 @@ async def test_one_edge_or_three_and_any_agents_leave_the_same_supernet_and_sear
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-async def test_run_that_goes_on_after_a_round_in_new_services_is_the_same(rounds: int, tmp_path: Path) -> None:
+async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tmp_path: Path) -> None:
     layout: dict[str, Any] = {"n_edges": 2, "rooms": (3, 2)}
     whole = await run(tmp_path, spec_of(num_edges=2), **layout)
     async with federation(tmp_path, **layout) as fed:
@@ -84,7 +84,7 @@ def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
     return evaluate(scratch, images, labels, indices).n_correct
 
 
-async def test_clients_test_the_winner_before_upload_and_held_out_ones_the_supernet_on_all_they_hold(
+async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_the_supernet(
     tmp_path: Path,
 ) -> None:
     """Runs the hooks alone beside the run; the winner's scores equal those in the run's rows."""

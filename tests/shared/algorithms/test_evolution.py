@@ -69,7 +69,7 @@ def test_winning_child_moves_path_and_step_size() -> None:
     assert after_trial(search_of(sigma=0.4999, path=(9.0, 9.0)), True, Strategy()).sigma == 0.5
 
 
-def test_winning_parent_leaves_everything_as_it_was() -> None:
+def test_winning_parent_leaves_the_search_unchanged() -> None:
     search = search_of(won=(1.0, 2.0), path=(0.3, 0.1))
     assert after_trial(search, False, Strategy()) == search
 
@@ -89,7 +89,7 @@ def test_expected_length_of_a_normal_vector(n: int) -> None:
     assert expected_length(n) == pytest.approx(exact, rel=2e-3)
 
 
-def test_step_size_0_stays_where_it_is() -> None:
+def test_step_size_0_stays_0() -> None:
     still = new_search((0.0, 0.0), 0.0, np.eye(2), Strategy(), np.random.default_rng(0))
     assert still.child == (0.0, 0.0)
     assert after_trial(still, False, Strategy()) == still
@@ -132,7 +132,7 @@ def test_covariance_of_the_last_directions_is_a_rank_mu_update_alone() -> None:
     assert np.allclose(covariance_of(searches, 3, Strategy(shrinkage=0.0)), theirs._C, rtol=1e-12)
 
 
-def test_a_search_goes_as_cma_es_that_is_told_the_children_that_won() -> None:
+def test_a_search_equals_cma_es_given_the_winning_children() -> None:
     """Thirty trials from the same normal draws; every second child wins, and some are clipped to the bounds."""
     strategy = Strategy(alpha=0.3, max_gene=0.6, max_sigma=1e9)
     bounds, covariance = np.array([[0.0, 0.6]] * 3), SHARED
@@ -193,7 +193,7 @@ def test_on_the_sphere_the_mean_squared_distance_falls_twentyfold() -> None:
     assert last < first / 20
 
 
-def test_where_winners_are_drawn_the_path_is_normal_and_the_step_size_does_not_drift() -> None:
+def test_with_random_winners_the_path_is_normal_and_the_step_size_does_not_drift() -> None:
     """C stays I: |p| is as long as a normal vector, and the logarithm of s wanders about 0."""
     coin = np.random.default_rng(2)
     strategy = Strategy(max_gene=1e9, max_sigma=1e9, adapted=False)

@@ -77,7 +77,7 @@ def passed(local: Local) -> int:
         ("per_fedavg", {"local_steps": 4, "alpha": 0}, 0.5),
     ],
 )
-def test_expected_compute_is_what_a_visit_takes(
+def test_expected_compute_equals_that_of_a_visit(
     algorithm: str, params: dict[str, Any], times: float, tmp_path: Path
 ) -> None:
     experiment = resolved(tmp_path, **spec_of(algorithm, params))
@@ -87,7 +87,7 @@ def test_expected_compute_is_what_a_visit_takes(
 
 
 @pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
-def test_es_afls_visits_take_no_longer_than_expected_of_the_whole_supernet(
+def test_es_afls_visits_take_at_most_the_time_expected_for_the_whole_supernet(
     params: dict[str, Any], low: float, tmp_path: Path
 ) -> None:
     """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
@@ -119,7 +119,7 @@ def passed_s(experiment: Experiment, n_passed: int) -> float:
         ("local_sgd", {}, {}, MODEL, 0),
     ],
 )
-def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_tensors(
+def test_expected_bytes_follow_the_encodings_of_spec_and_algorithm(
     algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
 ) -> None:
     experiment = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
@@ -127,7 +127,7 @@ def test_expected_bytes_are_those_of_the_forms_that_spec_and_algorithm_give_the_
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
-async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path) -> None:
+async def test_expected_bytes_are_slightly_below_the_bytes_sent(tmp_path: Path) -> None:
     """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
     done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, rooms=(4,))
     use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
@@ -136,7 +136,7 @@ async def test_expected_bytes_are_a_little_less_than_what_travels(tmp_path: Path
         assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
 
 
-async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tmp_path: Path) -> None:
+async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Path) -> None:
     """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
     whole = works_of(resolved(tmp_path, **spec_of("per_fedavg", params)))
@@ -149,7 +149,7 @@ async def test_partial_work_of_a_method_with_four_gradients_a_step_is_in_time(tm
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
 
 
-def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_field() -> None:
+def test_codec_for_updates_without_codable_tensors_is_refused_by_its_field() -> None:
     es_afl = load_algorithm("es_afl")
     with pytest.raises(BadInput, match="es_afl sends up no tensors that a codec could compress") as refused:
         es_afl.check_spec(ExperimentSpec.model_validate(spec_of("es_afl", {}, compression={"up": "topk"})))
@@ -160,7 +160,7 @@ def test_codec_for_updates_of_which_nothing_could_be_coded_is_refused_by_its_fie
 # ---- patience
 
 
-def test_a_round_is_waited_for_by_the_steps_that_its_edge_asks_for(tmp_path: Path) -> None:
+def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests(tmp_path: Path) -> None:
     """A thousand steps of ten samples at two gradients, at 8 times their expected time, and four waves."""
     few, many = (
         resolved(tmp_path, **spec_of("per_fedavg", {"local_steps": steps}, clock="real")) for steps in (1, 1000)

@@ -125,7 +125,7 @@ async def test_several_edge_rounds_are_hierarchical_fedavg(rooms: tuple[int, ...
     ] == [(seat, edge_round) for seat in range(4) for edge_round in (0, 1)]
 
 
-async def test_edges_weigh_the_samples_of_those_who_took_part_in_any_edge_round(tmp_path: Path) -> None:
+async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_round(tmp_path: Path) -> None:
     """With one seat of two in each edge round, an edge stands for the union of their samples, each counted once."""
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, num_rounds=1, seed=3)
     done = await run(tmp_path, spec, rooms=(4,))

@@ -54,7 +54,7 @@ def plain(
     return model, own
 
 
-async def test_batch_norm_lives_on_at_the_client_and_the_rest_is_averaged_by_samples(tmp_path: Path) -> None:
+async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_samples(tmp_path: Path) -> None:
     """Seat 1 misses round 2 and goes on from its batch-norm of round 1."""
     lost = [{"round_no": 2, "seats": [1]}]
     spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
@@ -71,7 +71,7 @@ async def test_batch_norm_lives_on_at_the_client_and_the_rest_is_averaged_by_sam
     assert done.info.accuracy_of == "mean over clients"
 
 
-async def test_tested_trained_tells_the_model_held_and_the_one_just_trained_apart(tmp_path: Path) -> None:
+async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_path: Path) -> None:
     trained, held = [
         await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), rooms=(2, 2))
         for which in ("trained", "held")
@@ -98,7 +98,7 @@ async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> No
     assert "global" in done.info.final
 
 
-async def test_nothing_of_batch_norm_travels_up(tmp_path: Path) -> None:
+async def test_no_batch_norm_tensor_is_uploaded(tmp_path: Path) -> None:
     fedbn, fedavg = [await run(tmp_path, spec_of(name, num_rounds=1), rooms=(2, 2)) for name in ("fedbn", "fedavg")]
     up = [[row.up_bytes for row in done.rounds[0].seats] for done in (fedbn, fedavg)]
     assert all(mine + 4 * 16 <= theirs for mine, theirs in zip(*map(sorted, up), strict=True))
@@ -107,12 +107,12 @@ async def test_nothing_of_batch_norm_travels_up(tmp_path: Path) -> None:
     )
 
 
-def test_only_what_has_running_statistics_is_batch_norm(tmp_path: Path) -> None:
+def test_only_layers_with_running_statistics_count_as_batch_norm(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of())
     assert norm_names(experiment.ctx(phase="train", round_no=1, n_clients=1)) == NORM
 
 
-async def test_clients_whose_images_look_different_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:
+async def test_clients_with_different_images_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:
     """The paper's claim: feature shift, equal labels. Five sets of digits, a client each, as in its experiments."""
     domains = ["mnist", "mnist_m", "svhn", "synth_digits", "usps"]
     data_dir = write_domains(tmp_path / "sets")

@@ -101,7 +101,7 @@ async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_f
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=near(alpha) if alpha else None))
 
 
-async def test_an_update_holds_what_was_moved_and_what_that_changes_of_its_mean(tmp_path: Path) -> None:
+async def test_an_update_has_the_size_of_two_models(tmp_path: Path) -> None:
     """Twice a model's bytes up, from the first round on; down once there is a g."""
     spec = spec_of({}, model="linear", num_rounds=2)
     done = await run(tmp_path, spec, rooms=(1,) * 4)
@@ -137,7 +137,7 @@ def test_specs_in_which_a_client_s_weight_changes_are_refused(field: str, value:
     assert refused.value.field == field
 
 
-async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path) -> None:
+async def test_feddc_reaches_a_low_loss_sooner_where_clients_differ(tmp_path: Path) -> None:
     """The paper's claim: with the drift taken into account, training converges faster than FedAvg's and FedProx's."""
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 10, "num_rounds": 5}
     off = {"drift": False, "gradient": False}
@@ -149,7 +149,7 @@ async def test_feddc_is_sooner_at_a_low_loss_where_clients_differ(tmp_path: Path
     assert feddc < 0.5 * min(fedavg, fedprox)
 
 
-async def test_feddc_converges_also_where_others_take_part_in_each_round(tmp_path: Path) -> None:
+async def test_feddc_converges_with_different_participants_in_each_round(tmp_path: Path) -> None:
     """Three of ten devices a round: the mean of all drifts is used, not that of participants, which would oscillate."""
     fields: dict[str, Any] = {
         "model": "linear",

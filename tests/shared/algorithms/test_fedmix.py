@@ -64,7 +64,7 @@ def test_loss_of_a_batch_by_hand() -> None:
     assert np.allclose(logits.detach().numpy(), out, atol=1e-5)
 
 
-def test_it_is_mixup_with_single_images_to_the_first_order() -> None:
+def test_it_approximates_mixup_with_single_images_to_first_order() -> None:
     """With the images themselves behind the means, the gap to mixup falls as lam squared."""
     mash = entries(1)
     model = build("mlp", (1, 8, 8), 10, 0).double()
@@ -144,7 +144,7 @@ async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Pat
     assert done.state.mash is None
 
 
-async def test_means_of_few_samples_are_as_many_as_it_takes(tmp_path: Path) -> None:
+async def test_means_cover_all_samples_of_small_clients(tmp_path: Path) -> None:
     """60 samples in batches of seven: nine means, whose mean weighted by size is that of all."""
     done = await run(tmp_path, spec_of(0.1, {"mash": 7}, num_rounds=1), rooms=(2, 2))
     assert len(done.state.mash.images) == 4 * 9
@@ -160,7 +160,7 @@ def down(done: Ended, round_no: int) -> tuple[list[int], list[int]]:
     return seats, [row.down_bytes for row in sorted(detail.edges, key=lambda row: row.edge)]
 
 
-async def test_the_mash_goes_once_to_each_edge_and_device_and_counts_as_bytes(tmp_path: Path) -> None:
+async def test_the_mash_is_sent_once_to_each_edge_and_device_and_its_bytes_count(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(0.1, num_rounds=3), rooms=(1,) * 4)
     mash_bytes = 4 * ENTRY_BYTES
     ups = [row.up_bytes for row in done.rounds[0].seats]
@@ -176,7 +176,7 @@ async def test_the_mash_goes_once_to_each_edge_and_device_and_counts_as_bytes(tm
     assert done.state.edges == (0, 1)
 
 
-async def test_a_device_that_was_away_gets_the_mash_when_it_is_back(tmp_path: Path) -> None:
+async def test_a_device_that_was_absent_gets_the_mash_when_it_returns(tmp_path: Path) -> None:
     """Seat 1 misses the first round of training, seat 2 the round that collects."""
     losses = [{"round_no": 2, "seats": [1]}, {"round_no": 1, "seats": [2]}]
     done = await run(tmp_path, spec_of(0.1, num_rounds=3, losses=losses), rooms=(2, 2))

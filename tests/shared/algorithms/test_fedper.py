@@ -42,7 +42,7 @@ CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
 
 
 @CLIENTS
-async def test_base_is_the_mean_and_personal_layers_live_on_at_the_client(client: str, tmp_path: Path) -> None:
+async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: str, tmp_path: Path) -> None:
     """The base of round 3 depends on every client's personal layers of rounds 1 and 2: equal bits, equal layers."""
     done = await run(tmp_path, spec_of(client), **layout(client))
     plain = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=3)
@@ -69,7 +69,7 @@ async def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edg
     assert [row.evaluation for row in fedper.rounds] == [row.evaluation for row in fedavg.rounds]
 
 
-async def test_all_layers_personal_is_everyone_alone(tmp_path: Path) -> None:
+async def test_with_all_layers_personal_clients_train_alone(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of("device", 2), **layout("device"))
     assert flat.same_bits(done.model, done.experiment.initial)
     plain = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3)
@@ -78,7 +78,7 @@ async def test_all_layers_personal_is_everyone_alone(tmp_path: Path) -> None:
     assert min(held) > 0.3
 
 
-async def test_personal_layers_do_not_travel_up(tmp_path: Path) -> None:
+async def test_personal_layers_are_not_uploaded(tmp_path: Path) -> None:
     devices = await run(tmp_path, spec_of("device"), **layout("device"))
     for detail in devices.rounds:
         for row in detail.seats:
@@ -91,7 +91,7 @@ async def test_personal_layers_do_not_travel_up(tmp_path: Path) -> None:
 
 
 @CLIENTS
-async def test_personal_layers_outlive_the_process_that_keeps_them(client: str, tmp_path: Path) -> None:
+async def test_personal_layers_survive_a_restart_of_their_process(client: str, tmp_path: Path) -> None:
     whole = await run(tmp_path, spec_of(client), **layout(client))
     async with federation(tmp_path, **layout(client)) as fed:
         run_id = await fed.submit(spec_of(client, num_rounds=1))
@@ -111,7 +111,7 @@ async def test_personal_layers_outlive_the_process_that_keeps_them(client: str, 
     assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
 
 
-async def test_clients_of_unlike_data_do_better_than_with_one_model(tmp_path: Path) -> None:
+async def test_clients_with_different_data_do_better_than_with_one_model(tmp_path: Path) -> None:
     """Each of two groups has its own classes: the claim of the paper."""
     own = {"partition": {"name": "by_group", "n_groups": 2, "gamma": 1.0}, "num_rounds": 8, "local_epochs": 2}
     fedper = await run(tmp_path, spec_of("device", 1, **own), **layout("device"))
@@ -125,7 +125,7 @@ async def test_clients_of_unlike_data_do_better_than_with_one_model(tmp_path: Pa
 # ---- layers
 
 
-def test_batch_norm_goes_with_the_layer_before_it(tmp_path: Path) -> None:
+def test_batch_norm_belongs_to_the_layer_before_it(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, algorithm="fedper", model="conv_bn")
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=1)
     head = {"head.weight", "head.bias"}
@@ -135,7 +135,7 @@ def test_batch_norm_goes_with_the_layer_before_it(tmp_path: Path) -> None:
     assert last_layers(ctx, 2) == head | norm | {"features.0.weight"}
 
 
-async def test_more_personal_layers_than_there_are_fail_the_run_by_the_field(tmp_path: Path) -> None:
+async def test_more_personal_layers_than_the_model_has_fail_the_run_by_the_field(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, algorithm="fedper", model="mlp")
     with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
         last_layers(experiment.ctx(phase="train", round_no=1, n_clients=1), 3)

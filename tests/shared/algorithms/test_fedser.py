@@ -153,7 +153,7 @@ async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
-def test_whole_width_and_no_transform_add_nothing(model: str, tmp_path: Path) -> None:
+def test_full_width_without_transform_adds_nothing(model: str, tmp_path: Path) -> None:
     """KL and its gradient are 0."""
     found = gradients(objective_of(tmp_path, alpha=1.0, transforms=[]), *batch(model, 16))
     plain = gradients(cross_entropy, *batch(model, 16))
@@ -206,7 +206,7 @@ def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_networ
         assert difference[:n].abs().max() > 1e-5
 
 
-def test_of_a_network_that_pools_the_images_change_size_and_of_one_that_flattens_only_their_content(
+def test_images_change_size_for_pooling_networks_and_only_content_for_flattening_ones(
     tmp_path: Path,
 ) -> None:
     for name, sides in (("mobilenet_v1", {10, 12, 14, 16}), ("cnn_6_16", {16})):
@@ -253,14 +253,14 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 # ---- what it costs
 
 
-def test_of_softmax_regression_each_sub_network_costs_as_much_as_the_network(tmp_path: Path) -> None:
+def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network(tmp_path: Path) -> None:
     """Forward 2 x 64 x 10 operations, backward to the weights as many; its input is an image, to which none go back."""
     experiment = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
     assert experiment.flops == 4 * 2 * 2 * 64 * 10
 
 
 @pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
-def test_operations_are_the_mean_of_what_steps_draw(model: str, alpha: float, n: int) -> None:
+def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """Beside steps on shapes alone, counted one by one."""
     made, x, y = meta_model(model, (3, 16, 16), 5)
     ctx = Context(
@@ -328,7 +328,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         (ser(bn="frozen"), "algorithm.params.bn", "'batch' or 'running'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, says: str) -> None:
+def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: str, says: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_spec({"algorithm": algorithm})
     assert refused.value.field == field
@@ -338,13 +338,13 @@ def test_what_does_not_fit_is_refused_by_the_field(algorithm: Any, field: str, s
 @pytest.mark.parametrize(
     ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
 )
-def test_where_hooks_hand_no_objective_another_may_stand(name: str, params: dict[str, Any], tmp_path: Path) -> None:
+def test_objective_may_be_added_to_hooks_without_one(name: str, params: dict[str, Any], tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
     alone = resolved(tmp_path, **spec_of(ser()))
     assert experiment.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
 
 
-def test_hooks_that_hand_an_objective_leave_no_place_for_another(tmp_path: Path) -> None:
+def test_second_objective_is_refused_for_hooks_with_one(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of({"name": "bofl", "local": "fedser"}))
     ctx: Context = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     assert objective_for(experiment, ctx, None) is not None

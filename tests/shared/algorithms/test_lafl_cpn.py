@@ -55,7 +55,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
         ),
     ],
 )
-async def test_a_run_is_that_of_the_plain_version(params: Any, plain: Any, tmp_path: Path) -> None:
+async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(params), rooms=ROOMS)
     expected = Plain(done.experiment, **plain)
     assert flat.distance(done.model, expected.run(3)) < 2e-5
@@ -68,7 +68,7 @@ async def test_a_run_is_that_of_the_plain_version(params: Any, plain: Any, tmp_p
         assert abs(mean - 1) > 2e-5
 
 
-async def test_passes_that_learn_w_cost_simulated_time_as_training_does(tmp_path: Path) -> None:
+async def test_passes_that_learn_w_cost_simulated_time_like_training(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"p": 1}), rooms=ROOMS)
     rows = [row for detail in done.rounds for row in detail.seats]
     passed = [row.n_samples + row.figures["weights_n_samples"] for row in rows]
@@ -77,7 +77,7 @@ async def test_passes_that_learn_w_cost_simulated_time_as_training_does(tmp_path
     assert [row.compute_s for row in rows] == pytest.approx([n * a_sample for n in passed])
 
 
-def test_gradient_of_w_is_autograds_through_the_mix() -> None:
+def test_gradient_of_w_equals_autograds_through_the_mix() -> None:
     """Equation 8's gradient by the chain rule, on a network of two layers, in float64."""
     generator = torch.Generator().manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)).double()
@@ -116,7 +116,7 @@ def test_w_stays_between_the_two_models_only_if_it_is_clamped(clamp: bool) -> No
     assert parameters[0].tolist() == expected
 
 
-def test_w_rests_when_ten_losses_hardly_differ() -> None:
+def test_w_stops_changing_when_ten_losses_hardly_differ() -> None:
     assert not converged([1.0] * 9)
     assert converged([1.0] * 10)
     assert converged([9.0, *[1.0] * 10])
@@ -213,7 +213,7 @@ async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Pa
 # ---- the digits network
 
 
-def test_an_image_that_is_left_over_trains_with_the_batch_before_it(tmp_path: Path) -> None:
+def test_a_remaining_single_image_joins_the_previous_batch(tmp_path: Path) -> None:
     experiment = resolved(tmp_path, **spec_of({}, model="cnn_digits"))
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train[:33], seat.test)
@@ -226,7 +226,7 @@ def test_an_image_that_is_left_over_trains_with_the_batch_before_it(tmp_path: Pa
 # ---- what a device remembers
 
 
-async def test_w_model_visits_and_statistics_outlive_the_devices_process(tmp_path: Path) -> None:
+async def test_w_model_visits_and_statistics_survive_a_restart_of_the_device(tmp_path: Path) -> None:
     params, augment = {"p": 1}, "randaugment"
     whole = await run(tmp_path, spec_of(params, augment=augment, data=FEW), rooms=ROOMS)
     async with federation(tmp_path, rooms=ROOMS) as fed:
@@ -244,11 +244,11 @@ async def test_w_model_visits_and_statistics_outlive_the_devices_process(tmp_pat
 
 
 @pytest.mark.parametrize("schedule", ["equal", "free_compute", "finish_time"])
-def test_a_schedule_that_hands_others_images_to_a_device_is_refused(schedule: str) -> None:
+def test_a_schedule_that_gives_a_device_images_of_others_is_refused(schedule: str) -> None:
     with pytest.raises(BadInput, match=f"lafl_cpn needs schedule: own_data, not {schedule}") as refused:
         parse_spec(spec_of({}, schedule=schedule))
     assert refused.value.field == "schedule"
 
 
-def test_parameters_default_to_the_papers() -> None:
+def test_parameters_default_to_those_of_the_paper() -> None:
     assert (Params().p, Params().eta, Params().s) == (5, 1.0, 80.0)

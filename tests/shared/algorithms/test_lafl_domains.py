@@ -52,7 +52,7 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
     assert (z.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
 
-async def test_statistics_travel_once_and_are_those_of_the_clients_images(tmp_path: Path) -> None:
+async def test_statistics_are_sent_once_and_are_those_of_the_clients_images(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"p": 0, "stats": "raw"}), rooms=ROOMS)
     x = done.experiment.data.train_x.astype(np.float64) / 255
     assert sorted(done.state.known) == ["device-0", "device-1", "device-2"]
@@ -67,7 +67,7 @@ async def test_statistics_travel_once_and_are_those_of_the_clients_images(tmp_pa
     assert all(first > second for first, second, _ in up.values())
 
 
-async def test_a_client_that_was_away_counts_its_own_rounds_and_tells_its_statistics_later(tmp_path: Path) -> None:
+async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_statistics_later(tmp_path: Path) -> None:
     losses = [{"round_no": 1, "seats": [1]}]
     done = await run(tmp_path, spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), rooms=ROOMS)
     assert done.figures("visit") == {0: [1, 2, 3, 4], 1: [1, 2], 2: [1, 2, 3, 4]}
@@ -144,7 +144,7 @@ def test_images_of_each_owner_are_prepared_by_these_statistics(
 
 
 @pytest.mark.parametrize(("test_stats", "others"), [("owner", B), ("own", None)])
-def test_a_device_that_nobody_knows_goes_by_its_own_and_without_any_by_the_pool(
+def test_a_device_uses_its_own_statistics_for_unknown_owners_or_else_the_pools(
     test_stats: str, others: Statistics | None, tmp_path: Path
 ) -> None:
     known = {"device-1": B, "device-2": D}
@@ -176,7 +176,7 @@ def values(x: torch.Tensor) -> tuple[float, ...]:
     return tuple(round(value, 3) for value in x.flatten().tolist())
 
 
-def test_a_device_that_has_lost_its_state_goes_by_what_the_cloud_knows_of_it(tmp_path: Path) -> None:
+def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud(tmp_path: Path) -> None:
     """Measured again in a later round the draw would differ, and the client's statistics from those its peers know."""
     experiment = resolved(tmp_path, **spec_of({}, augment="randaugment"))
     seat = experiment.seat(0)
@@ -211,7 +211,7 @@ def by_domain(domains: list[str], n_clients: int, **more: Any) -> dict[str, Any]
     }
 
 
-async def test_clients_of_domains_that_look_different_do_better_than_with_fedavg(tmp_path: Path) -> None:
+async def test_clients_of_visually_different_domains_do_better_than_with_fedavg(tmp_path: Path) -> None:
     """The claim of the paper, five clients, few rounds: global and own models on all clients' tests."""
     data_dir = write_domains(tmp_path / "sets")
     five = by_domain(["mnist", "mnist_m", "svhn", "synth_digits", "usps"], 5, num_rounds=6, lr=0.05, local_epochs=2)

@@ -103,7 +103,7 @@ async def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit(tmp_path: Path
     assert flat.same_bits(first.model, flat.fedavg(first.experiment, 1))
 
 
-def test_models_that_are_compared_with_stay_as_they_are(tmp_path: Path) -> None:
+def test_reference_models_are_not_changed(tmp_path: Path) -> None:
     """Batch-norm's statistics after two rounds are those of one pass over each batch, not of three."""
     experiment = resolved(tmp_path, **spec_of(1.0, model="conv_bn", num_edges=1, batch_size=30))
     ran = ByHooks(experiment)
@@ -127,7 +127,7 @@ class Sent:
         return response
 
 
-async def test_larger_mu_draws_representations_to_the_global_model_s_and_away_from_the_last_one_s(
+async def test_larger_mu_pulls_representations_towards_the_global_model_and_away_from_the_previous_one(
     tmp_path: Path,
 ) -> None:
     """The paper's claim, on two classes a device and many local epochs: l_con of a client's images after training."""

@@ -83,7 +83,7 @@ async def test_without_alpha_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_visit_takes_tau_steps_wherever_it_is_made(tmp_path: Path) -> None:
+async def test_a_visit_takes_tau_steps_on_any_host(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "hessian": "hessian_free", "local_steps": 3})
     one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
     assert one.info.model_sha256 == apart.info.model_sha256
@@ -107,7 +107,7 @@ def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any
     return models.read_state(scratch), np.sort(order[n:])
 
 
-async def test_held_out_clients_are_tested_on_all_they_hold_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
+async def test_held_out_clients_are_tested_on_all_samples_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
     spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
     done = await run(tmp_path, spec, rooms=(4,))
     (seat,) = [s.number for s in done.experiment.population.seats if s.role == "held_out"]
@@ -125,7 +125,7 @@ async def test_held_out_clients_are_tested_on_all_they_hold_and_after_one_step_o
     assert seat not in trained
 
 
-async def test_one_step_from_its_model_is_worth_more_than_from_none(tmp_path: Path) -> None:
+async def test_one_step_from_the_model_improves_accuracy_also_for_held_out_clients(tmp_path: Path) -> None:
     """The claim: after the step clients of two classes do better than before, those that never trained as well."""
     more = {"held_out_fraction": 0.25, "num_rounds": 15, "num_devices": 8}
     done = await run(tmp_path, spec_of({"alpha": 0.3, "local_steps": 10}, **more), rooms=(8,))

@@ -98,7 +98,7 @@ async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "own", "n_tests"), [("fedavg", "trained", 4), ("fedper", "received", 3)])
-def test_an_edge_tests_on_the_union_just_what_is_asked(
+def test_an_edge_tests_only_the_requested_models_on_the_union(
     name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both models on the client's tests, one of them on the parts of two owners; equal models are tested once."""
@@ -127,7 +127,7 @@ def test_an_edge_tests_on_the_union_just_what_is_asked(
 
 
 @pytest.mark.parametrize("when", ["load", "once"])
-async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp_path: Path) -> None:
+async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str, tmp_path: Path) -> None:
     augment = {"name": "randaugment", "when": when}
     here = await run(tmp_path, spec_of(augment=augment), rooms=ROOMS)
     there = await run(tmp_path, spec_of(augment=augment), rooms=(1, 1, 1), order=(2, 0, 1))
@@ -140,7 +140,7 @@ async def test_augmented_images_are_trained_on_wherever_seats_sit(when: str, tmp
         assert (sums[seat][0] == pytest.approx(sums[seat][1])) == (when == "once")
 
 
-async def test_a_test_set_that_is_not_there_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
+async def test_an_unknown_test_set_is_refused_at_once_by_the_field(tmp_path: Path) -> None:
     from tests.shared.algorithms.ways import federation
 
     async with federation(tmp_path, rooms=ROOMS) as fed:

@@ -73,7 +73,7 @@ async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
         assert [edge.n_used for edge in detail.edges] == [3]
 
 
-async def test_seat_refused_often_enough_is_retired_with_a_reason(tmp_path: Path) -> None:
+async def test_seat_refused_too_often_is_retired_with_a_reason(tmp_path: Path) -> None:
     spec = spec_of("probe_refuse", {"patience": 1}, num_edges=2)
     done = await run(tmp_path, spec, n_edges=2, rooms=FOUR)
     first, second, third = done.rounds
@@ -84,7 +84,7 @@ async def test_seat_refused_often_enough_is_retired_with_a_reason(tmp_path: Path
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 1, chosen=uploads_in))
 
 
-async def test_refused_seat_may_train_once_more_without_sending(tmp_path: Path) -> None:
+async def test_refused_seat_may_train_again_without_sending(tmp_path: Path) -> None:
     """The state after the second visit is kept, though that visit sends nothing."""
     tape = Tape()
     spec = spec_of("probe_refuse", {"adjust": True}, num_rounds=2)
@@ -266,7 +266,7 @@ async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) ->
     assert all(row.received_accuracy is None for detail in done.rounds for row in detail.seats)
 
 
-async def test_share_of_a_lost_device_is_handed_to_another(tmp_path: Path) -> None:
+async def test_share_of_a_lost_device_is_given_to_another(tmp_path: Path) -> None:
     """In round 2 a device does not answer; all samples are trained on all the same, each once."""
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -339,7 +339,7 @@ async def test_held_out_seats_only_evaluate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rooms", [ONE, SIX])
-async def test_seat_that_comes_later_collects_first_and_trains_then(rooms: tuple[int, ...], tmp_path: Path) -> None:
+async def test_seat_that_joins_late_collects_first_and_then_trains(rooms: tuple[int, ...], tmp_path: Path) -> None:
     async with federation(tmp_path, n_edges=1, rooms=rooms) as fed:
         run_id = await fed.submit(collect_spec(max_devices=7))
         before = await ended(fed, run_id, tmp_path)

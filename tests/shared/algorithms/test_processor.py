@@ -71,20 +71,20 @@ def same_science(here: Ended, there: Ended) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_hooks_mix_no_devices_and_visits_leave_nothing_there(name: str, tmp_path: Path) -> None:
+async def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str, tmp_path: Path) -> None:
     """With the CPU's kernels the bits are equal too, so tensors are copied there and back unchanged."""
     same_science(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
 
 
 @pytest.mark.parametrize("way", OTHERWISE)
-async def test_other_branches_mix_no_devices_either(way: str, tmp_path: Path) -> None:
+async def test_other_branches_mix_no_torch_devices_either(way: str, tmp_path: Path) -> None:
     same_science(*await both(tmp_path, spec_of(**OTHERWISE[way])))
 
 
 # ---- that the check can fail
 
 
-def test_the_pretended_gpu_mixes_what_torch_mixes_and_nothing_else() -> None:
+def test_the_pretended_gpu_accepts_exactly_the_mixes_that_torch_accepts() -> None:
     with PretendedGpu():
         there, positions = torch.arange(4.0).to(PLACE), torch.tensor([3, 1])
         assert (torch.tensor(2.0) - there).tolist() == [2, 1, 0, -1]
@@ -106,7 +106,7 @@ def test_the_pretended_gpu_mixes_what_torch_mixes_and_nothing_else() -> None:
         assert nothing_there(Update(delta={"w": there.cpu()}))
 
 
-async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hook_that_mixes_torch_devices_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(self: Any, ctx: Any, state: Any, message: Any, owner: Any) -> Any:
         shades = torch.ones(1, 1, 8, 8)
         return lambda x: x * shades
@@ -119,7 +119,7 @@ async def test_a_hook_that_mixes_devices_is_found(tmp_path: Path, monkeypatch: p
     assert "Mixed: mul of tensors on two devices" in (info.reason or "")
 
 
-async def test_what_a_visit_leaves_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tensor_left_on_the_gpu_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten copy shows in the state, which is encoded, and in the update, which the agent sums on the CPU."""
     monkeypatch.setattr(ComputeDevice, "to_cpu", lambda self, value: value)
     with pretending() as left:

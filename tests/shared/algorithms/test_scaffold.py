@@ -87,7 +87,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
-async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
+async def test_empty_seats_count_in_the_mean_of_controls(tmp_path: Path) -> None:
     """With three of four seats taken, c is the mean of four c_i, one of them 0; also after the fourth has joined."""
     done = await run(tmp_path, spec_of("II", num_devices=3, max_devices=4, **in_one_batch()), rooms=(3,))
     x, c, _ = plain(done.experiment, {round_no: [0, 1, 2] for round_no in (1, 2, 3)})
@@ -95,7 +95,7 @@ async def test_clients_who_are_not_there_yet_count_too(tmp_path: Path) -> None:
     assert flat.distance(done.state.control, plain_linear.parted(c)) < 1e-5
 
 
-async def test_edge_rounds_change_the_cloud_s_control_by_what_all_visits_changed(tmp_path: Path) -> None:
+async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits(tmp_path: Path) -> None:
     """Two edge rounds, one device an edge: c is then the mean of the last c_i, each renewed twice."""
     spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
     done = await run(tmp_path, spec, rooms=(1, 1))
@@ -145,7 +145,7 @@ def test_controls_of_both_kinds_agree_where_local_steps_are_tiny(tmp_path: Path)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_reach_is_how_far_sgd_goes_on_a_constant_gradient(momentum: float) -> None:
+def test_reach_is_the_distance_of_sgd_on_a_constant_gradient(momentum: float) -> None:
     model = build("mlp", (1, 8, 8), 10, 0)
     start = next(model.parameters()).detach().clone()
     x, y = np.zeros((7, 8, 8), np.uint8), np.zeros(7, np.int64)
@@ -160,7 +160,7 @@ def test_reach_is_how_far_sgd_goes_on_a_constant_gradient(momentum: float) -> No
     assert torch.allclose(moved, torch.full_like(moved, reach(7, momentum)), rtol=1e-4)
 
 
-async def test_scaffold_is_sooner_at_a_lower_loss_where_clients_differ_and_steps_are_many(tmp_path: Path) -> None:
+async def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps_are_many(tmp_path: Path) -> None:
     """The paper's claim: local steps on unlike data pull FedAvg away from the optimum of the whole, SCAFFOLD not."""
     found = {}
     for option in (None, "II"):

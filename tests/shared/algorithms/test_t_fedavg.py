@@ -104,13 +104,13 @@ def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path
     assert torch.equal(fttq.ternary["w"].detach(), parameters[0])
 
 
-def test_a_factor_below_0_turns_the_signs_that_travel(tmp_path: Path) -> None:
+def test_a_negative_factor_flips_the_signs_that_are_sent(tmp_path: Path) -> None:
     fttq = Fttq(ctx_of(tmp_path, {}), {"w": torch.tensor([[2.0, -2.0, 0.0, 1.0]])})
     fttq.w["w"].fill_(-0.5)
     assert fttq.ternary["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
 
 
-def test_the_servers_threshold_goes_by_the_largest_weight(tmp_path: Path) -> None:
+def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> None:
     ctx = ctx_of(tmp_path, {})
     model = {"w": torch.tensor([[2.0, 0.1, -0.11], [-1.0, 0.0, 0.05]]), "b": torch.tensor([1.0, 2.0])}
     found = as_ternary(ctx, model)
@@ -139,7 +139,7 @@ def test_the_servers_threshold_goes_by_the_largest_weight(tmp_path: Path) -> Non
         (False, ("w", "b"), (), None),
     ],
 )
-def test_ternary_weights_come_beside_the_rest(
+def test_ternary_weights_are_sent_beside_the_other_tensors(
     quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], says: str | None, tmp_path: Path
 ) -> None:
     """`w` stands for the weights of all layers, `b` for the biases."""
@@ -190,7 +190,7 @@ def plain_server(model: TensorMap) -> TensorMap:
     return found
 
 
-async def test_rounds_through_tiers_are_those_of_plain_code_in_any_layout(tmp_path: Path) -> None:
+async def test_rounds_through_tiers_equal_plain_code_in_any_layout(tmp_path: Path) -> None:
     spec = spec_of({}, batch_size=8, lr=0.5)
     one = await run(tmp_path, spec, rooms=(4,))
     apart = await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
@@ -234,7 +234,7 @@ async def test_an_edges_model_is_ternary_between_its_rounds(tmp_path: Path) -> N
     assert len(done.model["features.1.weight"].unique()) == 3
 
 
-async def test_the_servers_model_may_go_down_in_full(tmp_path: Path) -> None:
+async def test_the_servers_model_may_be_broadcast_in_full(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"download": "full"}, num_rounds=2, batch_size=8, lr=0.5), rooms=(3, 1))
     assert len(done.model["features.1.weight"].unique()) > 3
     for row in done.rounds[1].seats:

@@ -19,7 +19,7 @@ def rows(seed: int, n: int = 12) -> Floats:
 
 @pytest.mark.parametrize("threshold", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_groups_are_those_of_scipy_and_of_plain_merging(seed: int, threshold: float) -> None:
+def test_groups_equal_those_of_scipy_and_of_plain_merging(seed: int, threshold: float) -> None:
     vectors = rows(seed)
     found = groups_at(average_linkage(cosine_distances(vectors)), threshold)
     labels = fcluster(linkage(pdist(vectors, "cosine"), "average"), threshold, "distance")
@@ -38,19 +38,19 @@ def test_bound_is_inclusive_and_by_the_mean_of_all_pairs() -> None:
     assert groups_at(merges.tolist(), 1.01) == [[0, 1, 2]]
 
 
-def test_vector_without_direction_is_unlike_all_others() -> None:
+def test_zero_vector_is_dissimilar_to_all_others() -> None:
     assert cosine_distances(np.array([[0.0, 0], [1, 1], [2, 2]])) == pytest.approx([1, 1, 0])
 
 
-def test_one_vector_is_a_group() -> None:
+def test_one_vector_forms_a_group() -> None:
     assert groups_at(average_linkage(cosine_distances(np.ones((1, 3)))), 0.5) == [[0]]
 
 
-def test_clear_gap_is_cut_in_its_middle() -> None:
+def test_wide_gap_is_cut_in_its_middle() -> None:
     assert Gap.of(np.array([0.5, 0.1, 0.02, 0.4])) == Gap(0.1, 0.4, 0.25)
 
 
-def test_without_a_clear_gap_the_cut_is_at_the_fifth_of_all_distances() -> None:
+def test_without_a_wide_gap_the_cut_is_at_the_fifth_of_all_distances() -> None:
     apart = np.linspace(0.5, 0.6, 11)
     assert Gap.of(apart).threshold == pytest.approx(0.52)
     assert Gap.of(np.empty(0)) == Gap(0, 0, 0)

@@ -19,7 +19,7 @@ def lists(found: TensorMap) -> dict[str, object]:
     return {name: tensor.tolist() for name, tensor in found.items()}
 
 
-def test_the_algebra_goes_name_by_name() -> None:
+def test_the_algebra_works_name_by_name() -> None:
     assert lists(tensors.subtract(B, A)) == {"w": [9, 18]}
     assert lists(tensors.add(A, B)) == {"w": [11, 22], "b": [3]}
     assert lists(tensors.overlay(A, B)) == {"w": [10, 20], "b": [3]}
@@ -28,7 +28,7 @@ def test_the_algebra_goes_name_by_name() -> None:
     assert tensors.n_bytes(A) == 12
 
 
-def test_owned_tensors_share_no_memory_and_are_contiguous() -> None:
+def test_private_copies_share_no_memory_and_are_contiguous() -> None:
     grid = torch.arange(4.0).reshape(2, 2)
     mine = tensors.private_copies({"t": grid.T})["t"]
     grid[0, 1] = 9
@@ -85,7 +85,7 @@ def test_the_digest_depends_on(other: TensorMap) -> None:
         (2**49 + 1, 1.0, 3),
     ],
 )
-def test_the_grid_is_the_finest_on_which_the_largest_sum_is_exact(
+def test_the_step_is_the_finest_at_which_the_largest_sum_is_exact(
     total_weight: int, bound: float, exponent: int
 ) -> None:
     assert tensors.fixed_point_exponent(total_weight, bound) == exponent
@@ -106,7 +106,7 @@ def test_a_term_is_rounded_to_the_nearest_step_before_it_is_weighted() -> None:
     assert into.tolist() == [7 * 1, 7 * 1, 7 * 2, -7]
 
 
-def test_more_than_a_block_is_added_and_other_strides_are_heeded() -> None:
+def test_tensors_larger_than_a_block_and_of_other_strides_are_added() -> None:
     n = tensors.BLOCK + 3
     term = torch.arange(2 * n, dtype=torch.float64).reshape(n, 2).T  # not contiguous
     into = torch.zeros(2, n, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_more_than_a_block_is_added_and_other_strides_are_heeded() -> None:
     assert torch.equal(into, 2 * term)
 
 
-def test_the_mean_is_zero_where_nothing_weighs() -> None:
+def test_the_mean_is_zero_where_the_weight_is_zero() -> None:
     steps = torch.tensor([6.0, 8.0, 0.0], dtype=torch.float64)
     assert tensors.mean_of_steps(steps, 4, 1, torch.float32).tolist() == [0.75, 1, 0]
     assert tensors.mean_of_steps(steps * 0, 0, 1, torch.float32).tolist() == [0, 0, 0]
@@ -123,18 +123,18 @@ def test_the_mean_is_zero_where_nothing_weighs() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused_by_name(value: float) -> None:
+def test_values_that_are_not_finite_are_refused_by_name(value: float) -> None:
     with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
         tensors.check_bound(torch.tensor([0.0, value, 1.0]), 10, "delta w")
 
 
 @pytest.mark.parametrize("value", [10.5, -10.5])
-def test_what_exceeds_the_bound_is_refused_by_name(value: float) -> None:
+def test_values_beyond_the_bound_are_refused_by_name(value: float) -> None:
     with pytest.raises(OutOfBound, match=f"w holds {value}, sums are exact up to 10"):
         tensors.check_bound(torch.tensor([value]), 10, "w")
 
 
-def test_the_bound_itself_passes_and_so_does_nothing() -> None:
+def test_the_bound_itself_and_an_empty_tensor_pass() -> None:
     tensors.check_bound(torch.tensor([10.0, -10.0]), 10, "w")
     tensors.check_bound(torch.zeros(0), 10, "w")
 

@@ -28,19 +28,19 @@ def test_golden_seeds() -> None:
     [{"round_no": 4}, {"edge_round": 1}, {"wave": 1}, {"seat": 5}, {"seat": None}, {"spec": ExperimentSpec(seed=8)}],
     ids=str,
 )
-def test_a_stream_is_another_elsewhere(changes: dict[str, Any]) -> None:
+def test_streams_differ_by_place(changes: dict[str, Any]) -> None:
     assert SEAT.at(**changes).seed("batches") != SEAT.seed("batches")
 
 
-def test_a_stream_is_another_for_another_purpose() -> None:
+def test_streams_differ_by_purpose() -> None:
     assert SEAT.seed("batches") != SEAT.seed("noise")
 
 
-def test_a_seat_draws_the_same_at_whatever_edge_and_phase() -> None:
+def test_a_seat_draws_the_same_at_any_edge_and_in_any_phase() -> None:
     assert SEAT.at(edge=0, phase="tune", n_clients=3).seed("batches") == SEAT.seed("batches")
 
 
-def test_generators_start_at_the_seed_and_leave_the_global_one_alone() -> None:
+def test_generators_start_at_the_seed_and_do_not_change_the_global_one() -> None:
     state = torch.random.get_rng_state()
     assert SEAT.rng("batches").initial_seed() == SEAT.seed("batches")
     assert torch.equal(torch.rand(3, generator=SEAT.rng("a")), torch.rand(3, generator=SEAT.rng("a")))

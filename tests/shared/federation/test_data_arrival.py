@@ -19,12 +19,12 @@ SEAT = Seat(3, 0, "train", Profile(), PART, Samples("test", PART[:0]))
     ("rate", "counts"),
     [(None, [50, 50, 50]), (0.3, [15, 30, 45, 50, 50]), (1.0, [50, 50]), (20, [20, 40, 50]), (0.001, [1, 1])],
 )
-def test_samples_grow_by_the_round_and_never_beyond_the_part(rate: float | None, counts: list[int]) -> None:
+def test_samples_grow_by_round_and_never_exceed_the_part(rate: float | None, counts: list[int]) -> None:
     spec = ExperimentSpec(arrival_rate=rate)
     assert [n_collected(spec, 50, n + 1) for n in range(len(counts))] == counts
 
 
-def test_what_a_device_has_it_keeps_in_an_order_of_its_own_by_the_seed() -> None:
+def test_a_device_keeps_its_samples_in_a_seeded_order_of_its_own() -> None:
     spec = ExperimentSpec(arrival_rate=0.2)
     found = [set(collected(spec, SEAT, n).train.tolist()) for n in (1, 2, 5)]
     assert found[0] < found[1] < found[2] == set(PART.tolist())

@@ -45,7 +45,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, mo
     assert Experiment(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
 
 
-def test_what_users_send_singly_counts_for_each_user_and_not_for_its_devices() -> None:
+def test_single_updates_of_users_count_by_user_and_not_by_device() -> None:
     many = {"num_devices": 1000, "num_edges": 10, "client": "edge", "algorithm": "dtpfl"}
     spec = parse_spec(many)
     assert memory_check.needed_bytes(spec, load_algorithm("dtpfl"), 100) == 8 * 100 * (10 + 2 + 10)
@@ -60,7 +60,7 @@ def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytes
         memory.check_processes(1000)
 
 
-def test_where_the_system_tells_no_memory_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_memory_size_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: None)
     memory.check_processes(10**9)
 
@@ -71,7 +71,7 @@ def test_the_free_memory_of_this_machine_is_known() -> None:
     assert 10**7 < there < 10**14
 
 
-def test_what_is_gathered_of_all_clients_counts_and_is_refused_by_the_parameter_that_decides_it(
+def test_values_collected_per_client_count_and_are_refused_by_their_parameter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A mash of 40 samples by twos is 20 entries of 64 pixels and 10 classes, there twice; by clients it is 4."""

@@ -83,7 +83,7 @@ def test_a_key_that_lacks_a_field_is_refused_with_the_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("record", [None, [], "order", 3])
-def test_a_record_that_is_no_order_is_refused(record: Any) -> None:
+def test_a_record_other_than_an_order_is_refused(record: Any) -> None:
     with pytest.raises(WireError, match="EdgeOrderFields"):
         read_order_key(codec.Header(record, {}, 8))
 
@@ -109,7 +109,7 @@ def test_with_a_real_clock_an_order_to_an_agent_is_for_one_seat(seats: dict[str,
     assert refused.value.field == field
 
 
-def test_a_queue_continues_beside_other_edges_and_ends_with_its_run_and_its_wave() -> None:
+def test_a_queue_continues_at_other_edges_and_ends_with_its_run_or_wave() -> None:
     simulated = OrderQueue("r1", 0)
     assert simulated.may_continue(simulated)
     assert simulated.may_continue(OrderQueue("r1", 1))

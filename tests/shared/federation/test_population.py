@@ -79,18 +79,18 @@ def test_the_same_spec_and_data_give_the_same_population() -> None:
     ],
     ids=str,
 )
-def test_the_digest_is_another_for(changes: dict[str, Any]) -> None:
+def test_the_digest_changes_with(changes: dict[str, Any]) -> None:
     assert population_of(**changes).digest != population_of().digest
 
 
-def test_the_digest_is_another_for_other_images_and_for_another_global_test_set() -> None:
+def test_the_digest_changes_with_images_and_with_the_global_test_set() -> None:
     assert population_of(dataset(digest="other")).digest != population_of().digest
     # No seat holds test images here.
     assert population_of(test_fraction=0.2, data={"n_test": 40}).digest != population_of(test_fraction=0.2).digest
 
 
 @pytest.mark.parametrize("changes", [{"lr": 1.0}, {"num_rounds": 99}, {"name": "other"}, {"batch_size": 1}], ids=str)
-def test_the_digest_is_the_same_for(changes: dict[str, Any]) -> None:
+def test_the_digest_does_not_change_with(changes: dict[str, Any]) -> None:
     assert population_of(**changes).digest == population_of().digest
 
 
@@ -104,7 +104,7 @@ def test_a_seats_data_do_not_change_when_others_join(changes: dict[str, Any]) ->
     assert samples_of(few) == samples_of(many)
 
 
-def test_a_late_comer_is_never_held_out() -> None:
+def test_a_seat_that_joins_late_is_never_held_out() -> None:
     found = population_of(num_devices=4, max_devices=8, held_out_fraction=0.5)
     assert {seat.number for seat in found.seats if seat.role == "held_out"} <= set(range(4))
 
@@ -131,7 +131,7 @@ def test_a_part_of_the_data_has_the_classes_in_proportion() -> None:
     assert np.bincount(DATA.test_y[found.test.indices]).tolist() == [2] * K
 
 
-def test_more_samples_than_the_data_have_are_refused() -> None:
+def test_more_samples_than_the_data_set_has_are_refused() -> None:
     with pytest.raises(BadInput, match="241 samples requested, there are 240") as caught:
         population_of(data={"n_train": 241})
     assert caught.value.field == "data.n_train"
@@ -166,7 +166,7 @@ def test_by_latency_a_seats_home_edge_is_the_nearest() -> None:
     assert len({seat.home_edge for seat in population(spec, DATA).seats}) == 4
 
 
-def test_seats_have_the_listed_latencies_and_the_nearest_home_edge_of_equals_the_first() -> None:
+def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() -> None:
     listed = ((0.3, 0.1, 0.2), (0.2, 0.2, 0.2), (0.0, 5.0, 0.0), (0.9, 0.8, 0.7))
     devices = DeviceSpec(profile=ProfileSpec(latency_s=1), edge_latency_s=listed)
     spec = ExperimentSpec(num_devices=3, max_devices=4, num_edges=3, association="latency", devices=devices)
@@ -207,7 +207,7 @@ def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None
 # ---- test samples
 
 
-def test_test_images_are_dealt_like_the_training_images() -> None:
+def test_test_images_are_partitioned_like_the_training_images() -> None:
     found = population_of(partition={"name": "shards", "classes_per_device": 2})
     assert every_one([seat.test.indices for seat in found.seats]) == list(range(80))
     for seat in found.seats:
@@ -260,7 +260,7 @@ def test_the_global_test_set_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "n"), [(0.0, 0), (0.01, 0), (0.34, 2), (0.5, 3), (0.99, 5)])
-def test_held_out_seats_only_evaluate_all_that_they_hold(fraction: float, n: int) -> None:
+def test_held_out_seats_only_evaluate_on_all_their_samples(fraction: float, n: int) -> None:
     found = population_of(held_out_fraction=fraction)
     held = [seat for seat in found.seats if seat.role == "held_out"]
     assert len(held) == n  # at least one seat trains
@@ -307,7 +307,7 @@ def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
     assert counts_of(found, DATA).shape == (6, K)
 
 
-def test_held_out_seats_and_edge_clients_do_not_go_together() -> None:
+def test_held_out_seats_and_edge_clients_cannot_be_combined() -> None:
     with pytest.raises(BadInput, match="held-out seats need client: device"):
         population_of(client="edge", held_out_fraction=0.5)
 
@@ -317,7 +317,7 @@ def test_seats_are_numbered_from_zero_and_found_by_number() -> None:
         assert [seat.number for seat in found.seats] == list(range(len(found.seats)))
 
 
-def test_the_digest_covers_what_a_changed_population_says() -> None:
+def test_the_digest_covers_every_change_of_the_population() -> None:
     """Two edges that swapped a sample between training and test set are not the same."""
     assert (
         population_of(client="edge", test_fraction=0.25).digest
@@ -336,7 +336,7 @@ def test_writers_are_kept_together() -> None:
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=30), st.integers(0, 10_000))
-def test_whole_numbers_in_proportion_add_up(weights: list[int], total: int) -> None:
+def test_proportional_whole_numbers_have_the_required_sum(weights: list[int], total: int) -> None:
     found = largest_remainder(np.array(weights), total)
     assert found.sum() == total
     assert (found >= 0).all()
@@ -351,7 +351,7 @@ def test_the_largest_remainder_wins_and_ties_go_to_the_first() -> None:
     assert largest_remainder(np.array([0, 0]), 3).tolist() == [3, 0]
 
 
-def test_samples_count() -> None:
+def test_length_of_samples_is_their_count() -> None:
     assert len(Samples("test", np.arange(3))) == 3
 
 

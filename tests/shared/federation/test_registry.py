@@ -36,7 +36,7 @@ def test_the_algorithms_with_pictures_of_their_own_are_known() -> None:
     assert found == {"bofl", "dtpfl", "es_afl", "lafl_cpn"}
 
 
-def test_what_a_users_module_got_wrong_is_named(written: Callable[[str, str], None]) -> None:
+def test_errors_in_a_users_module_are_named(written: Callable[[str, str], None]) -> None:
     written("no_function", ALGORITHM.format(name="no_function") + 'PICTURES = ["accuracy"]\n')
     written("other_name", ALGORITHM.format(name="another_name"))
     with pytest.raises(BadInput, match=r"\.no_function\.PICTURES cannot be called"):

@@ -31,7 +31,7 @@ def is_whole(shares: Shares, task: Any) -> None:
 
 
 @given(compute=COMPUTE, n=st.integers(0, 300))
-def test_proportional_shares_lose_and_double_nothing(compute: list[float], n: int) -> None:
+def test_proportional_shares_assign_each_sample_once(compute: list[float], n: int) -> None:
     task = np.arange(1000, 1000 + n)
     is_whole(proportional([Worker(seat, sps) for seat, sps in enumerate(compute)], task, rng()), task)
 
@@ -47,7 +47,7 @@ def test_proportional_shares_are_eq_2_to_one_sample(compute: list[float], n: int
     assert all(abs(a - b) < 1 + 1e-6 for a, b in zip(found, exact, strict=True))
 
 
-def test_without_free_compute_the_server_takes_all_and_without_one_all_take_the_same() -> None:
+def test_without_free_compute_the_server_takes_all_or_else_all_take_equal_shares() -> None:
     task, devices = np.arange(9), [Worker(0, 0.0), Worker(1, 0.0)]
     assert sizes(proportional([*devices, Worker(2, 0.0, server=True)], task, rng()), 3) == [0, 0, 9]
     assert sizes(proportional([*devices, Worker(2, 0.0)], task, rng()), 3) == [3, 3, 3]
@@ -82,7 +82,7 @@ def last_s(workers: list[Worker], counts: list[int]) -> float:
 
 
 @given(figures=st.lists(WORKER, min_size=1, max_size=6), server=st.booleans())
-def test_balanced_shares_lose_and_double_nothing_and_no_move_of_a_sample_is_better(
+def test_balanced_shares_assign_each_sample_once_and_no_single_move_improves_them(
     figures: list[tuple[float, float, float, int]], server: bool
 ) -> None:
     workers, task = made(figures, server)
@@ -97,7 +97,7 @@ def test_balanced_shares_lose_and_double_nothing_and_no_move_of_a_sample_is_bett
 
 
 @given(figures=st.lists(WORKER, min_size=2, max_size=3))
-def test_balanced_shares_are_the_best_of_all_there_are(figures: list[tuple[float, float, float, int]]) -> None:
+def test_balanced_shares_are_optimal(figures: list[tuple[float, float, float, int]]) -> None:
     workers, task = made([(a, b, c, n % 7) for a, b, c, n in figures])
     n = len(task)
     every = itertools.product(range(n + 1), repeat=len(workers) - 1)
@@ -105,7 +105,7 @@ def test_balanced_shares_are_the_best_of_all_there_are(figures: list[tuple[float
     assert last_s(workers, sizes(balanced(workers, task, rng()), len(workers))) <= best * (1 + 1e-9) + 1e-12
 
 
-def test_balanced_shares_keep_samples_where_they_are_and_count_what_moves() -> None:
+def test_balanced_shares_keep_samples_in_place_and_count_those_that_move() -> None:
     """Two equal workers, one of which holds all: with free moves they halve it, with dear ones nothing moves."""
     free = [Worker(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Worker(1, 1.0, 0.0, 1.0, 0.0)]
     assert sizes(balanced(free, np.arange(10), rng()), 2) == [5, 5]
@@ -116,5 +116,5 @@ def test_balanced_shares_keep_samples_where_they_are_and_count_what_moves() -> N
 
 
 @RULES
-def test_an_empty_task_makes_no_shares(rule: Any) -> None:
+def test_an_empty_task_gives_no_shares(rule: Any) -> None:
     assert rule([Worker(0, 1.0), Worker(1, 1.0)], np.empty(0, np.int64), rng()) == {}

@@ -51,13 +51,13 @@ def test_random_selects_the_fraction_but_at_least_one(fraction: float, n: int) -
 @pytest.mark.parametrize(
     ("fraction", "beyond", "n", "wanted"), [(0.5, 0.5, 3, 2), (0.25, 0.1, 2, 1), (0.75, 1.0, 4, 3)]
 )
-def test_overselection_selects_beyond_what_is_wanted(fraction: float, beyond: float, n: int, wanted: int) -> None:
+def test_overselection_selects_more_than_are_wanted(fraction: float, beyond: float, n: int, wanted: int) -> None:
     there = ctx(select="random", fraction_train=fraction, overselection=beyond)
     assert len(selection.select(there, SEATS, UNKNOWN)) == n
     assert selection.n_wanted(there, SEATS) == wanted
 
 
-def test_random_selects_others_in_other_rounds_and_the_same_in_the_same() -> None:
+def test_random_selection_differs_between_rounds_and_repeats_within_one() -> None:
     found = [selection.select(ctx(n, select="random", fraction_train=0.5), SEATS, UNKNOWN) for n in range(1, 200)]
     again = [selection.select(ctx(n, select="random", fraction_train=0.5), SEATS, UNKNOWN) for n in range(1, 200)]
     assert found == again
@@ -70,7 +70,7 @@ def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
     return replace(seat(number, n_train), profile=Profile(**profile), latency_s=(0.0,))
 
 
-def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -> None:
+def test_fastest_selects_by_expected_visit_time_and_lower_seats_among_equals() -> None:
     model = LinkUse(down_bytes=10**6, up_bytes=10**6)
     there = ctx(select="fastest", fraction_train=0.5).at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=model))
     slow, quick = able(1, compute_sps=1), able(5, compute_sps=1000)
@@ -80,7 +80,7 @@ def test_fastest_selects_by_the_expected_visit_and_of_equals_the_lower_seats() -
     assert selection.select(there, [able(4, n_train=50), able(7), able(9), able(11, n_train=50)], UNKNOWN) == [7, 9]
 
 
-def test_an_expected_visit_takes_what_is_drawn_for_each_at_its_median() -> None:
+def test_an_expected_visit_uses_the_medians_of_what_is_drawn_for_each() -> None:
     n_bytes = 2 * 10**6 - visit_estimates.HEAD_BYTES
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=LinkUse(down_bytes=n_bytes, up_bytes=n_bytes)))
     delays: dict[str, Any] = {
@@ -117,7 +117,7 @@ def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -
     ("left_s", "steps"),
     [(100, None), (6.5, None), (6.4, 11), (4.5, 8), (2.6, 4), (2.4, 3), (1.0, 1), (0.0, 1)],
 )
-def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(left_s: float, steps: int | None) -> None:
+def test_partial_work_is_the_steps_that_fit_in_time_and_at_least_one(left_s: float, steps: int | None) -> None:
     """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS))
     work = Task(epochs=3, batch_size=3)
@@ -129,7 +129,7 @@ def test_partial_work_is_as_many_steps_as_there_is_time_for_and_at_least_one(lef
         assert (found.steps, found.epochs) == (steps, None)
 
 
-def test_where_a_rest_of_one_joins_the_batch_before_it_an_epoch_has_a_step_less() -> None:
+def test_a_remaining_sample_that_joins_the_previous_batch_saves_a_step_per_epoch() -> None:
     """10 samples in batches of 3, 3 and 4."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, least_batch=2))
     assert visit_estimates.samples_due(there, Task(steps=5, batch_size=3), seat(2)) == 10 + 6
@@ -148,7 +148,7 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     assert visit_estimates.partial(there, work, able(1, **slow), 12.01, update=False).steps == 55
 
 
-def test_passes_of_a_method_count_in_what_is_due_and_leave_fewer_steps() -> None:
+def test_further_passes_of_a_method_take_time_and_leave_fewer_steps() -> None:
     """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, passes=Passes(of_step=4, beside=0.5)))
     work = Task(epochs=3, batch_size=3)
@@ -171,7 +171,7 @@ def test_without_seats_none_is_selected_and_none_has_a_task() -> None:
         assert scheduling.schedule(ctx(schedule=name), [], UNKNOWN) == {}
 
 
-def test_own_data_gives_every_seat_with_samples_the_specs_task() -> None:
+def test_own_data_gives_the_specs_task_to_every_seat_with_samples() -> None:
     tasks = scheduling.schedule(ctx(local_epochs=3, batch_size=8), [seat(1), seat(2, n_train=0)], UNKNOWN)
     assert list(tasks) == [1]
     assert (tasks[1].kind, tasks[1].epochs, tasks[1].steps, tasks[1].batch_size) == ("train", 3, None, 8)
@@ -182,7 +182,7 @@ def shares(found: Any) -> dict[int, list[int]]:
     return {number: work.samples.tolist() for number, work in found.items()}
 
 
-def test_equal_shares_lose_and_double_nothing() -> None:
+def test_equal_shares_assign_each_sample_once() -> None:
     members = [seat(0, 9), seat(1, 1), seat(2, 0)]
     found = shares(scheduling.schedule(ctx(schedule="equal"), members, UNKNOWN))
     assert [len(share) for share in found.values()] == [4, 3, 3]
@@ -217,7 +217,7 @@ def twin(number: int, **changes: Any) -> Twin:
 
 
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
-def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one_onto_the_recovering(
+def test_offline_and_degraded_workers_get_no_share_and_recovering_ones_a_smaller_one(
     schedule: str,
 ) -> None:
     known = {2: twin(2), 5: twin(5, health="recovering"), 7: twin(7, health="degraded"), 11: twin(11, health="offline")}
@@ -231,20 +231,20 @@ def test_no_share_is_planned_onto_the_offline_and_the_degraded_and_a_smaller_one
     )
 
 
-def test_if_no_twin_is_fit_all_are_planned() -> None:
+def test_if_no_twin_is_healthy_all_workers_get_shares() -> None:
     known = {number: twin(number, health="offline") for number in (2, 5, 7, 11)}
     found = scheduling.schedule(ctx(schedule="free_compute"), SEATS, EdgeView(twins=known))
     assert by_sizes(found) == {2: 10, 5: 10, 7: 10, 11: 10}
 
 
-def test_further_wave_plans_what_is_left_and_nothing_else() -> None:
+def test_further_wave_plans_only_the_remaining_work() -> None:
     left = np.array([201, 505, 706], np.int64)
     there = ctx(schedule="finish_time").at(wave=1, model=ModelInfo(flops=REFERENCE_FLOPS))
     found = shares(scheduling.schedule(there, SEATS[:2], EdgeView(unfinished=left)))
     assert sorted(sample for share in found.values() for sample in share) == [201, 505, 706]
 
 
-def test_finish_time_goes_by_what_the_twin_has_learned_free_compute_by_what_the_worker_says() -> None:
+def test_finish_time_uses_the_twins_estimate_and_free_compute_the_workers_report() -> None:
     slow = {2: twin(2, ratio=3.0), 5: twin(5)}
     seats = [replace(seat(number, 100), profile=FREE) for number in (2, 5)]
     model = ModelInfo(flops=REFERENCE_FLOPS)
@@ -255,7 +255,7 @@ def test_finish_time_goes_by_what_the_twin_has_learned_free_compute_by_what_the_
     assert sizes == {"free_compute": {2: 100, 5: 100}, "finish_time": {2: 50, 5: 150}}
 
 
-def test_batches_of_an_epoch_are_those_of_one_shuffle_of_everything_and_shares_take_one_step() -> None:
+def test_batches_of_an_epoch_come_from_one_shuffle_and_shares_take_one_step() -> None:
     there = ctx(schedule="equal", sync="step", batch_size=16, local_epochs=2)
     assert scheduling.n_syncs(there.spec, SEATS) == 2 * 3
     batches = [scheduling.task_of(there.at(edge_round=n), SEATS).tolist() for n in range(6)]

@@ -126,7 +126,7 @@ def test_personal_layers_are_not_sent(experiment_of: ExperimentOf) -> None:
         check(experiment, 0, delta=zeros(experiment))
 
 
-def test_layers_of_a_group_come_whole(experiment_of: ExperimentOf) -> None:
+def test_layers_of_a_group_must_be_complete(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of("dtpfl", client="edge")
     base = {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
     head = {name: tensor for name, tensor in zeros(experiment).items() if name.startswith("head.")}
@@ -193,7 +193,7 @@ def mash(n: int = 1, size: int = 8, classes: int = 10) -> Mash:
         (torch.zeros(1, 1, 8, 8), torch.tensor([[2.0, -1.0] + [0.0] * 8]), "not shares that add up to 1"),
     ],
 )
-def test_what_are_no_averages_is_no_mash(images: Tensor, labels: Tensor, says: str) -> None:
+def test_invalid_averages_are_refused(images: Tensor, labels: Tensor, says: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Mash(images=images, labels=labels)
     assert says in str(refused.value)
@@ -212,7 +212,9 @@ def test_averages_of_other_data_are_refused(experiment_of: ExperimentOf, found: 
         check(experiment_of("fedmix"), 0, "mash", delta={}, averages={"device-0": found})
 
 
-def test_averages_come_in_their_phase_and_what_is_held_from_the_edge_where_it_is(experiment_of: ExperimentOf) -> None:
+def test_averages_are_accepted_in_their_phase_only_and_held_ones_from_their_edge_only(
+    experiment_of: ExperimentOf,
+) -> None:
     experiment = experiment_of("fedmix")
     check(experiment, 0, delta=zeros(experiment), held={"device-0": Held(edge=0, entries=4)})
     with pytest.raises(WireError, match="averages: none are sent in the phase train"):
@@ -241,7 +243,7 @@ def test_averages_come_in_their_phase_and_what_is_held_from_the_edge_where_it_is
         (2**54, (0,), (0,)),
     ],
 )
-def test_sums_of_no_pixels_are_no_statistics(n: int, sums: tuple[int, ...], squares: tuple[int, ...]) -> None:
+def test_statistics_of_no_pixels_are_refused(n: int, sums: tuple[int, ...], squares: tuple[int, ...]) -> None:
     with pytest.raises(ValidationError):
         Statistics(n=n, sums=sums, squares=squares)
 
@@ -264,7 +266,7 @@ def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: s
     return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
 
-def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(experiment_of: ExperimentOf) -> None:
+def test_a_choice_names_each_layer_and_no_more_than_was_kept(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of("es_afl")
     kept = {name: torch.ones_like(tensor) for name, tensor in zeros(experiment).items()}
     check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment))
@@ -281,7 +283,7 @@ def test_a_choice_speaks_of_each_layer_and_of_no_more_than_was_kept(experiment_o
         check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, of="device-3"))
 
 
-def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(experiment_of: ExperimentOf) -> None:
+def test_more_weights_than_the_mask_keeps_are_refused_in_a_sum_too(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of("es_afl")
     few = {name: torch.zeros_like(tensor) for name, tensor in zeros(experiment).items()}
     few["head.weight"][0] = 1
@@ -295,7 +297,7 @@ def test_more_weights_than_the_mask_keeps_are_refused_of_a_sum_too(experiment_of
     check(experiment, 0, **{**update, "choices": choices(experiment, most)})
 
 
-def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(experiment_of: ExperimentOf) -> None:
+def test_masks_match_their_tensors_and_masked_positions_have_no_weight(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of("es_afl")
     delta, kind, fixed_point = zeros(experiment), experiment.algorithm.update, experiment.fixed_point
     half = {name: torch.zeros_like(tensor) for name, tensor in delta.items()}
@@ -324,7 +326,7 @@ def test_masks_are_of_their_tensors_and_what_they_leave_out_counts_for_nothing(e
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 @pytest.mark.parametrize("model", ["mlp", "conv_bn"])
 @pytest.mark.parametrize("name", PRODUCT)
-def test_updates_hold_the_tensors_that_sends_names(
+def test_updates_hold_the_tensors_named_by_sends(
     experiment_of: ExperimentOf, name: str, model: str, edge_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the hooks of a visit and an edge, in each phase."""

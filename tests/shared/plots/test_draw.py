@@ -65,7 +65,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", PANELS)
-def test_every_kind_of_panel_says_its_words(kind: str) -> None:
+def test_every_kind_of_panel_shows_its_texts(kind: str) -> None:
     picture = Picture(name=kind, title="what is $seen", panels=(PANELS[kind],))
     svg = drawn(picture, "svg")
     assert drawn(picture, "svg") == svg

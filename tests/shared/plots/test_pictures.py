@@ -37,7 +37,7 @@ def boxes_of(panel: object) -> Boxes:
     return panel
 
 
-def test_accuracy_stands_where_it_was_evaluated_by_each_measure() -> None:
+def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
     score = {"global": Evaluation(n=10, accuracy=0.8, loss=0.4)}
     run = told(a_round(1, evaluation=None), a_round(2, evaluation=score), a_round(2, kind="evaluate"))
     found = {by: accuracy(run, by) for by in ("round", "time", "bytes")}
@@ -50,7 +50,7 @@ def test_accuracy_stands_where_it_was_evaluated_by_each_measure() -> None:
     assert losses == [("global model", (0.4,)), ("training", (1.0, 0.5))]
 
 
-def test_run_without_a_round_has_nothing_to_show() -> None:
+def test_run_without_rounds_has_no_pictures() -> None:
     assert accuracy(told()) is None
     assert accuracy(told(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
     assert bytes_on_links(told()) is None
@@ -108,7 +108,7 @@ def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:
     assert partition([a_seat(2, label_counts=())], "") is None
 
 
-def test_timeline_puts_the_parts_of_a_visit_behind_each_other() -> None:
+def test_timeline_shows_the_parts_of_a_visit_in_sequence() -> None:
     seats = [
         {"seat": 1, "edge": "edge-1", "outcome": "used", "begin_s": 2, "down_s": 1, "compute_s": 3, "up_s": 0.5},
         {"seat": 0, "edge": "edge-2", "outcome": "refused", "label": "C", "begin_s": 2, "compute_s": 9, "wait_s": 1},
@@ -135,7 +135,7 @@ def test_timeline_puts_the_parts_of_a_visit_behind_each_other() -> None:
     assert timeline(a_round(1, seats=rows[3:]), "nobody") is None
 
 
-def test_labels_pile_up_by_round() -> None:
+def test_labels_are_stacked_by_round() -> None:
     pictures = labels_by_round("classes", "classes", ("A", "C"))
     rounds = (a_round(1, labels={"A": 2}), a_round(2, labels={"A": 1, "C": 3}), a_round(2, kind="evaluate"))
     ((panel,),) = (picture.panels for picture in pictures(told(*rounds)))
@@ -146,7 +146,7 @@ def test_labels_pile_up_by_round() -> None:
     assert pictures(told(a_round(1))) == ()
 
 
-def test_figure_by_client_leaves_holes_where_nobody_told() -> None:
+def test_figure_by_client_leaves_missing_values_empty() -> None:
     def visit(seat: int, round_no: int, **figures: float) -> VisitSummary:
         return VisitSummary(round_no, seat, "edge-1", "used", None, figures)
 
@@ -159,7 +159,7 @@ def test_figure_by_client_leaves_holes_where_nobody_told() -> None:
     assert mean.series[0].y == pytest.approx((0.2, 0.6))
 
 
-def test_dendrogram_says_the_group_of_each_leaf() -> None:
+def test_dendrogram_names_the_group_of_each_leaf() -> None:
     tree = {"users": ["0", "1", "2"], "linkage": [[0, 2, 0.1, 2], [1, 3, 0.9, 3]], "threshold": 0.5}
     (picture,) = dendrogram(told(a_round(1, figures={"cloud": tree})))
     (panel,) = picture.panels
@@ -168,7 +168,7 @@ def test_dendrogram_says_the_group_of_each_leaf() -> None:
     assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
 
 
-def test_an_algorithm_whose_pictures_fail_stops_no_drawing_of_the_others(
+def test_failing_pictures_of_an_algorithm_do_not_prevent_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def broken(told: RunHistory) -> NoReturn:

@@ -84,7 +84,7 @@ async def test_waking_ends_the_pause_and_a_wake_during_a_turn_is_not_lost() -> N
     await repeating.stop()
 
 
-async def test_what_never_began_can_be_stopped_and_has_no_turn() -> None:
+async def test_a_task_that_never_started_can_be_stopped_and_has_no_turn() -> None:
     turns = Turns()
     await Repeating(1.0, turns, "work waits", wait=turns.wait).stop()
     assert (turns.now_s, turns.pauses) == (0.0, [])

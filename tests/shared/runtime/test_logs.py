@@ -102,7 +102,7 @@ def test_a_plain_message_is_an_event_with_a_text(as_json: Kept) -> None:
     assert (line["event"], line["text"], line["level"], line["run"]) == ("log", "agent a-1 is slow", "warning", "r1")
 
 
-def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_cursor(kept: Kept) -> None:
+def test_names_messages_and_errors_cannot_add_lines_or_move_the_cursor(kept: Kept) -> None:
     log = logging.getLogger("strata")
     with log_context(run=HOSTILE, edge=HOSTILE):
         log_event("visit.begun", seat=1, detail=HOSTILE)
@@ -129,7 +129,7 @@ def test_nothing_in_a_name_a_message_or_an_error_makes_a_second_line_or_moves_a_
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_half_of_a_surrogate_pair_does_not_keep_a_line_from_being_written(form: str) -> None:
+def test_an_unpaired_surrogate_does_not_prevent_a_line(form: str) -> None:
     """The record is formatted here: pytest could not send its report of a logged line between its processes."""
     record = logging.makeLogRecord({"name": "strata", "levelname": "INFO", "msg": "agent %s", "args": ("a\ud800b",)})
     line = LineFormatter("edge", "edge-1", form).format(record)
@@ -138,20 +138,20 @@ def test_half_of_a_surrogate_pair_does_not_keep_a_line_from_being_written(form: 
     line.encode("utf-8")
 
 
-def test_a_field_cannot_be_taken_for_another_in_text() -> None:
+def test_a_field_cannot_be_mistaken_for_another_in_text() -> None:
     line = {"at": "", "level": "info", "tier": "edge", "process": "p", "event": "e", "run": "r2", "detail": "x run=r1"}
     assert shown(line) == '? p        e run=r2 detail="x run=r1"'
     assert plain("a\tb\u202eé") == "a\\tb\\u202eé"
 
 
-def test_long_values_and_no_numbers_are_cut_to_what_a_line_can_hold(as_json: Kept) -> None:
+def test_long_values_are_truncated_and_non_numbers_replaced(as_json: Kept) -> None:
     log_event("e", detail="x" * 10**6, loss=float("nan"), far=float("inf"))
     (line,) = as_json.read
     assert len(line["detail"]) == logs.MOST_CHARACTERS
     assert (line["loss"], line["far"]) == ("nan", "inf")
 
 
-async def test_ids_go_to_tasks_and_to_the_computing_thread_and_no_further(as_json: Kept) -> None:
+async def test_ids_reach_tasks_and_the_computing_thread_only(as_json: Kept) -> None:
     worker = Worker()
     both = asyncio.Barrier(2)
 
@@ -173,14 +173,14 @@ async def test_ids_go_to_tasks_and_to_the_computing_thread_and_no_further(as_jso
 @pytest.mark.parametrize(
     "raw", ["", "x", "{", "[1]", "{}", '{"at": 1}', '{"event": "e"}', "{" * 10**5, '{"at":' * 10**5]
 )
-def test_what_is_no_line_of_ours_is_not_read_as_one(raw: str) -> None:
+def test_lines_of_other_programs_are_not_parsed(raw: str) -> None:
     assert read(raw) is None
 
 
 @pytest.mark.parametrize(
     ("variable", "value"), [("STRATA_LOG_FORMAT", "xml"), ("STRATA_LOG_LEVEL", "LOUD"), ("STRATA_LOG_LEVEL", "7")]
 )
-def test_an_unknown_setting_ends_the_process_with_its_name(
+def test_an_unknown_setting_is_named_and_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -192,7 +192,7 @@ def test_an_unknown_setting_ends_the_process_with_its_name(
     ("given", "terminal", "form"),
     [("", False, "json"), ("", True, "text"), ("TEXT", False, "text"), ("json", True, "json")],
 )
-def test_text_is_for_terminals_and_on_request(
+def test_text_format_is_used_for_terminals_and_on_request(
     monkeypatch: pytest.MonkeyPatch, given: str, terminal: bool, form: str
 ) -> None:
     made: list[Any] = []

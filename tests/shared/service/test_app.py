@@ -102,7 +102,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, 401),
     ],
 )
-async def test_with_a_token_only_its_bearer_is_let_in(header: str | None, status: int) -> None:
+async def test_with_a_token_only_its_bearer_is_accepted(header: str | None, status: int) -> None:
     headers = {"authorization": header.encode("latin-1")} if header is not None else {}
     answer = await ask("GET", "/guarded", app("secret"), headers=headers)
     assert answer.status_code == status
@@ -165,7 +165,7 @@ def test_development_mode_is_logged(
     assert (f"cloud: DEVELOPMENT MODE, {message}" in caplog.text) if message else not caplog.records
 
 
-def test_only_the_cloud_misses_the_token_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
+def test_edges_and_agents_need_no_api_token(caplog: pytest.LogCaptureFixture) -> None:
     app_module.log_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
     assert not caplog.records
     app_module.log_mode("agent", ProbeSettings())
@@ -185,7 +185,7 @@ def assert_problem(answer: httpx.Response, status: int, code: str, field: str | 
     return str(body["detail"])
 
 
-async def test_errors_of_ours_are_problems_with_their_field() -> None:
+async def test_product_errors_are_problems_with_their_field() -> None:
     assert assert_problem(await ask("GET", "/fails/strata"), 422, "out_of_bound", "delta.w") == "too much"
     assert assert_problem(await ask("GET", "/fails/ready"), 503, "not_ready") == "1 of 2 edges"
 
@@ -208,7 +208,7 @@ async def test_bad_input_names_the_fields_path(options: dict[str, Any], field: s
     assert detail.startswith(f"{field}: ") if field else detail
 
 
-async def test_a_very_long_field_name_is_cut() -> None:
+async def test_a_very_long_field_name_is_truncated() -> None:
     answer = await ask("POST", "/orders", json={"x" * 100_000: 1, "spec": {"lr": 1}})
     assert answer.status_code == 422
     assert len(answer.text) < 1000
@@ -220,7 +220,7 @@ async def test_errors_of_the_framework_are_problems() -> None:
     assert "a teapot" in assert_problem(await ask("GET", "/fails/http"), 418, "http")
 
 
-async def test_a_bug_is_logged_and_its_words_stay_here(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_is_logged_and_its_text_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     detail = assert_problem(await ask("GET", "/fails/bug"), 500, "internal")
     assert detail == "ZeroDivisionError in GET /fails/bug; see the log"
     assert "the secret is 7" in caplog.text
@@ -270,7 +270,7 @@ def test_a_misspelt_variable_of_a_tier_is_refused(monkeypatch: pytest.MonkeyPatc
         ProbeSettings()
 
 
-def test_a_refused_variable_does_not_tell_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_variable_does_not_reveal_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_CLOUD_URL", "http://user:password@cloud")
     monkeypatch.setenv("PROBE_PROT", "8001")
     with pytest.raises(ValidationError) as caught:
@@ -278,7 +278,7 @@ def test_a_refused_variable_does_not_tell_the_others(monkeypatch: pytest.MonkeyP
     assert "password" not in str(caught.value)
 
 
-def test_another_programs_variable_is_only_warned_of(
+def test_a_variable_of_another_program_gives_a_warning_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PROBE_SHELL", "true")
@@ -286,7 +286,7 @@ def test_another_programs_variable_is_only_warned_of(
     assert caplog.messages == ["unknown environment variable PROBE_SHELL"]
 
 
-def test_a_misspelt_common_variable_is_warned_of_with_the_nearest(
+def test_a_misspelt_common_variable_gives_a_warning_with_the_nearest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("STRATA_DATADIR", "data")
@@ -314,7 +314,7 @@ def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch,
     assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: "s3cret"}
 
 
-def test_an_empty_name_of_a_tokens_file_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_file_name_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "")
     assert CommonSettings().tier_token is None
 
@@ -332,7 +332,7 @@ def test_an_empty_name_of_a_tokens_file_is_none(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=str,
 )
-def test_a_file_without_a_token_is_refused_and_its_text_kept(
+def test_a_file_without_a_token_is_refused_and_its_text_not_shown(
     held: bytes | None, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "token.txt"
@@ -344,7 +344,7 @@ def test_a_file_without_a_token_is_refused_and_its_text_kept(
     assert not any(word in str(caught.value) for word in ("two", "cret", "sss"))
 
 
-def test_two_places_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_sources_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("one", encoding="ascii")
     monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("STRATA_API_TOKEN", "other")
@@ -355,7 +355,7 @@ def test_two_places_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, t
 # ---- the worker thread
 
 
-async def test_work_runs_on_one_thread_in_the_order_of_asking() -> None:
+async def test_work_runs_on_one_thread_in_the_order_of_requests() -> None:
     worker, ran = Worker(), []
 
     def work(number: int) -> int:

@@ -33,11 +33,11 @@ def test_addresses_and_local_names_are_trusted(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-def test_a_name_that_a_stranger_can_own_is_not(host: str) -> None:
+def test_public_host_names_are_not_trusted(host: str) -> None:
     assert not is_trusted_host(host)
 
 
-def test_an_allowed_name_is_trusted_and_no_similar_one() -> None:
+def test_an_allowed_name_is_trusted_and_similar_ones_are_not() -> None:
     allowed = [host_name("Lab.Example.")]
     assert is_trusted_host("lab.example:8000", allowed)
     assert is_trusted_host("LAB.example.", allowed)
@@ -48,7 +48,7 @@ def test_an_allowed_name_is_trusted_and_no_similar_one() -> None:
 @pytest.mark.parametrize(
     "text", ["*", "*.lab.example", "http://lab.example", "lab.example:8000", "[::1]", "a b", ".", "a..b"]
 )
-def test_a_setting_that_is_no_name_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_setting_that_is_not_a_host_name_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("CLOUD_ALLOWED_HOSTS", f"cloud.example,{text}")
     with pytest.raises(ValidationError, match="is not a host name"):
         CloudSettings()

@@ -146,7 +146,7 @@ async def send_raw(chunks: list[bytes], length: str | None, digest: str | None =
 GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
 
 
-async def test_a_body_in_pieces_is_read_whole() -> None:
+async def test_a_body_in_several_chunks_is_read_completely() -> None:
     found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), codec.digest_of(GOOD))
     assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
 
@@ -164,7 +164,7 @@ async def test_a_body_in_pieces_is_read_whole() -> None:
         ([GOOD, b"x"], str(len(GOOD)), 413, "longer than the"),
     ],
 )
-async def test_a_body_that_is_not_as_long_as_it_says_is_refused(
+async def test_a_body_of_another_length_than_announced_is_refused(
     chunks: list[bytes], length: str | None, status: int, text: str
 ) -> None:
     found = await send_raw(chunks, length)
@@ -172,7 +172,7 @@ async def test_a_body_that_is_not_as_long_as_it_says_is_refused(
     assert text in found.json()["detail"]
 
 
-async def test_what_is_too_large_is_refused_before_it_is_read() -> None:
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
     found = await send_raw([GOOD], str(LIMIT + 1))
     assert len(found.extensions["left"]) == 1
 
@@ -183,7 +183,7 @@ async def test_a_garbled_body_is_refused() -> None:
     assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its digest")
 
 
-async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_has_its_length_and_arrives_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "CHUNK_BYTES", 10)
     body = codec.encode(Parcel(tensor=torch.arange(9.0)))
     sent: list[Any] = []
@@ -204,7 +204,7 @@ async def test_an_answer_says_its_length_and_comes_in_pieces(monkeypatch: pytest
 # ---- the asking side
 
 
-async def test_a_record_goes_and_comes() -> None:
+async def test_a_record_is_sent_and_answered() -> None:
     reply = await post("/plus")
     assert reply.record.tensor.tolist() == [2, 3]
     assert reply.sent_bytes == reply.received_bytes == codec.size(reply.record)
@@ -217,7 +217,7 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
-async def test_a_passing_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
+async def test_a_temporary_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
     busy = Scripted()
     passing = httpx.Response(status, json={"detail": "not now", "code": code})
     inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
@@ -233,7 +233,7 @@ async def _first(now: bool, answer: httpx.Response, inner: Handler, request: htt
     return answer if now else await inner(request)
 
 
-async def test_the_tier_token_travels() -> None:
+async def test_the_tier_token_is_sent() -> None:
     seen: list[str | None] = []
 
     async def look(request: httpx.Request) -> httpx.Response:
@@ -260,7 +260,7 @@ async def test_the_deadline_names_the_silent_side_and_the_last_failure(monkeypat
     assert 3 <= script.seen <= 20
 
 
-async def test_a_slow_answer_is_awaited_until_the_deadline_and_requested_once() -> None:
+async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_request() -> None:
     async def slow(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(10)
         raise AssertionError
@@ -273,7 +273,7 @@ async def test_a_slow_answer_is_awaited_until_the_deadline_and_requested_once() 
     assert script.seen == 1
 
 
-def test_the_back_off_grows_to_a_cap() -> None:
+def test_the_backoff_grows_up_to_a_limit() -> None:
     waits = [retry.backoff(attempt) for attempt in range(50)]
     for wait, base in zip(waits, [*retry.BACKOFF_S, *[5.0] * 44], strict=True):
         assert 0.7 * base <= wait <= 1.3 * base
@@ -287,7 +287,7 @@ def test_the_back_off_grows_to_a_cap() -> None:
         ("conflict", StrataError, 409, "conflict", "not now", None),
     ],
 )
-async def test_a_remote_error_comes_back_with_its_status_code_and_field(
+async def test_a_remote_error_is_raised_with_its_status_code_and_field(
     what: str, kind: type[StrataError], status: int, code: str, detail: str, field: str | None
 ) -> None:
     script = Scripted()
@@ -309,13 +309,13 @@ async def test_a_redirect_is_not_followed() -> None:
     "body",
     [b"", b"<html>", b"[]", b"3", b'{"detail":1}', b"[" * 100_000, b"\xff", b'{"detail":"x","code":"y","field":{}}'],
 )
-def test_an_error_that_is_no_problem_is_still_an_error(body: bytes) -> None:
+def test_an_error_without_a_problem_document_is_still_an_error(body: bytes) -> None:
     error = remote_error(500, bytearray(body), URL)
     assert error.status == 500
     assert error.field is None
 
 
-def test_a_remote_errors_words_are_cut() -> None:
+def test_the_text_of_a_remote_error_is_truncated() -> None:
     body = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
     error = remote_error(400, bytearray(body), URL)
     assert (len(error.detail), len(error.code), len(error.field or "")) == (2000, 64, 200)
@@ -365,7 +365,7 @@ async def test_json_errors_are_named() -> None:
         await call("GET", "/json", answering(200, b"<html>"))
 
 
-async def test_a_slow_json_answer_is_given_up() -> None:
+async def test_a_slow_json_answer_reaches_the_deadline() -> None:
     async def slow(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(10)
         raise AssertionError
@@ -387,7 +387,7 @@ async def test_a_slow_json_answer_is_given_up() -> None:
         (None, False),
     ],
 )
-def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -> None:
+def test_an_address_is_matched_against_networks(address: str | None, there: bool) -> None:
     networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
     assert auth.inside(address, networks) is there
 
@@ -396,14 +396,14 @@ def test_an_address_lies_in_a_network_or_not(address: str | None, there: bool) -
     ("text", "seconds"),
     [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
 )
-def test_seconds_beside_an_answer_are_a_number_that_can_be_added(text: str | None, seconds: float) -> None:
+def test_measured_seconds_in_a_header_are_checked(text: str | None, seconds: float) -> None:
     assert bodies.testing_s({} if text is None else {order_headers.TESTING_HEADER: text}) == seconds
 
 
 # ---- the wait for a live peer
 
 
-async def test_the_answer_of_a_live_peer_is_awaited_while_it_is_checked_again_and_again() -> None:
+async def test_a_peer_is_checked_repeatedly_while_its_answer_is_awaited() -> None:
     checks = 0
     done = asyncio.Event()
 

@@ -67,14 +67,14 @@ async def started(job: Job, n: int = 1) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_the_same_order_again_gets_the_same_answer_without_work(once: IdempotentRunner[str]) -> None:
+async def test_a_repeated_order_gets_the_same_answer_without_work(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
     assert [await ask(once, job) for _ in range(3)] == ["answer 1"] * 3
     assert len(job.stops) == 1
 
 
-async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: IdempotentRunner[str]) -> None:
+async def test_a_repeated_order_waits_for_the_running_work(once: IdempotentRunner[str]) -> None:
     job = Job()
     answers = [ask(once, job) for _ in range(3)]
     await started(job)
@@ -83,7 +83,7 @@ async def test_the_same_order_while_it_runs_waits_for_the_same_work(once: Idempo
     assert len(job.stops) == 1
 
 
-async def test_another_body_is_new_work_and_ends_the_old(once: IdempotentRunner[str]) -> None:
+async def test_another_body_starts_new_work_and_cancels_the_old(once: IdempotentRunner[str]) -> None:
     job = Job()
     old = ask(once, job, digest="a")
     await started(job)
@@ -125,7 +125,7 @@ async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(onc
     assert await back == "answer 1"
 
 
-async def test_a_second_absence_has_the_whole_grace_again() -> None:
+async def test_a_second_absence_has_the_full_grace_period_again() -> None:
     once: IdempotentRunner[str] = IdempotentRunner(grace_s=0.2)
     job = Job()
     for _ in range(2):
@@ -154,7 +154,7 @@ async def test_an_answer_that_finishes_without_a_caller_is_kept(once: Idempotent
     assert len(job.stops) == 1
 
 
-async def test_one_caller_of_two_may_go_away(once: IdempotentRunner[str]) -> None:
+async def test_one_of_two_callers_may_disconnect(once: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     going, staying = ask(once, job, caller=caller), ask(once, job)
     await started(job)
@@ -193,7 +193,7 @@ async def test_an_error_without_a_caller_is_not_remembered(once: IdempotentRunne
     assert await ask(once, job) == "answer 2"
 
 
-async def test_answers_are_dropped_when_their_queue_moves_on(once: IdempotentRunner[str]) -> None:
+async def test_answers_are_dropped_when_their_queue_continues(once: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
     assert await ask(once, job, key=1) == "answer 1"
@@ -217,7 +217,7 @@ async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(once: Idempoten
     assert await ask(once, job) == "answer 2"
 
 
-async def test_closing_ends_all_work_also_what_was_replaced() -> None:
+async def test_closing_cancels_all_work_including_replaced_work() -> None:
     once: IdempotentRunner[str] = IdempotentRunner()
     job = Job()
     answers = [ask(once, job, digest="a")]

@@ -66,7 +66,7 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
     return await page(CLOUD_PORT), edges, [await page(AGENT_PORT + n) for n in range(len(fed.rooms))]
 
 
-async def test_after_a_run_the_tiers_metrics_are_the_records(tmp_path: Path) -> None:
+async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(1,) * 6) as fed:
         before, _, _ = await pages(fed)
         assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
@@ -119,7 +119,7 @@ async def test_after_a_run_the_tiers_metrics_are_the_records(tmp_path: Path) -> 
         assert carried == over(edges, "strata_edge_link_bytes_total", direction=direction) > 0
 
 
-async def test_runs_that_wait_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
+async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", rooms=(6,), n_edges=2) as fed:
         first = await fed.begin(small_spec(num_rounds=50), 1)
         await fed.ask(first, "resume")
@@ -158,7 +158,7 @@ def line(seat: int, outcome: str) -> VisitRecord:
     return VisitRecord(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE, label=HOSTILE)
 
 
-def test_no_name_from_outside_makes_a_series() -> None:
+def test_names_from_outside_create_no_series() -> None:
     cloud, edge, agent = CloudMetrics(), EdgeMetrics(), AgentMetrics()
     before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
     for number in range(50):
@@ -185,7 +185,7 @@ def test_no_name_from_outside_makes_a_series() -> None:
         assert "evil" not in str(of(metrics))
 
 
-def test_what_counts_or_logs_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_in_metrics_or_logging_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 
     def broken(run: str, event: RunEvent) -> None:
@@ -225,7 +225,7 @@ def test_every_error_that_can_cost_a_contribution_is_a_reason() -> None:
     assert [one_of(value, REASONS) for value in ("lost", "never heard", None, 7, ["lost"])] == ["lost", *[OTHER] * 4]
 
 
-def test_an_edge_order_that_fails_is_counted_as_that_and_is_not_running_any_more() -> None:
+def test_a_failed_edge_order_is_counted_as_failed_and_no_longer_as_running() -> None:
     edge = EdgeMetrics()
 
     def fail() -> None:

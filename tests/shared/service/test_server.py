@@ -62,7 +62,7 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return levels
 
 
-def test_the_log_level_may_be_written_small(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
+def test_the_log_level_may_be_lower_case(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
     monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
     server.serve("probe", TierSettings(port=0), lambda settings: app())
     assert quiet_serve == ["DEBUG"]

@@ -41,7 +41,7 @@ def test_draws_follow_the_distributions_formula(amount: Quantity, formula: stats
         assert quantile(amount, u) == pytest.approx(formula.ppf(u), rel=1e-6)
 
 
-def test_zipfs_ranks_come_as_often_as_their_power_says() -> None:
+def test_zipf_ranks_have_the_frequencies_of_their_power_law() -> None:
     found = draws(Zipf(exponent=1.2, n=6, scale=10))
     shares = np.array([k**-1.2 for k in range(1, 7)])
     expected = N * shares / shares.sum()
@@ -82,6 +82,6 @@ def test_no_draw_is_infinite_or_negative() -> None:
         ("fast", "valid number"),
     ],
 )
-def test_what_is_no_amount_is_refused(raw: object, said: str) -> None:
+def test_invalid_amounts_are_refused(raw: object, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         READ.validate_python(raw)

@@ -24,7 +24,7 @@ def on(availability: Availability, at_s: float, seat: int = 0) -> bool:
     return is_on(availability, seat, at_s, of(seat))
 
 
-def test_always_is_always() -> None:
+def test_always_available_means_at_every_instant() -> None:
     assert on(Always(), 0)
     assert next_on(Always(), 3, 1e9, of(3)) == 1e9
 
@@ -39,13 +39,13 @@ def times_of(seat: int) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("at_s", [0.0, 50.0, 100 * CYCLES - 1e-9, 100.0 * CYCLES, 1e7])
-def test_at_any_instant_as_many_are_on_as_the_means_say(at_s: float) -> None:
+def test_the_share_of_available_devices_follows_from_the_means(at_s: float) -> None:
     n = sum(on(TIMES, at_s, seat) for seat in range(2_000))
     low, high = stats.binom(2_000, 0.3).interval(0.999)
     assert low <= n <= high
 
 
-def test_a_device_is_on_for_its_share_of_the_time() -> None:
+def test_a_device_is_available_for_its_share_of_the_time() -> None:
     at = [on(TIMES, 10.0 * step, seat) for seat in range(10) for step in range(2_000)]
     assert np.mean(at) == pytest.approx(0.3, abs=0.03)
 
@@ -58,14 +58,14 @@ def test_the_times_are_exponential_with_their_means() -> None:
         assert stats.kstest(lengths, stats.expon(scale=mean).cdf).pvalue > 1e-3
 
 
-def test_seats_are_on_at_different_times_and_a_seat_always_at_the_same() -> None:
+def test_seats_have_different_and_repeatable_availability() -> None:
     grid = [100.0 * step for step in range(300)]
     one, again, other = [[on(TIMES, at, seat) for at in grid] for seat in (1, 1, 2)]
     assert one == again
     assert 0.3 < np.mean(np.array(one) == np.array(other)) < 0.8
 
 
-def test_who_is_off_comes_on_at_the_first_instant_at_which_it_is_on() -> None:
+def test_an_unavailable_device_returns_at_its_first_available_instant() -> None:
     at = 1234.5
     off = [seat for seat in range(20) if not on(TIMES, at, seat)]
     assert len(off) > 5
@@ -79,14 +79,14 @@ def test_who_is_off_comes_on_at_the_first_instant_at_which_it_is_on() -> None:
 # ---- traces
 
 
-def test_a_trace_is_on_from_the_begin_of_an_interval_until_before_its_end() -> None:
+def test_a_trace_interval_includes_its_start_and_excludes_its_end() -> None:
     trace = Trace(traces=(((10, 20), (30, 40)),))
     assert [at for at in range(0, 50, 5) if on(trace, at)] == [10, 15, 30, 35]
     assert next_on(trace, 0, 20, of(0)) == 30
     assert next_on(trace, 0, 40, of(0)) is None
 
 
-def test_a_trace_with_a_period_begins_again() -> None:
+def test_a_trace_with_a_period_repeats() -> None:
     trace = Trace(traces=(((10, 20),),), period_s=50)
     assert [at for at in range(0, 200, 5) if on(trace, at)] == [10, 15, 60, 65, 110, 115, 160, 165]
     assert next_on(trace, 0, 170, of(0)) == 210
@@ -118,12 +118,12 @@ def test_intervals_stand_for_a_single_trace() -> None:
         ({"traces": [[[n, n + 0.5] for n in range(6_000)]] * 2}, "more than 10000 intervals together"),
     ],
 )
-def test_what_is_no_trace_is_refused(raw: dict[str, object], said: str) -> None:
+def test_invalid_traces_are_refused(raw: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Trace.model_validate(raw)
 
 
-def test_a_trace_file_has_an_interval_a_line() -> None:
+def test_a_trace_file_has_one_interval_per_line() -> None:
     text = "# trace from to\n0 0 3600\n\n1 100 5e3  # at work\n0 7200 9000\n"
     assert parse_traces(text) == [[(0, 3600), (7200, 9000)], [(100, 5000)]]
 

@@ -37,7 +37,7 @@ def test_a_visit_receives_trains_and_sends() -> None:
     assert cost().simulated_s == 5.5
 
 
-def test_a_visit_that_sends_nothing_back_pays_one_way() -> None:
+def test_a_visit_without_an_upload_pays_one_way() -> None:
     assert cost(use=LinkUse(down_bytes=10_000), n=0) == Cost(down_s=1.5)
 
 
@@ -50,13 +50,13 @@ def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
     assert replace(after, **{part: getattr(before, part)}) == before
 
 
-def test_compute_goes_by_operations() -> None:
+def test_compute_time_is_proportional_to_operations() -> None:
     """Half the operations a sample, twice the samples a second."""
     half = visit_cost(SLOW, 0.5, USE, 250 * REFERENCE_FLOPS / 2, visit(0))
     assert half.compute_s == cost().compute_s / 2
 
 
-def test_latency_is_paid_each_way() -> None:
+def test_latency_is_added_in_each_direction() -> None:
     near, far = cost(latency_s=0.1), cost(latency_s=0.35)
     assert far.down_s - near.down_s == pytest.approx(0.25)
     assert far.up_s - near.up_s == pytest.approx(0.25)
@@ -73,7 +73,7 @@ def test_latency_is_paid_each_way() -> None:
         (99, (1.5, 2.5, 1.5), (10_000, 1_000), 1),
     ],
 )
-def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
+def test_an_interrupted_visit_counts_up_to_its_interruption(
     at_s: float, seconds: tuple[float, ...], moved: tuple[int, int], work: float
 ) -> None:
     frugal = SLOW.replace(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
@@ -84,7 +84,7 @@ def test_of_a_visit_that_is_broken_off_what_was_done_until_then_counts(
     assert done.energy_j == pytest.approx(work * flops * 1e-9 + moved[0] * 1e-6 + moved[1] * 3e-6)
 
 
-def test_energy_is_that_of_operations_and_of_bytes() -> None:
+def test_energy_is_the_sum_over_operations_and_bytes() -> None:
     frugal = SLOW.replace(j_per_flop=1e-9, j_per_byte_up=3e-6, j_per_byte_down=1e-6)
     assert cost(frugal).energy_j == pytest.approx(250 * REFERENCE_FLOPS * 1e-9 + 1_000 * 3e-6 + 10_000 * 1e-6)
     assert cost().energy_j == 0
@@ -121,13 +121,13 @@ def test_a_links_delay_is_part_of_sending() -> None:
     assert cost(late, use=LinkUse(down_bytes=10)).up_s == 0  # nothing is sent
 
 
-def test_the_same_visit_draws_the_same() -> None:
+def test_the_same_visit_repeats_its_draws() -> None:
     shaky = SLOW.replace(jitter_s=0.2, delay_s=Normal(mean=3, sd=1), drop_rate=0.5)
     assert cost(shaky, number=7) == cost(shaky, number=7) != cost(shaky, number=8)
     assert drop_share(shaky, visit(7)) == drop_share(shaky, visit(7))
 
 
-def test_of_a_thousand_visits_as_many_are_dropped_as_the_rate_says() -> None:
+def test_the_share_of_dropped_visits_is_the_dropout_rate() -> None:
     shares = [drop_share(SLOW.replace(drop_rate=0.3), visit(number)) for number in range(1_000)]
     dropped = [share for share in shares if share is not None]
     low, high = stats.binom(1_000, 0.3).interval(0.99)
@@ -143,5 +143,5 @@ def test_the_edges_link_carries_both_bodies() -> None:
     assert found == Cost(down_s=1 + 1, up_s=1 + 3)
 
 
-def test_the_use_of_links_adds_up() -> None:
+def test_link_uses_are_added() -> None:
     assert LinkUse(down_bytes=1, up_bytes=2) + LinkUse(down_bytes=10) == LinkUse(down_bytes=11, up_bytes=2)

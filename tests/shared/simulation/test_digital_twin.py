@@ -49,7 +49,7 @@ def planned(twin: Twin, on: bool = True, charge: float | None = None) -> Twin:
     return refresh(twin, Telemetry(on=on, free_sps=100.0, charge=charge), new_edge_round=True)
 
 
-def test_prior_is_what_the_profile_implies_with_its_doubt() -> None:
+def test_prior_follows_from_the_profile_with_its_uncertainty() -> None:
     assert predict(Twin(seat=0), 8.0) == (8.0, PRIOR_SD * 8.0)
 
 
@@ -62,7 +62,7 @@ def test_first_visit_counts_half_and_the_mean_and_variance_are_exponentially_wei
     assert twice.ratio_var == pytest.approx(2 / 3 * (once.ratio_var + 0.25 / 3))
 
 
-def test_prediction_comes_to_what_is_always_so_and_doubt_goes() -> None:
+def test_prediction_converges_to_constant_measurements_and_uncertainty_vanishes() -> None:
     twin = Twin(seat=0)
     for _ in range(40):
         twin = learn(twin, 4.0)
@@ -71,7 +71,7 @@ def test_prediction_comes_to_what_is_always_so_and_doubt_goes() -> None:
     assert sd_s < 0.05
 
 
-def test_visit_is_bad_if_lost_or_far_beyond_its_prediction() -> None:
+def test_visit_is_bad_if_lost_or_much_slower_than_predicted() -> None:
     assert [is_bad(visit) for visit in (GOOD, seen(15.0), SLOW, DROPPED, seen(None, "refused", "late"))] == [
         False,
         False,
@@ -81,7 +81,7 @@ def test_visit_is_bad_if_lost_or_far_beyond_its_prediction() -> None:
     ]
 
 
-def test_silent_worker_is_offline_for_twice_as_long_each_time_and_then_tried_with_caution() -> None:
+def test_silent_worker_is_offline_for_doubling_periods_and_then_recovers_with_small_shares() -> None:
     twin = after(SILENT)
     assert (twin.health, twin.rest, twin.caution) == ("offline", 1, 0.0)
     assert (planned(twin).health, planned(planned(twin)).health) == ("offline", "recovering")
@@ -89,7 +89,7 @@ def test_silent_worker_is_offline_for_twice_as_long_each_time_and_then_tried_wit
     assert [after(*[SILENT] * n).rest for n in (1, 2, 3, 4, 5)] == [1, 2, 4, 8, 8]
 
 
-def test_repeated_failure_or_slowness_degrades_and_good_visits_heal() -> None:
+def test_repeated_failures_or_slow_visits_degrade_and_good_visits_restore() -> None:
     assert after(DROPPED).health == "recovering"
     assert after(SLOW, DROPPED).health == "degraded"
     twin = planned(planned(planned(after(SLOW, SLOW))))
@@ -101,7 +101,7 @@ def test_repeated_failure_or_slowness_degrades_and_good_visits_heal() -> None:
     assert observe(once, SLOW, ratio=None).rest == 4  # a third strike: it rests twice as long
 
 
-def test_worker_that_is_off_is_offline_until_it_is_on_again() -> None:
+def test_unavailable_worker_is_offline_until_it_is_available_again() -> None:
     off = planned(Twin(seat=0), on=False)
     assert (off.health, off.strikes) == ("offline", 0)
     assert planned(off).health == "recovering"
@@ -114,13 +114,13 @@ def test_empty_battery_degrades_until_it_is_charged() -> None:
     assert planned(low, charge=0.9).health == "recovering"
 
 
-def test_further_wave_of_an_edge_round_brings_nobody_back() -> None:
+def test_further_wave_of_an_edge_round_does_not_restore_workers() -> None:
     lost = after(SILENT).replace(rest=0)
     assert refresh(lost, Telemetry(free_sps=1.0), new_edge_round=False).health == "offline"
     assert refresh(lost, Telemetry(free_sps=1.0), new_edge_round=True).health == "recovering"
 
 
-def test_history_is_bounded_and_holds_the_newest() -> None:
+def test_history_is_bounded_and_keeps_the_newest() -> None:
     twin = Twin(seat=0)
     for n in range(HISTORY + 5):
         twin = observe(twin, GOOD.replace(round_no=n), ratio=1.0)

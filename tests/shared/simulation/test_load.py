@@ -27,7 +27,7 @@ CURVES: list[Load] = [
 BY_NAME = pytest.mark.parametrize("load", CURVES, ids=[load.name for load in CURVES])
 
 
-def test_without_load_all_is_free() -> None:
+def test_without_load_all_compute_is_free() -> None:
     assert [free_share(NoLoad(), at_s, of(0)) for at_s in (0, 1e9)] == [1.0, 1.0]
 
 
@@ -41,7 +41,7 @@ def test_free_share_stays_between_its_bounds_differs_by_seat_and_follows_from_th
     assert found != [free_share(load, at_s, of(4)) for at_s in instants]
 
 
-def test_sinus_comes_back_after_its_period() -> None:
+def test_sine_load_repeats_after_its_period() -> None:
     load = CURVES[0]
     assert free_share(load, 1030.0, of(1)) == pytest.approx(free_share(load, 30.0, of(1)))
     means = np.mean([free_share(load, at_s, of(1)) for at_s in np.arange(0, 100, 0.1)])
@@ -55,7 +55,7 @@ def test_steps_hold_for_their_time_and_are_uniform() -> None:
     assert stats.kstest(drawn, stats.uniform(0.2, 0.6).cdf).pvalue > 1e-3
 
 
-def test_random_walk_goes_by_steps_of_at_most_so_much_within_a_stretch() -> None:
+def test_random_walk_has_bounded_steps() -> None:
     load = CURVES[2]
     walk = [free_share(load, 10.0 * n, of(0)) for n in range(WALK_STEPS)]
     apart = np.abs(np.diff(walk))
@@ -71,6 +71,6 @@ def test_random_walk_goes_by_steps_of_at_most_so_much_within_a_stretch() -> None
         ({"name": "sinus", "high": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_a_load_that_is_none_is_refused(load: Any, said: str) -> None:
+def test_an_invalid_load_is_refused(load: Any, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         parse_spec({"devices": {"profile": {"load": load}}})

@@ -67,7 +67,7 @@ def test_a_devices_samples_and_energy_follow_from_its_operations_and_its_power()
         assert profile.up_bps == LINKS[entry.link].link.up_bps
 
 
-def test_the_default_is_what_it_was() -> None:
+def test_the_default_profile_is_unchanged() -> None:
     assert profiles(3) == [Profile()] * 3
     (found,) = profiles(1)
     assert (found.name, found.compute_sps, found.up_bps, found.down_bps) == ("standard", 500, 20e6, 100e6)
@@ -76,13 +76,13 @@ def test_the_default_is_what_it_was() -> None:
 # ---- names and overrides
 
 
-def test_a_name_brings_its_figures_and_an_override_replaces_one() -> None:
+def test_a_profile_name_sets_all_figures_and_an_override_replaces_one() -> None:
     assert profiles(1, profile="jetson") == [PROFILES["jetson"]]
     (found,) = profiles(1, profile={"name": "jetson", "up_bps": 3e6, "label": "mine"})
     assert found == PROFILES["jetson"].replace(up_bps=3e6, name="mine")
 
 
-def test_another_link_replaces_all_that_is_the_links() -> None:
+def test_another_link_replaces_all_figures_of_the_link() -> None:
     (found,) = profiles(1, profile={"name": "raspberry_pi", "link": "lte", "latency_s": 0.5})
     lte = LINKS["lte"].link
     assert (found.up_bps, found.down_bps, found.j_per_byte_up) == (lte.up_bps, lte.down_bps, lte.j_per_byte_up)
@@ -102,7 +102,7 @@ def test_another_link_replaces_all_that_is_the_links() -> None:
         {"availability": {"name": "on_off", "mean_on_s": 1e-3, "mean_off_s": 1e12}},
     ],
 )
-def test_whatever_a_spec_may_say_gives_finite_seconds(profile: dict[str, Any]) -> None:
+def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
     for number, found in enumerate(profiles(50, profile=profile, straggler_ratio=0.5, straggler_slowdown=1e6)):
         cost = visit_cost(found, found.latency_s, LinkUse(down_bytes=10**9, up_bytes=10**9), 1e15, lambda what: 5)
         assert math.isfinite(cost.simulated_s)
@@ -148,7 +148,7 @@ def test_an_unknown_link_of_an_edge_is_refused_with_the_nearest() -> None:
         parse_spec({"edge_link": {"by_home": ["lte", "fiber"]}})
 
 
-def test_what_was_read_is_read_again_the_same() -> None:
+def test_a_parsed_spec_is_parsed_again_unchanged() -> None:
     raw = {
         "profiles": [
             {"profile": {"name": "jetson", "delay_s": {"name": "normal", "mean": 3, "sd": 1}}, "share": 0.5},
@@ -201,7 +201,7 @@ def test_counts_are_by_largest_remainder() -> None:
     more=st.integers(0, 40),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_further_seats_change_nobodys_part_and_keep_near_the_shares(
+def test_further_seats_do_not_change_others_and_keep_the_shares_approximately(
     shares: list[float], n_first: int, more: int, seed: int
 ) -> None:
     whole = [share / sum(shares) for share in shares]
@@ -212,7 +212,7 @@ def test_further_seats_change_nobodys_part_and_keep_near_the_shares(
         assert abs(many.count(part) - share * len(many)) < len(shares)
 
 
-def test_so_many_are_stragglers_and_so_much_slower() -> None:
+def test_stragglers_have_the_given_number_and_slowdown() -> None:
     found = profiles(20, straggler_ratio=0.2, straggler_slowdown=8)
     assert Counter(profile.compute_sps for profile in found) == {500: 16, 62.5: 4}
     assert {profile.slowdown for profile in found if profile.compute_sps < 500} == {8}
@@ -230,7 +230,7 @@ def test_so_many_are_stragglers_and_so_much_slower() -> None:
     ],
     ids=str,
 )
-def test_adding_seats_changes_nobodys_profile(devices: dict[str, Any]) -> None:
+def test_adding_seats_changes_no_profile(devices: dict[str, Any]) -> None:
     few, many, most = [profiles(n, first=10, **devices) for n in (10, 11, 40)]
     assert few == many[:10] == most[:10]
     assert many == most[:11]
@@ -245,7 +245,7 @@ def test_a_figure_may_be_drawn_for_each_seat() -> None:
     assert {p.up_bps for p in found} == {20e6}
 
 
-def test_figures_of_a_seat_are_drawn_apart() -> None:
+def test_figures_of_a_seat_are_drawn_independently() -> None:
     uniform = {"name": "uniform", "low": 1, "high": 2}
     found = profiles(500, profile={"up_bps": uniform, "down_bps": uniform})
     assert abs(np.corrcoef([p.up_bps for p in found], [p.down_bps for p in found])[0, 1]) < 0.15

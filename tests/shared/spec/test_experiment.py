@@ -105,7 +105,7 @@ def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) ->
     assert refusal(raw).field == field
 
 
-def test_of_a_value_that_may_be_of_two_kinds_both_are_told() -> None:
+def test_errors_of_a_value_with_two_types_name_both() -> None:
     found = refusal({"partition": {"name": "by_domain", "per_client": 0}})
     wanted = "Input should be 'smallest' or 'all', or greater than or equal to 1"
     assert found.detail == f"partition.per_client: {wanted}"
@@ -122,7 +122,7 @@ def test_of_a_value_that_may_be_of_two_kinds_both_are_told() -> None:
         ({"algorithm": {"name": "fedser", "params": {"transforms": ["flip", "flip"]}}}, "algorithm.params.transforms"),
     ],
 )
-def test_what_comes_twice_is_refused(raw: Any, field: str) -> None:
+def test_duplicates_are_refused(raw: Any, field: str) -> None:
     found = refusal(raw)
     assert found.field == field
     assert found.detail.startswith(f"{field}: {'flip' if 'flip' in str(raw) else 'u'}")
@@ -161,7 +161,7 @@ def test_what_comes_twice_is_refused(raw: Any, field: str) -> None:
         ([], "a spec is a mapping of fields, not list"),
     ],
 )
-def test_numbers_that_do_not_fit_together_are_refused(raw: Any, said: str) -> None:
+def test_contradicting_numbers_are_refused(raw: Any, said: str) -> None:
     found = refusal(raw)
     assert said in found.detail
     first = said.split(" ")[0].rstrip(":")
@@ -178,7 +178,7 @@ def test_numbers_that_do_not_fit_together_are_refused(raw: Any, said: str) -> No
         ({"num_devices": 4, "max_devices": 3}, "max_devices"),
     ],
 )
-def test_of_fields_that_do_not_fit_together_the_one_at_fault_is_named(raw: Any, field: str) -> None:
+def test_of_contradicting_fields_the_wrong_one_is_named(raw: Any, field: str) -> None:
     assert refusal(raw).field == field
 
 
@@ -195,7 +195,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_listed(raw: Any, field: s
 
 
 @pytest.mark.parametrize(("params", "field"), [({"mu": -1}, "algorithm.params.mu"), ({"nu": 1}, "algorithm.params.nu")])
-def test_the_algorithms_own_parameters_are_its_own_to_check(params: Any, field: str) -> None:
+def test_parameters_of_an_algorithm_are_checked_by_the_algorithm(params: Any, field: str) -> None:
     error = refusal({"algorithm": {"name": "fedprox", "params": params}})
     assert error.field == field
     assert error.detail.endswith("parameters of fedprox: mu")
@@ -206,15 +206,15 @@ def test_an_unknown_parameter_of_an_algorithm_is_refused_with_the_nearest_known_
     assert "did you mean 'mu'?" in refusal({"algorithm": {"name": "fedprox", "params": {"mue": 1}}}).detail
 
 
-def test_of_very_many_faults_only_their_number_is_told() -> None:
+def test_of_very_many_errors_only_their_number_is_shown() -> None:
     assert refusal({f"x{index}": 1 for index in range(5000)}).detail == "5000 fields are wrong"
 
 
-def test_what_is_said_of_half_a_surrogate_pair_can_be_printed() -> None:
+def test_errors_about_an_unpaired_surrogate_can_be_printed() -> None:
     assert refusal({"partition": {"name": "\ud800"}}).detail.encode()
 
 
-def test_the_first_error_is_told_and_the_others_counted() -> None:
+def test_the_first_error_is_shown_and_the_others_are_counted() -> None:
     assert refusal({"lr": 0, "quorum": 2, "seed": -1}).detail.endswith("(and 2 more)")
 
 
@@ -233,7 +233,7 @@ def test_the_first_error_is_told_and_the_others_counted() -> None:
         ({"max_devices": 4}, (6, 2), (4, 4, 2)),
     ],
 )
-def test_open_numbers_are_filled_in_by_who_is_there(
+def test_open_numbers_are_set_to_the_available_nodes(
     raw: Any, there: tuple[int, int], resolved: tuple[int, int, int]
 ) -> None:
     spec = parse_spec(raw).resolved(n_devices=there[0], n_edges=there[1])
@@ -245,7 +245,7 @@ def test_open_numbers_are_filled_in_by_who_is_there(
 # ---- digest, files, overrides
 
 
-def test_the_digest_is_of_the_science_not_of_its_spelling() -> None:
+def test_the_digest_depends_on_the_experiment_and_not_on_its_spelling() -> None:
     a, b = parse_spec({"lr": 0.1, "seed": 3}), parse_spec({"seed": 3, "lr": 0.1, "num_rounds": 10})
     assert a.digest() == b.digest()
     assert a.digest() != a.replace(seed=4).digest()
@@ -261,7 +261,7 @@ def test_overrides_set_dotted_keys_of_a_file(tmp_path: Path) -> None:
     assert read_spec(path).num_rounds == 5
 
 
-def test_json_is_read_too(tmp_path: Path) -> None:
+def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     path.write_text('{"num_rounds": 5}', encoding="utf-8")
     assert read_spec(path).num_rounds == 5
@@ -294,7 +294,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: bytes) -> No
         read_spec(tmp_path / "absent.yaml")
 
 
-def test_an_override_leaves_the_mapping_it_came_from_alone() -> None:
+def test_an_override_does_not_change_the_original_mapping() -> None:
     shared = {"name": "dirichlet"}
     raw: dict[str, Any] = {"partition": shared}
     override_field(raw, "partition.alpha=2")
@@ -318,7 +318,7 @@ def test_a_change_is_validated_like_a_new_spec() -> None:
         "a: &a [*a]",
     ],
 )
-def test_yaml_that_its_reader_stumbles_over_is_bad_input(tmp_path: Path, text: str) -> None:
+def test_yaml_that_its_parser_cannot_read_is_bad_input(tmp_path: Path, text: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=r"spec\.yaml"):
@@ -334,7 +334,7 @@ def test_aliases_may_not_multiply(tmp_path: Path, below: str) -> None:
         read_spec(path)
 
 
-def test_a_few_aliases_may_stand_in_a_spec(tmp_path: Path) -> None:
+def test_a_spec_may_have_a_few_aliases(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("num_rounds: &n 3\nedge_rounds: *n\n", encoding="utf-8")
     assert read_spec(path).edge_rounds == 3

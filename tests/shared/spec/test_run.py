@@ -15,7 +15,7 @@ from strata.spec_files import read_spec
 from strata.sweeps.grid import cells
 
 
-def test_trackers_are_no_part_of_the_experiment() -> None:
+def test_trackers_are_not_part_of_the_experiment() -> None:
     plain, tracked = parse_run_spec({"seed": 4}), parse_run_spec({"seed": 4, "tracking": "mlflow"})
     assert (plain.tracking, tracked.tracking) == ((), ("mlflow",))
     assert type(tracked.experiment) is ExperimentSpec
@@ -25,7 +25,7 @@ def test_trackers_are_no_part_of_the_experiment() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["wandb", ["mlflow", "mlflow"], 3, {"name": "mlflow"}])
-def test_what_is_no_tracker_is_refused(wrong: object) -> None:
+def test_unknown_trackers_are_refused(wrong: object) -> None:
     with pytest.raises(BadInput) as refused:
         parse_run_spec({"tracking": wrong})
     assert str(refused.value.field).startswith("tracking")
@@ -44,7 +44,7 @@ def test_a_file_or_an_argument_names_trackers(tmp_path: Path) -> None:
     assert (both.tracking, both.seed) == (("mlflow", "tensorboard"), 2)
 
 
-def test_a_tracker_that_is_not_here_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_tracker_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_URI is not set"):
         sized(parse_run_spec({"tracking": "mlflow"}))
@@ -52,7 +52,7 @@ def test_a_tracker_that_is_not_here_is_named_before_anything_is_started(monkeypa
     assert sized(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
 
 
-def test_every_run_of_a_sweep_is_tracked_and_trackers_are_nothing_to_sweep(tmp_path: Path) -> None:
+def test_every_run_of_a_sweep_is_tracked_and_trackers_cannot_be_swept(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("tracking: mlflow\n")
 

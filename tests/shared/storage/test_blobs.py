@@ -47,7 +47,7 @@ def test_the_digest_is_the_sha256_of_the_content_however_it_is_cut(blobs: Blobs)
     assert blobs.path(ABC).read_bytes() == b"abc"
 
 
-def test_an_empty_file_comes_back(blobs: Blobs) -> None:
+def test_an_empty_file_round_trips(blobs: Blobs) -> None:
     assert bytes(blobs.open(blobs.put(b""))) == b""
     assert blobs.put([]) == hashlib.sha256(b"").hexdigest()
 
@@ -67,7 +67,7 @@ def test_an_existing_file_is_not_written_again(blobs: Blobs) -> None:
     assert blobs.path(ABC).stat().st_ino == inode
 
 
-def test_a_file_of_the_wrong_length_is_mended_by_putting_it_again(blobs: Blobs) -> None:
+def test_a_file_of_the_wrong_length_is_replaced_by_the_next_put(blobs: Blobs) -> None:
     blobs.put(b"abc")
     blobs.path(ABC).write_bytes(b"ab")
     with pytest.raises(BlobCorrupt, match=ABC):
@@ -76,7 +76,7 @@ def test_a_file_of_the_wrong_length_is_mended_by_putting_it_again(blobs: Blobs) 
     assert bytes(blobs.open(ABC)) == b"abc"
 
 
-def test_changed_content_is_noticed(blobs: Blobs) -> None:
+def test_changed_content_is_detected(blobs: Blobs) -> None:
     blobs.path(blobs.put(b"abc")).write_bytes(b"abd")
     with pytest.raises(BlobCorrupt, match=ABC):
         blobs.open(ABC)
@@ -89,14 +89,14 @@ def test_a_missing_file_is_named(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../" * 20 + "etc/passwd", ABC[:-1], ABC + "0", ABC.upper(), ABC + "\n"])
-def test_a_name_that_is_no_digest_reaches_no_file(blobs: Blobs, name: str) -> None:
+def test_a_name_that_is_not_a_digest_opens_no_file(blobs: Blobs, name: str) -> None:
     with pytest.raises(BadInput, match="sha256"):
         blobs.path(name)
     with pytest.raises(BadInput, match="sha256"):
         blobs.open(name)
 
 
-def test_an_open_file_outlives_its_removal(blobs: Blobs) -> None:
+def test_an_open_file_stays_readable_after_its_removal(blobs: Blobs) -> None:
     data = blobs.open(blobs.put(b"abc"))
     blobs.collect(())
     assert blobs.collect(()) == [ABC]
@@ -108,14 +108,14 @@ def test_an_open_file_is_not_writable(blobs: Blobs) -> None:
 
 
 class TestCollect:
-    def test_only_the_unreferenced_go_and_are_named(self, tmp_path: Path) -> None:
+    def test_only_unreferenced_files_are_deleted_and_named(self, tmp_path: Path) -> None:
         digests = [Blobs(tmp_path).put(b"%d" % n) for n in range(4)]
         later = Blobs(tmp_path)  # as after a restart: nothing is recent
         assert later.collect({digests[0]}, keep=[digests[1]]) == sorted(digests[2:])
         assert sorted(os.listdir(tmp_path)) == sorted(digests[:2])
         assert later.collect({digests[0]}) == [digests[1]]
 
-    def test_what_was_put_since_the_last_collect_stays_once(self, blobs: Blobs) -> None:
+    def test_files_put_since_the_last_collection_survive_one_collection(self, blobs: Blobs) -> None:
         blobs.put(b"abc")
         assert blobs.collect(()) == []
         assert bytes(blobs.open(ABC)) == b"abc"
@@ -127,7 +127,7 @@ class TestCollect:
         blobs.put(b"abc")  # a round that ends as the one before did, not committed yet
         assert blobs.collect(()) == []
 
-    def test_a_file_that_is_being_written_stays_and_a_crashs_remains_go(self, blobs: Blobs) -> None:
+    def test_files_being_written_stay_and_those_of_a_crash_are_deleted(self, blobs: Blobs) -> None:
         folder = blobs.path(ABC).parent
         (folder / ".tmp-left").write_bytes(b"half")
         (folder / "README").write_bytes(b"not ours")
@@ -141,7 +141,7 @@ class TestCollect:
         assert names(blobs) == ["README", ABC]
         assert blobs.collect(()) == []
 
-    def test_collecting_beside_many_writers_loses_nothing_referenced(self, blobs: Blobs) -> None:
+    def test_collection_during_many_writes_keeps_all_referenced_files(self, blobs: Blobs) -> None:
         referenced: set[str] = set()
         done = [0, 0]
 
@@ -163,9 +163,7 @@ class TestCollect:
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
-def test_a_full_disk_has_a_name_and_leaves_nothing_behind(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_a_full_disk_is_named_and_leaves_no_file(blobs: Blobs, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setattr(os, broken, no_space)
     with pytest.raises(StorageFailed, match="No space left") as caught:
         blobs.put(b"abc")
@@ -175,7 +173,7 @@ def test_a_full_disk_has_a_name_and_leaves_nothing_behind(
     assert blobs.put(b"abc") == ABC
 
 
-def test_parts_that_fail_leave_nothing_behind(blobs: Blobs) -> None:
+def test_failing_parts_leave_no_file(blobs: Blobs) -> None:
     def parts() -> Iterator[bytes]:
         yield b"a"
         raise ZeroDivisionError
@@ -203,12 +201,12 @@ def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypa
     assert done == ["file", "rename", "folder"]
 
 
-def test_without_fsync_the_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsync_put_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", no_space)
     assert Blobs(tmp_path, fsync=False).put(b"abc") == ABC
 
 
-def test_a_folder_that_cannot_be_has_a_name(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageFailed, match="Not a directory"):
         Blobs(tmp_path / "file" / "blobs")

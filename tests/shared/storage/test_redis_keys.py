@@ -41,14 +41,14 @@ def built(function: Callable[..., str], **changes: Any) -> str:
     return function(**{name: arguments[name] for name in inspect.signature(function).parameters})
 
 
-def test_every_key_has_its_owners_prefix_and_no_two_are_alike() -> None:
+def test_every_key_is_unique_and_has_its_owners_prefix() -> None:
     for function in key_functions():
         prefix = "cloud:" if function.__name__.startswith("cloud_") else "edge:e1:"
         assert built(function).startswith(prefix)
     assert len({built(function) for function in key_functions()}) == len(key_functions())
 
 
-def test_every_key_says_owner_and_expiry() -> None:
+def test_every_key_documents_owner_and_expiry() -> None:
     for function in key_functions():
         text = function.__doc__ or ""
         assert text.startswith("Prefix") or (
@@ -77,7 +77,7 @@ async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_strange_ids_neither_meet_nor_reach_into_one_another(one: str, other: str) -> None:
+def test_unusual_ids_give_separate_keys(one: str, other: str) -> None:
     assert redis_keys.last_part(redis_keys.cloud_edge(one)) == one
     assert redis_keys.run_of_index(redis_keys.cloud_runs(one)) == one
     assert (redis_keys.cloud_run(one) == redis_keys.cloud_run(other)) == (one == other)
@@ -91,7 +91,7 @@ def test_strange_ids_neither_meet_nor_reach_into_one_another(one: str, other: st
     assert not set("*?[]\\ \n") & set(redis_keys.cloud_run(one))
 
 
-def test_keys_of_one_run_sort_as_rounds_and_versions_do() -> None:
+def test_keys_of_a_run_sort_by_round_and_version() -> None:
     assert redis_keys.cloud_evaluation("r", 9) < redis_keys.cloud_evaluation("r", 10)
     assert redis_keys.edge_state("e", "r", 0, Version(2, 9, 1)) < redis_keys.edge_state("e", "r", 0, Version(2, 10, 0))
     assert redis_keys.edge_state("e", "r", 0, Version(9)) < redis_keys.edge_state("e", "r", 0, Version(10))

@@ -9,13 +9,13 @@ from shared.training.flops import training_flops
 from shared.training.models import MODELS, build
 
 
-def test_linear_layers_are_two_operations_a_weight_and_pass() -> None:
+def test_linear_layers_cost_two_operations_per_weight_and_pass() -> None:
     """Forward and weight gradient for each layer, input gradient for all but the first."""
     assert training_flops("mlp", (1, 28, 28), 10) == 2 * (2 * 784 * 64 + 3 * 64 * 10)
     assert training_flops("mlp", (1, 8, 8), 7) == 2 * (2 * 64 * 64 + 3 * 64 * 7)
 
 
-def test_convolutions_are_two_operations_a_weight_position_and_pass() -> None:
+def test_convolutions_cost_two_operations_per_weight_position_and_pass() -> None:
     first = 24 * 24 * 32 * 25
     later = 8 * 8 * 64 * 25 * 32 + 1024 * 512 + 512 * 10
     assert training_flops("cnn_mnist", (1, 28, 28), 10) == 2 * (2 * first + 3 * later)
@@ -27,7 +27,7 @@ def test_projection_head_is_counted() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_model_can_be_counted_and_nothing_is_drawn(name: str) -> None:
+def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     before = torch.default_generator.get_state()
     small, large = training_flops(name, (3, 16, 16), 10), training_flops(name, (3, 32, 32), 10)
     assert torch.equal(torch.default_generator.get_state(), before)

@@ -92,7 +92,7 @@ def test_momentum_and_weight_decay_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01)])
-def test_sgd_is_torchs_bit_for_bit(momentum: float, weight_decay: float) -> None:
+def test_sgd_equals_torchs_bit_for_bit(momentum: float, weight_decay: float) -> None:
     x, y = pictures()
     ours, theirs = (build("mlp", (1, 8, 8), 10, seed=0) for _ in range(2))
     data = list(batches(x, y, range(20), batch_size=6, epochs=3, generator=seeded()))
@@ -154,7 +154,7 @@ def test_frozen_parameters_stay() -> None:
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
 
-def test_custom_step_replaces_sgd() -> None:
+def test_custom_step_replaces_sgd_step() -> None:
     def sign_step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter -= gradient.sign()
@@ -228,7 +228,7 @@ def test_parameter_that_ends_not_finite_is_named() -> None:
         train(Scalar(), zeros(1), lr=math.inf)
 
 
-def test_gradients_do_not_outlive_the_training() -> None:
+def test_gradients_are_released_after_training() -> None:
     model = Scalar()
     train(model, zeros(1), lr=0.1)
     assert model.w.grad is None

@@ -9,7 +9,7 @@ from shared.training.optimizers import Adam
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adam_is_torchs_to_the_bit(weight_decay: float) -> None:
+def test_adam_equals_torchs_bit_for_bit(weight_decay: float) -> None:
     """Twenty steps on parameters of several shapes; a second training starts with moments of 0."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(7, 3), (5,), (2, 3, 2)]

@@ -111,7 +111,7 @@ def assert_same(a: Any, b: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(trees)
-def test_a_record_comes_back_as_it_was_and_gives_the_same_bytes_again(tree: Tree) -> None:
+def test_a_record_round_trips_and_encodes_to_the_same_bytes(tree: Tree) -> None:
     body = codec.encode(tree)
     joined = body.join()
     assert len(joined) == body.n_bytes == codec.size(tree)
@@ -123,7 +123,7 @@ def test_a_record_comes_back_as_it_was_and_gives_the_same_bytes_again(tree: Tree
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)], ids=str)
-def test_every_dtype_and_shape_survives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_dtype_and_shape_round_trips(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape, dtype=dtype)
     back = codec.decode(Loose, codec.encode(Loose(x=[tensor])).join()).x[0]
     assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
@@ -131,7 +131,7 @@ def test_every_dtype_and_shape_survives(dtype: torch.dtype, shape: tuple[int, ..
 
 
 @pytest.mark.parametrize("number", [0.1, 1e-320, -0.0, 1.7976931348623157e308, 2.0**-1074])
-def test_floats_survive_bit_by_bit(number: float) -> None:
+def test_floats_round_trip_bit_by_bit(number: float) -> None:
     back = codec.decode(Loose, codec.encode(Loose(x=number)).join()).x
     assert struct.pack("<d", back) == struct.pack("<d", number)
 
@@ -168,7 +168,7 @@ def test_safetensors_reads_the_tensors_of_a_body() -> None:
         assert torch.equal(found[str(index)], tensor)
 
 
-def test_a_tensor_in_several_records_travels_once() -> None:
+def test_a_tensor_in_several_records_is_sent_once() -> None:
     shared, other = torch.zeros(1000), torch.zeros(1000)
     once = codec.encode(Loose(x=[Leaf(name="a", number=0, tensor=shared), Leaf(name="b", number=0, tensor=shared)]))
     twice = codec.encode(Loose(x=[Leaf(name="a", number=0, tensor=shared), Leaf(name="b", number=0, tensor=other)]))
@@ -238,7 +238,7 @@ def test_a_record_without_tensors_is_its_header() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_json_and_no_tensor_is_refused_before_it_is_sent(value: Any, error: type[Exception]) -> None:
+def test_values_other_than_json_and_tensors_are_refused_by_the_encoder(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         codec.encode(Loose(x=value))
 
@@ -250,7 +250,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def test_what_is_too_deep_to_be_read_is_not_sent() -> None:
+def test_values_nested_too_deeply_are_refused_by_the_encoder() -> None:
     deepest = MAX_DEPTH - 2
     assert codec.decode(Loose, codec.encode(Loose(x=nested(deepest))).join()).x == nested(deepest)
     with pytest.raises(WireError, match="deeper than 64"):
@@ -340,7 +340,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_body_is_refused_with_a_short_reason(body: bytes) -> None:
+def test_an_invalid_body_is_refused_with_a_short_reason(body: bytes) -> None:
     with pytest.raises(WireError) as caught:
         codec.decode(Loose, body)
     assert caught.value.status == 400
@@ -349,7 +349,7 @@ def test_a_broken_body_is_refused_with_a_short_reason(body: bytes) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 255))
-def test_a_body_with_one_other_byte_is_refused_or_read_but_never_breaks_the_reader(where: int, byte: int) -> None:
+def test_a_body_with_one_changed_byte_is_read_or_refused_without_a_crash(where: int, byte: int) -> None:
     body = codec.encode(Leaf(name="n", number=1.5, tensor=torch.tensor([1.0, 2.0]))).join()
     body[where % len(body)] = byte
     with suppress(WireError):
@@ -382,7 +382,7 @@ def test_too_many_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("shared.wire.codec.MAX_HEADER_BYTES", 50, Loose(x="x" * 50)),
     ],
 )
-def test_what_is_too_large_to_be_read_is_neither_read_nor_sent(
+def test_oversized_bodies_are_neither_read_nor_sent(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int, record: Loose
 ) -> None:
     body = codec.encode(record).join()
@@ -396,7 +396,7 @@ def test_what_is_too_large_to_be_read_is_neither_read_nor_sent(
 # ---- what does not fit the type or the model
 
 
-def test_of_a_list_only_the_first_wrong_item_is_an_error() -> None:
+def test_a_list_reports_only_its_first_wrong_item() -> None:
     """An error takes a thousand times the memory of the wrong item."""
     with pytest.raises(ValidationError) as caught:
         Tree.model_validate({"leaves": [1] * 1000, "by_seat": {f"a{index}": 1 for index in range(1000)}})
@@ -443,7 +443,7 @@ class Grouped(Record):
         ({"v": torch.zeros(2)}, "the run's model has no tensor 'v'"),
     ],
 )
-def test_tensors_that_are_not_the_models_are_refused(sent: TensorMap, message: str) -> None:
+def test_tensors_that_the_model_does_not_have_are_refused(sent: TensorMap, message: str) -> None:
     model = {"w": torch.ones(2), "b": torch.ones(1)}
     body = codec.encode(Sent(model=sent)).join()
     codec.decode(Sent, body)  # unknown model: nothing to compare with
@@ -454,7 +454,7 @@ def test_tensors_that_are_not_the_models_are_refused(sent: TensorMap, message: s
         codec.decode(Grouped, codec.encode(Grouped(delta={"g": sent})).join(), model=model)
 
 
-def test_a_part_of_the_model_may_travel() -> None:
+def test_a_part_of_the_model_may_be_sent() -> None:
     model = {"w": torch.ones(2), "b": torch.ones(1)}
     back = codec.decode(Sent, codec.encode(Sent(model={"b": torch.zeros(1)})).join(), model=model)
     assert back.model["b"].tolist() == [0]
@@ -463,7 +463,7 @@ def test_a_part_of_the_model_may_travel() -> None:
 # ---- sizes
 
 
-def test_empty_tensors_are_one_where_they_are_alike() -> None:
+def test_equal_empty_tensors_are_sent_once() -> None:
     """They have no memory that identifies them, and sizes must not depend on which objects are alive."""
     alike = codec.encode(Loose(x=[torch.empty(0), torch.empty(0), torch.empty(0, 2), torch.empty(0).half()]))
     assert codec.read_header(alike.join()).record == {"x": [{"$t": 0}, {"$t": 0}, {"$t": 1}, {"$t": 2}]}

@@ -60,7 +60,7 @@ def with_record(body: bytearray, record: Any) -> bytes:
     return raw({**header, "__metadata__": {"record": json.dumps(record)}}, bytes(body[8 + length :]))
 
 
-def test_a_tensor_described_twice_is_made_once() -> None:
+def test_a_tensor_described_twice_is_decoded_once() -> None:
     """A reference has a few bytes; the tensor that it describes takes memory once, however often it occurs."""
     mask = torch.zeros(N, N)
     mask[0] = 1
@@ -75,7 +75,7 @@ def test_a_tensor_described_twice_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["masks", "kept values", "coded tensors"])
-def test_references_are_counted_each(kind: str) -> None:
+def test_each_reference_is_counted(kind: str) -> None:
     """The reader of a record may copy each occurrence."""
     w = torch.zeros(N, N)
     w[0, 0] = 1
@@ -110,14 +110,14 @@ def test_the_allowance_is_proportional_to_the_seats_of_a_body(monkeypatch: pytes
 
 @pytest.mark.parametrize("shape", ["[0,268435456]", "[0,4503599627370496]", "[64,64]"])
 @pytest.mark.parametrize("reference", ['{"$k":[0,1,SHAPE]}', '{"$m":[1,SHAPE]}', '{"$c":["topk",[0,1],SHAPE]}'])
-def test_without_a_model_tensors_travel_whole(reference: str, shape: str) -> None:
+def test_without_a_model_tensors_must_be_complete(reference: str, shape: str) -> None:
     body = places('{"x":[{"$t":0},{"a":' + reference.replace("SHAPE", shape) + "}]}")
     with pytest.raises(WireError, match=r"x\.1\.a: here a tensor travels whole") as refused:
         codec.decode(Loose, body)
     assert refused.value.field == "x.1.a"
 
 
-def test_what_a_process_wrote_itself_it_reads_without_a_model() -> None:
+def test_a_process_reads_its_own_files_without_a_model() -> None:
     update = one_of(1)
     back = codec.decode(Masked, codec.encode(update).join(), stored=True)
     assert torch.equal(back.delta["w"], update.delta["w"])
@@ -142,7 +142,7 @@ def test_errors_name_the_field(record: str, reference: str) -> None:
     assert refused.value.field == "x.a.1"
 
 
-def test_a_tensor_in_several_places_is_copied_once() -> None:
+def test_a_tensor_referenced_several_times_is_copied_once() -> None:
     """Otherwise a few bytes that refer to a tensor again would take its memory again."""
     tensor: Tensor = torch.arange(3.0)
     mine = copy_tensors(Loose(x=[tensor, {"a": tensor}, torch.arange(3.0)])).x

@@ -33,7 +33,7 @@ def test_every_mask_survives_a_round_trip(drawn: np.ndarray) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=6), st.lists(st.integers(0, 5), max_size=3))
-def test_other_bytes_are_refused_or_are_what_was_packed(drawn: bytes, shape: list[int]) -> None:
+def test_random_bytes_are_refused_or_round_trip(drawn: bytes, shape: list[int]) -> None:
     places = torch.from_numpy(np.frombuffer(drawn, dtype=np.uint8).copy())
     try:
         mask = mask_of(places, shape)
@@ -53,7 +53,7 @@ def test_box_and_bits_by_hand() -> None:
 
 
 @pytest.mark.parametrize("shape", [[0, 2**28], [2**26, 4], [2**28], []])
-def test_bytes_that_are_too_few_or_too_many_are_refused_before_memory_is_taken(
+def test_too_few_or_too_many_bytes_are_refused_before_memory_is_allocated(
     shape: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(np, "zeros", lambda *args, **kwargs: pytest.fail("memory was taken"))
@@ -62,7 +62,7 @@ def test_bytes_that_are_too_few_or_too_many_are_refused_before_memory_is_taken(
         mask_of(torch.zeros(2, dtype=torch.uint8), shape)
 
 
-def test_values_and_places_must_be_as_many() -> None:
+def test_numbers_of_values_and_positions_must_be_equal() -> None:
     with pytest.raises(WireError, match=r"\(3,\) values for 2 places"):
         placed(torch.ones(3), torch.tensor([True, False, True]))
 
@@ -76,7 +76,7 @@ def half(n: int, seed: int = 0) -> Masked:
     return Masked(delta={"w": values}, mask={"w": mask})
 
 
-def test_half_as_wide_a_layer_travels_in_a_quarter_of_the_bytes() -> None:
+def test_a_layer_of_half_width_is_sent_in_a_quarter_of_the_bytes() -> None:
     n = 256
     update = half(n)
     body = bytes(codec.encode(update).join())
@@ -90,7 +90,7 @@ def test_half_as_wide_a_layer_travels_in_a_quarter_of_the_bytes() -> None:
     assert bytes(codec.encode(back).join()) == body
 
 
-def test_sum_per_position_travels_where_it_has_weight() -> None:
+def test_sum_per_position_is_sent_where_it_has_weight() -> None:
     n, grid = 128, FixedPoint(total_weight=100)
     fold = Accumulator(Masked, grid)
     for seed in range(3):
@@ -104,14 +104,14 @@ def test_sum_per_position_travels_where_it_has_weight() -> None:
     assert back.means["delta"].positions["w"][0, 1] == 0
 
 
-def test_mask_that_is_none_travels_whole_and_is_refused_by_whoever_reads_it() -> None:
+def test_invalid_mask_is_sent_as_a_plain_tensor() -> None:
     update = half(4)
     odd = update.replace(mask={"w": update.mask["w"] * 0.5})
     back = codec.decode(Masked, bytes(codec.encode(odd).join()))
     assert torch.equal(back.mask["w"], odd.mask["w"])
 
 
-def test_shape_that_the_model_has_not_is_refused_before_memory_is_taken() -> None:
+def test_shape_that_the_model_does_not_have_is_refused_before_memory_is_allocated() -> None:
     body = bytes(codec.encode(half(8)).join()).replace(b"[8,8]", b"[9,9]")
     with pytest.raises(WireError, match=r"the run's model has no tensor of shape \(9, 9\)"):
         codec.decode(Masked, body, model={"w": torch.zeros(8, 8)})

@@ -67,7 +67,9 @@ def test_newest_evaluation_is_shown_while_the_run_goes_on(
     assert "round 1/1  accuracy 10.00 %  loss 1.0000" in said.err
 
 
-def test_failed_run_exits_with_one_and_says_why(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
+def test_failed_run_exits_with_one_and_prints_the_reason(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
+) -> None:
     cloud.ends_as = "failed"
     said = strata("run", spec_file, "--url", url)
     assert said.code == 1
@@ -101,7 +103,7 @@ def test_agents_are_refused_where_the_cloud_has_its_own(strata: Strata, url: str
     assert said.code == 2
 
 
-def test_broken_event_stream_is_taken_up_where_it_broke(
+def test_broken_event_stream_continues_where_it_broke(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
 ) -> None:
     cloud.breaks_after = 6
@@ -147,7 +149,7 @@ def test_show_reads_the_results_folder_when_nothing_runs(strata: Strata, tmp_pat
     assert json.loads(strata("show", "old", "--format", "json").out)["results"] == str(folder.resolve())
 
 
-def test_show_counts_visits_by_the_algorithm_s_word_for_them(strata: Strata, tmp_path: Path) -> None:
+def test_show_counts_visits_by_the_algorithms_labels(strata: Strata, tmp_path: Path) -> None:
     info, plain = a_run(run="r9"), a_run(run="plain")
     labelled = {"device_bytes_up": 5_000_000, "report_bytes": 1_000_000, "retired": {1: "refused 8 times"}}
     rounds = [a_round(1, labels={"A": 3, "leader": 2}, **labelled), a_round(2, labels={"C": 7}, retired={})]
@@ -162,17 +164,17 @@ def test_show_counts_visits_by_the_algorithm_s_word_for_them(strata: Strata, tmp
     assert "reports" not in strata("show", "plain").out
 
 
-def test_show_of_an_earlier_topology_s_run_comes_from_its_folder(strata: Strata, url: str, tmp_path: Path) -> None:
+def test_show_of_an_earlier_topologys_run_reads_its_folder(strata: Strata, url: str, tmp_path: Path) -> None:
     in_folder(tmp_path / "runs", "r9")
     assert json.loads(strata("show", "r9", "--url", url, "--format", "json").out)["run"] == "r9"
 
 
-def test_show_of_nothing_tells_the_cloud_s_answer(strata: Strata, url: str) -> None:
+def test_show_of_an_unknown_run_prints_the_clouds_answer(strata: Strata, url: str) -> None:
     said = strata("show", "r77", "--url", url)
     assert (said.code, said.err) == (1, "error: no run r77\n")
 
 
-def test_show_plots_draws_the_pictures_of_the_folder_into_it(strata: Strata, tmp_path: Path) -> None:
+def test_show_plots_writes_the_pictures_into_the_results_folder(strata: Strata, tmp_path: Path) -> None:
     folder = in_folder(tmp_path / "runs")
     assert not (folder / "plots").exists()
     said = strata("show", "latest", "--plots", "--round", 1)
@@ -184,14 +186,14 @@ def test_show_plots_draws_the_pictures_of_the_folder_into_it(strata: Strata, tmp
     assert strata("show", "latest", "--plots", "--round", 9).code == 1
 
 
-def test_show_plots_of_a_run_whose_folder_is_elsewhere_says_how_to_fetch_it(strata: Strata, url: str) -> None:
+def test_show_plots_of_a_run_without_a_local_folder_says_how_to_fetch_it(strata: Strata, url: str) -> None:
     said = strata("show", "latest", "--plots", "--url", url)
     assert (said.code, said.out) == (1, "")
     assert "run r1 has no results folder in runs: `strata pull r1` fetches it" in said.err
 
 
 @pytest.mark.parametrize("run", ["../secret", "..", "a/b"])
-def test_show_reads_no_folder_outside(strata: Strata, tmp_path: Path, run: str) -> None:
+def test_show_reads_no_folder_outside_the_runs_folder(strata: Strata, tmp_path: Path, run: str) -> None:
     in_folder(tmp_path, "secret")
     in_folder(tmp_path / "runs" / "a", "b")
     assert strata("show", run).code == 1
@@ -209,7 +211,7 @@ def test_ls_lists_the_newest_first_from_both_sources(strata: Strata, url: str, t
 
 
 @pytest.mark.parametrize(("verb", "status"), [("pause", "pausing"), ("resume", "running"), ("stop", "stopped")])
-def test_verbs_change_the_run_that_latest_names(
+def test_commands_change_the_run_named_by_latest(
     strata: Strata, url: str, cloud: FakeCloud, verb: str, status: str
 ) -> None:
     said = strata(verb, "latest", "--url", url, "--format", "json")
@@ -217,7 +219,7 @@ def test_verbs_change_the_run_that_latest_names(
     assert ("POST", f"/runs/r1/{verb}") in cloud.seen
 
 
-def test_watch_follows_to_the_end(strata: Strata, url: str, cloud: FakeCloud) -> None:
+def test_watch_follows_a_run_to_its_end(strata: Strata, url: str, cloud: FakeCloud) -> None:
     cloud.change("r1", status="running", rounds=0, accuracy=None)
     said = strata("watch", "latest", "--url", url, "--format", "json")
     assert said.code == 0
@@ -244,7 +246,7 @@ def test_pull_of_a_run_without_a_model_fetches_its_files(
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "..\\evil"])
-def test_pull_refuses_names_that_lead_elsewhere(
+def test_pull_refuses_file_names_outside_the_folder(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, name: str
 ) -> None:
     cloud.files[name] = b"evil"
@@ -275,7 +277,7 @@ def test_algorithms_are_listed_without_a_cloud(strata: Strata) -> None:
     assert "fedprox" in strata("algorithms").out
 
 
-def test_algorithms_of_a_named_cloud_are_its_own(strata: Strata, url: str) -> None:
+def test_algorithms_of_a_given_cloud_are_listed(strata: Strata, url: str) -> None:
     assert [entry["name"] for entry in json.loads(strata("algorithms", "--url", url, "--format", "json").out)] == [
         "remote_avg"
     ]
@@ -292,7 +294,7 @@ def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
     assert "10 20 0" in strata("agents", "r1", "--url", url).out
 
 
-def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
+def test_twins_are_listed_for_all_edges_one_edge_or_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
     for words in (["twins"], ["twins", "edge-1"], ["twins", "--agent", "a1", "--run", "r1"]):
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
@@ -302,7 +304,7 @@ def test_twins_are_listed_of_all_edges_of_one_and_of_a_device(strata: Strata, ur
         assert told in said
 
 
-def test_doctor_has_a_line_for_each_need_and_tells_what_is_missing(
+def test_doctor_prints_a_line_for_each_requirement_and_names_what_is_missing(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"x" * 2_000_000)
@@ -333,7 +335,7 @@ def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest
 # ---- the connection
 
 
-def test_token_from_the_environment_opens_the_api(
+def test_token_from_the_environment_is_sent_to_the_api(
     strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.token = "secret"  # noqa: S105 - made up
@@ -342,7 +344,7 @@ def test_token_from_the_environment_opens_the_api(
     assert strata("edges", "--url", url).code == 0
 
 
-def test_token_from_a_file_opens_the_api(
+def test_token_from_a_file_is_sent_to_the_api(
     strata: Strata, url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cloud.token = "secret"  # noqa: S105 - made up
@@ -354,25 +356,25 @@ def test_token_from_a_file_opens_the_api(
     assert strata("edges", "--url", url).code == 0
 
 
-def test_no_known_cloud_says_what_to_do(strata: Strata) -> None:
+def test_without_a_known_cloud_the_error_gives_advice(strata: Strata) -> None:
     said = strata("edges")
     assert said.code == 1
     assert "`strata up`" in said.err
 
 
-def test_silent_address_is_named(strata: Strata) -> None:
+def test_unreachable_address_is_named(strata: Strata) -> None:
     said = strata("edges", "--url", "http://127.0.0.1:9")
     assert said.code == 1
     assert "no cloud answers at http://127.0.0.1:9" in said.err
 
 
-def test_down_without_a_topology_points_to_compose(strata: Strata) -> None:
+def test_down_without_a_topology_mentions_compose(strata: Strata) -> None:
     said = strata("down")
     assert said.code == 0
     assert "docker compose down" in said.out
 
 
-def test_help_needs_no_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = "import sys; from strata import main; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 0

@@ -68,7 +68,7 @@ def test_target_is_counted_in_rounds_seconds_and_bytes_of_training(strata: Strat
     assert found["remarks"] == []
 
 
-def test_target_is_by_default_the_highest_that_all_reach_and_said_so(strata: Strata, runs: Path) -> None:
+def test_default_target_is_the_highest_that_all_runs_reach_and_is_named(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8, 0.75])
     in_folder(runs, "b", [0.6, 0.9, 0.95])
     said = strata("compare", "a", "b", "--format", "json")
@@ -77,7 +77,7 @@ def test_target_is_by_default_the_highest_that_all_reach_and_said_so(strata: Str
     assert [row["rounds_to_target"] for row in json.loads(said.out)["runs"]] == [2, 2]
 
 
-def test_target_that_nobody_reaches_is_a_dash(strata: Strata, runs: Path) -> None:
+def test_target_that_a_run_does_not_reach_is_a_dash(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     (row,) = compared(strata, "a", "--target", "0.99")["runs"]
     assert row["rounds_to_target"] is row["simulated_s_to_target"] is row["bytes_up_to_target"] is None
@@ -85,7 +85,7 @@ def test_target_that_nobody_reaches_is_a_dash(strata: Strata, runs: Path) -> Non
     assert line.count(" - ") == 3
 
 
-def test_rounds_without_evaluation_still_cost(runs: Path) -> None:
+def test_rounds_without_evaluation_count_in_the_costs(runs: Path) -> None:
     folder = in_folder(runs, "a", [None, None, 0.5, None, None, 0.7], spec={"eval_every": 3})
     (course,) = compare([folder]).curves
     assert [(point.round_no, point.simulated_s, point.bytes_up, point.accuracy) for point in course.points] == [
@@ -94,7 +94,7 @@ def test_rounds_without_evaluation_still_cost(runs: Path) -> None:
     ]
 
 
-def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> None:
+def test_run_with_a_headline_over_clients_is_compared_by_it(runs: Path) -> None:
     clients = in_folder(runs, "a", [0.1, 0.2], accuracy_of="mean over clients")
     other = in_folder(runs, "b", [0.1, 0.2])
     comparison = compare([clients, other])
@@ -105,7 +105,7 @@ def test_run_whose_headline_is_its_clients_is_compared_by_them(runs: Path) -> No
 # ---- remarks
 
 
-def test_different_data_steps_and_running_runs_are_said_aloud(strata: Strata, runs: Path) -> None:
+def test_different_data_steps_and_unfinished_runs_are_noted(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
     said = strata("compare", "a", "b")
@@ -115,7 +115,7 @@ def test_different_data_steps_and_running_runs_are_said_aloud(strata: Strata, ru
     assert "b: running, 2/9" in said.err
 
 
-def test_run_without_an_evaluation_has_a_row_and_does_not_decide_the_target(strata: Strata, runs: Path) -> None:
+def test_run_without_an_evaluation_has_a_row_and_does_not_affect_the_target(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None], status="running", accuracy=None)
     in_folder(runs, "c", [], status="failed", reason="no device left", accuracy=None)
@@ -126,7 +126,7 @@ def test_run_without_an_evaluation_has_a_row_and_does_not_decide_the_target(stra
     assert "Not evaluated: left out of charts and target (b; c)." in said.err
 
 
-def test_nothing_evaluated_gives_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
+def test_runs_without_evaluations_give_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [], status="pending", accuracy=None)
     said = strata("compare", "a")
     assert said.code == 0
@@ -169,7 +169,7 @@ def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path
         (b'""accuracy"": 0.6', b'""accuracy"": ""high""', "evaluation.global.accuracy: Input should be a valid number"),
     ],
 )
-def test_broken_line_of_a_table_is_named_with_its_cause(
+def test_invalid_line_of_a_table_is_named_with_its_cause(
     strata: Strata, runs: Path, old: bytes, new: bytes, cause: str
 ) -> None:
     table = in_folder(runs, "r1", [0.5, 0.6]) / "rounds.csv"
@@ -190,7 +190,7 @@ def test_unknown_run_is_named_with_the_nearest(strata: Strata, runs: Path) -> No
         find_folders(runs / "empty", ["latest"])
 
 
-def test_namesakes_show_the_keys_in_which_they_differ(strata: Strata, runs: Path) -> None:
+def test_runs_of_equal_names_show_the_keys_in_which_they_differ(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}})
     in_folder(runs, "r2", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 10}})
     out = strata("compare", "small").out
@@ -202,7 +202,7 @@ def test_namesakes_show_the_keys_in_which_they_differ(strata: Strata, runs: Path
 # ---- forms
 
 
-def test_csv_has_a_row_a_run_with_what_differs_after_the_name(strata: Strata, runs: Path) -> None:
+def test_csv_has_one_row_per_run_with_differing_keys_after_the_name(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5], spec={"lr": 0.1})
     in_folder(runs, "r2", [0.6], spec={"lr": 0.2})
     first, second = csv.DictReader(strata("compare", "r1", "r2", "--format", "csv").out.splitlines())
@@ -210,7 +210,7 @@ def test_csv_has_a_row_a_run_with_what_differs_after_the_name(strata: Strata, ru
     assert (first["lr"], first["accuracy"], second["lr"], second["accuracy"]) == ("0.1", "0.5", "0.2", "0.6")
 
 
-def test_picture_goes_where_asked_and_its_path_is_printed(strata: Strata, runs: Path, tmp_path: Path) -> None:
+def test_picture_is_written_to_the_given_path_and_the_path_printed(strata: Strata, runs: Path, tmp_path: Path) -> None:
     in_folder(runs, "r1", [0.5, 0.6])
     assert "picture: runs/compare.png" in strata("compare", "r1").err
     assert (runs / "compare.png").read_bytes()[:4] == b"\x89PNG"
@@ -218,14 +218,14 @@ def test_picture_goes_where_asked_and_its_path_is_printed(strata: Strata, runs: 
     assert (tmp_path / "mine" / "a.svg").read_text().startswith("<?xml")
 
 
-def test_picture_of_no_known_format_is_refused(strata: Strata, runs: Path) -> None:
+def test_picture_in_an_unknown_format_is_refused(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5])
     said = strata("compare", "r1", "--out", "a.docx")
     assert (said.code, said.err) == (1, "error: out: 'a.docx' ends in none of .png, .svg, .pdf\n")
 
 
 @pytest.mark.parametrize("target", ["90", "-1", "many"])
-def test_target_is_a_share(strata: Strata, runs: Path, target: str) -> None:
+def test_target_must_be_a_share(strata: Strata, runs: Path, target: str) -> None:
     assert strata("compare", "r1", "--target", target).code == 2
 
 
@@ -248,7 +248,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: Sequence[Pat
     return saved[0]
 
 
-def test_run_looks_the_same_in_all_panels_and_axes_tell_their_units(
+def test_run_has_one_style_in_all_panels_and_axes_show_their_units(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
     names = ("a", "_b", "c$d$")
@@ -296,7 +296,7 @@ def test_clients_of_each_run_have_a_box_in_its_colour(
     assert {0.4, 0.45, 0.5, 0.6, 0.7, 0.533333} == spans["#009E73"]
 
 
-def test_many_runs_are_all_told_apart_and_inside_the_picture(
+def test_many_runs_are_distinguishable_and_inside_the_picture(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
     folders = [in_folder(runs, f"r{n}", [0.1, 0.5], spec={"seed": n}, status="running") for n in range(60)]

@@ -59,7 +59,7 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
     assert {"clients.png", "groups.png"} <= {Path(path).name for path in drawn}
 
 
-def test_show_says_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
+def test_show_prints_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
     said = strata("show", "r9", "--runs-dir", folder)
     assert said.code == 0
     assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in said.out
@@ -77,7 +77,7 @@ def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata:
     assert "edge-0 edge-1" in strata("groups", "r9", "--runs-dir", folder).out
 
 
-def test_run_that_clustered_nobody_is_said_so(tmp_path: Path, strata: Strata) -> None:
+def test_run_without_clusters_is_noted(tmp_path: Path, strata: Strata) -> None:
     info = a_run(run="r8")
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     said = strata("groups", "r8", "--runs-dir", tmp_path)

@@ -9,7 +9,7 @@ from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
 
 
-def test_report_of_the_newest_run_lies_beside_the_runs(strata: Strata, home: Path) -> None:
+def test_report_of_the_newest_run_is_written_beside_the_runs(strata: Strata, home: Path) -> None:
     in_folder(home / "runs", "first", [0.5], name="other")
     in_folder(home / "runs", "last", [0.5, 0.8], created_at="2026-05-05T00:00:00Z")
     said = strata("report", "latest")
@@ -20,7 +20,7 @@ def test_report_of_the_newest_run_lies_beside_the_runs(strata: Strata, home: Pat
     assert "<small>first</small>" not in text
 
 
-def test_figures_of_two_runs_and_a_report_besides(strata: Strata, home: Path) -> None:
+def test_figures_of_two_runs_are_written_beside_a_report(strata: Strata, home: Path) -> None:
     for run in ("a", "b"):
         in_folder(home / "runs", run, [0.5, 0.8])
     said = strata("report", "a", "b", "--figures", "out", "--format", "pdf", "--width", "single", "-o", "both.html")
@@ -37,7 +37,7 @@ def test_figures_alone_write_no_report(strata: Strata, home: Path) -> None:
     assert not (home / "runs" / "report.html").exists()
 
 
-def test_runs_of_a_cloud_are_fetched_without_their_models(
+def test_runs_of_a_cloud_are_downloaded_without_their_models(
     strata: Strata, url: str, cloud: FakeCloud, home: Path
 ) -> None:
     folder = in_folder(home / "elsewhere", "r1", [0.5, 0.8])

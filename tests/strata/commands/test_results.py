@@ -45,7 +45,7 @@ def written(folder: Path, *rounds: RoundInfo, status: str = "running") -> Path:
     return folder
 
 
-def test_complete_run_leaves_every_file(tmp_path: Path) -> None:
+def test_completed_run_writes_every_file(tmp_path: Path) -> None:
     info = a_run()
     model = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}  # a view that is not contiguous
     rounds = [a_round(n) for n in (1, 2, 3)]
@@ -80,7 +80,7 @@ def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
     assert second.retired == {1: "too slow"}
 
 
-def test_line_that_a_crash_cut_short_is_no_round(tmp_path: Path) -> None:
+def test_line_truncated_by_a_crash_is_ignored(tmp_path: Path) -> None:
     table = written(tmp_path, a_round(1), a_round(2)) / "rounds.csv"
     table.write_bytes(table.read_bytes()[:-40])
     assert [row.round_no for row in read_rounds(tmp_path)] == [1]
@@ -121,7 +121,7 @@ def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> No
     assert len((tmp_path / "edges.ndjson").read_text().splitlines()) == 4
 
 
-def test_round_told_again_without_its_visits_leaves_their_links(tmp_path: Path) -> None:
+def test_round_written_again_without_visits_keeps_their_links(tmp_path: Path) -> None:
     first, second = a_round(1), a_round(2)
     once = (written(tmp_path, first, second) / "links.csv").read_bytes()
     written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in (first, second)))
@@ -138,7 +138,7 @@ def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
     assert list(read_edges(tmp_path)) == expected
 
 
-def test_edges_of_a_line_that_a_crash_cut_short_come_with_the_round_again(tmp_path: Path) -> None:
+def test_edges_truncated_by_a_crash_are_written_with_the_round_again(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
     table = written(tmp_path, *rounds) / "edges.ndjson"
     whole = table.read_bytes()
@@ -148,7 +148,7 @@ def test_edges_of_a_line_that_a_crash_cut_short_come_with_the_round_again(tmp_pa
     assert table.read_bytes() == whole
 
 
-def test_folder_without_edges_is_read_and_gets_those_of_all_rounds_with_the_next_full_write(tmp_path: Path) -> None:
+def test_folder_without_edges_is_read_and_completed_by_the_next_full_write(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
     whole = (written(tmp_path, *rounds) / "edges.ndjson").read_bytes()
     (tmp_path / "edges.ndjson").unlink()
@@ -158,7 +158,7 @@ def test_folder_without_edges_is_read_and_gets_those_of_all_rounds_with_the_next
     assert (tmp_path / "edges.ndjson").read_bytes() == whole
 
 
-def test_broken_line_of_edges_is_named(tmp_path: Path) -> None:
+def test_invalid_line_of_edges_is_named(tmp_path: Path) -> None:
     table = written(tmp_path, a_round(1)) / "edges.ndjson"
     for line in ('{"round_no":1,"kind":"train"}', '{"edge":"e","home":0,"outcome":"used"}', "[1]"):
         table.write_text(line + "\n")
@@ -166,7 +166,7 @@ def test_broken_line_of_edges_is_named(tmp_path: Path) -> None:
             list(read_edges(tmp_path))
 
 
-def test_rounds_given_again_are_not_doubled(tmp_path: Path) -> None:
+def test_rounds_written_again_are_not_duplicated(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
     written(tmp_path, *rounds)
     once = {name: (tmp_path / name).read_bytes() for name in TABLES}
@@ -175,7 +175,7 @@ def test_rounds_given_again_are_not_doubled(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in once} == once
 
 
-def test_table_is_the_same_round_by_round_and_at_once(tmp_path: Path) -> None:
+def test_table_is_equal_whether_written_by_round_or_at_once(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2, 10)] + [a_round(10, kind="evaluate")]
     at_once = written(tmp_path / "a", *rounds)
     for row in rounds:
@@ -186,7 +186,7 @@ def test_table_is_the_same_round_by_round_and_at_once(tmp_path: Path) -> None:
     assert kinds == [("1", "train"), ("2", "train"), ("10", "train"), ("10", "evaluate")]
 
 
-def test_links_add_the_visits_of_a_seat_and_name_the_purpose(tmp_path: Path) -> None:
+def test_links_sum_the_visits_of_a_seat_by_purpose(tmp_path: Path) -> None:
     links = lines_of(written(tmp_path, a_round(1)) / "links.csv")
     found = {(line["link"], line["purpose"]): (line["down_bytes"], line["up_bytes"]) for line in links}
     assert found == {
@@ -203,7 +203,7 @@ def test_run_before_its_first_round_has_empty_tables(tmp_path: Path) -> None:
     assert (tmp_path / "devices.ndjson").read_bytes() == b""
 
 
-def test_manifest_tells_versions_and_ends_only_with_the_run() -> None:
+def test_manifest_has_versions_and_gets_its_end_with_the_run() -> None:
     still = Manifest.of(a_run(status="running"), ended_at="2026-01-02T04:00:00Z")
     ended = Manifest.of(a_run(), ended_at="2026-01-02T04:00:00Z", data_digest="d", population_digest="p")
     assert still.ended_at is None
@@ -214,7 +214,7 @@ def test_manifest_tells_versions_and_ends_only_with_the_run() -> None:
     assert ended.cpu
 
 
-def test_interrupted_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_file(path, b"old")
 
@@ -228,7 +228,7 @@ def test_interrupted_write_leaves_the_old_content(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_newest_run_is_by_creation_and_foreign_folders_are_passed_over(tmp_path: Path) -> None:
+def test_newest_run_is_by_creation_and_foreign_folders_are_skipped(tmp_path: Path) -> None:
     for run, created in (
         ("a", "2026-01-03T00:00:00Z"),
         ("b", "2026-01-05T00:00:00Z"),
@@ -242,14 +242,14 @@ def test_newest_run_is_by_creation_and_foreign_folders_are_passed_over(tmp_path:
     assert [info.run for _, info in run_folders(tmp_path)] == ["b", "c", "a"]
 
 
-def test_missing_results_are_said_so(tmp_path: Path) -> None:
+def test_missing_results_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no results in"):
         read_run(tmp_path)
     with pytest.raises(NotFound, match="no run in"):
         newest_run(tmp_path)
 
 
-def test_summary_has_the_promised_keys(tmp_path: Path) -> None:
+def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
     found = summary(a_run(), tmp_path)
     assert found["run"] == "r1"
     assert (found["accuracy"], found["accuracy_of"]) == (0.93, "global model")

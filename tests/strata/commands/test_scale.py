@@ -74,7 +74,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.commands.topology._LOOK_S", 0.01)
 
 
-def test_the_number_is_put_and_told_without_a_wait(strata: Strata, there: str, fleet: FakeFleet) -> None:
+def test_scale_sets_the_number_and_reports_it_without_waiting(strata: Strata, there: str, fleet: FakeFleet) -> None:
     fleet.steps = [{"present": {"device": 4}}]
     said = strata("scale", "12", "--url", there)
     assert (said.code, said.out, fleet.put) == (0, "device: 4 of 12\n", [12])
@@ -85,7 +85,7 @@ def test_the_number_is_put_and_told_without_a_wait(strata: Strata, there: str, f
     }  # fmt: skip
 
 
-def test_waiting_tells_each_step_once_and_ends_when_it_is_so(strata: Strata, there: str, fleet: FakeFleet) -> None:
+def test_waiting_reports_each_step_once_and_ends_at_the_number(strata: Strata, there: str, fleet: FakeFleet) -> None:
     four, three = {"present": {"device": 4}}, {"present": {"device": 3}}
     ends = {**three, "running": {"device": 4}, "leaving": ("x",)}
     fleet.steps = [four, four, {**four, "leaving": ("x",)}, ends, ends, three]
@@ -109,7 +109,7 @@ def test_waiting_tells_each_step_once_and_ends_when_it_is_so(strata: Strata, the
     ],
     ids=["an error", "no fleet", "another wish", "too late"],
 )
-def test_waiting_ends_with_a_named_reason(
+def test_waiting_ends_with_the_reason_of_a_failure(
     strata: Strata, there: str, fleet: FakeFleet, step: dict[str, Any], says: str
 ) -> None:
     stale = {"error": "of an earlier number", "heard": {"device": 4}}
@@ -120,7 +120,7 @@ def test_waiting_ends_with_a_named_reason(
     assert "of an earlier number" not in said.err
 
 
-def test_a_refusal_and_a_slip_are_told_apart(strata: Strata, there: str, fleet: FakeFleet) -> None:
+def test_a_refusal_exits_with_one_and_a_usage_error_with_two(strata: Strata, there: str, fleet: FakeFleet) -> None:
     refused = strata("scale", "13", "--url", there)
     assert (refused.code, "thirteen brings bad luck" in refused.err) == (1, True)
     for words in (["many"], ["3", "4"], ["device=x"], ["=3"], ["-3"]):

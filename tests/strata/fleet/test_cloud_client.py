@@ -25,7 +25,7 @@ def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> Cloud
     return CloudClient("http://cloud:1", "secret", httpx.MockTransport(answered))
 
 
-def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:
+def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
     seen: list[httpx.Request] = []
     with line(httpx.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}), seen) as cloud:
         assert cloud.report(REPORT) == FleetOrders(wanted={"device": 4}, released=("x",))
@@ -48,7 +48,7 @@ def test_a_report_goes_with_the_tier_token_and_comes_back_as_orders() -> None:
         (httpx.ReadTimeout("late"), Unreachable, "late"),
     ],
 )
-def test_whatever_else_comes_is_an_error_of_ours(
+def test_any_other_answer_is_a_strata_error(
     answer: httpx.Response | Exception, kind: type[StrataError], says: str
 ) -> None:
     with line(answer, []) as cloud, pytest.raises(kind, match=says):

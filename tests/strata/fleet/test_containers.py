@@ -23,7 +23,7 @@ def names(found: list[Agent]) -> list[tuple[str, int]]:
     return [(agent.service, agent.number) for agent in found]
 
 
-def test_only_running_containers_of_our_own_project_and_services_are_ours() -> None:
+def test_only_running_containers_of_the_own_project_and_services_are_managed() -> None:
     stopped, oneoff = inspected(3), inspected(4)
     stopped["State"] = "exited"
     oneoff["Config"]["Labels"]["com.docker.compose.oneoff"] = "True"
@@ -33,7 +33,7 @@ def test_only_running_containers_of_our_own_project_and_services_are_ours() -> N
     assert names(backend(engine, "device", "slow").agents()) == [("device", 1), ("device", 2), ("slow", 7)]
 
 
-def test_an_agent_is_known_by_the_name_that_it_registers_with_and_by_its_devices() -> None:
+def test_an_agent_is_identified_by_its_registered_name_and_devices() -> None:
     named = inspected(2, AGENT_NAME="north")
     named["Config"]["Env"].append("AGENT_DEVICES=4")
     found = backend(engine := FakeEngine(OWN, inspected(1), named))
@@ -42,14 +42,14 @@ def test_an_agent_is_known_by_the_name_that_it_registers_with_and_by_its_devices
     assert engine.did == []
 
 
-def test_outside_a_project_nothing_is_ours() -> None:
+def test_outside_a_project_no_container_is_managed() -> None:
     alone = inspected(90)
     del alone["Config"]["Labels"]["com.docker.compose.project"]
     with pytest.raises(NotReady, match="only scale a Compose project"):
         backend(FakeEngine(alone, inspected(1))).agents()
 
 
-def test_a_sibling_differs_in_its_number_and_in_volumes_without_a_name() -> None:
+def test_a_copy_differs_in_its_number_and_in_unnamed_volumes() -> None:
     engine = FakeEngine(OWN, inspected(1), inspected(2))
     found = backend(engine)
     found.agents()
@@ -70,7 +70,7 @@ def test_a_sibling_differs_in_its_number_and_in_volumes_without_a_name() -> None
     assert (network, aliases) == ("b_extra", ["device"])
 
 
-def test_the_siblings_own_name_is_no_alias_of_the_copy_which_has_its_own() -> None:
+def test_the_originals_name_is_not_an_alias_of_the_copy() -> None:
     found = inspected(1)
     for endpoint in found["NetworkSettings"]["Networks"].values():
         endpoint["Aliases"].insert(0, "p_device_1")  # as Compose 2 does
@@ -81,7 +81,7 @@ def test_the_siblings_own_name_is_no_alias_of_the_copy_which_has_its_own() -> No
     assert (name, first, aliases) == ("p_device_2", ["p_device_2", "device"], ["p_device_2", "device"])
 
 
-def test_mounts_of_the_newer_kind_keep_named_volumes_and_lose_the_others() -> None:
+def test_mounts_of_the_newer_kind_keep_only_named_volumes() -> None:
     found = inspected(1)
     found["HostConfig"] |= {"Binds": None, "Mounts": [
         {"Type": "volume", "Source": VOLUME, "Target": "/data"},
@@ -98,11 +98,11 @@ def test_mounts_of_the_newer_kind_keep_named_volumes_and_lose_the_others() -> No
     ("name", "expected"),
     [("/p_device_1", "p_device_7"), ("/p-device-1", "p-device-7"), ("/own-name", "p-device-7")],
 )
-def test_a_name_follows_that_of_the_sibling(name: str, expected: str) -> None:
+def test_a_copys_name_follows_that_of_the_original(name: str, expected: str) -> None:
     assert name_of({**inspected(1), "Name": name}, 7) == expected
 
 
-def test_where_the_images_name_means_another_by_now_the_sibling_is_of_the_same_image() -> None:
+def test_a_copy_uses_the_originals_image_even_if_its_name_was_reassigned() -> None:
     for images in ({"stratafl:local": OLD_IMAGE}, {}):
         engine = FakeEngine(OWN, inspected(1))
         engine.images = images
@@ -110,7 +110,7 @@ def test_where_the_images_name_means_another_by_now_the_sibling_is_of_the_same_i
         assert engine.did[0][1][1]["Image"] == IMAGE
 
 
-def test_a_stopped_container_comes_back_before_a_new_one_is_made() -> None:
+def test_a_stopped_container_is_restarted_before_a_new_one_is_created() -> None:
     rows = [inspected(number) for number in (1, 2, 3, 4, 5)]
     for row in rows[1:]:
         row["State"] = "exited"
@@ -122,12 +122,12 @@ def test_a_stopped_container_comes_back_before_a_new_one_is_made() -> None:
     assert [did for did, _ in engine.did] == ["start", "start", "create", "connect", "start"]
 
 
-def test_without_any_container_to_copy_the_error_says_how_to_make_one() -> None:
+def test_without_a_container_to_copy_the_error_says_how_to_create_one() -> None:
     with pytest.raises(NotReady, match="docker compose up -d device"):
         backend(FakeEngine(OWN)).start("device", 1)
 
 
-def test_stopping_stops_those_alone_and_removes_nothing() -> None:
+def test_stopping_stops_only_the_given_containers_and_removes_none() -> None:
     engine = FakeEngine(OWN, inspected(1), inspected(2), inspected(2, project="q"), inspected(3))
     engine.found["q"] = {**inspected(2, project="q"), "Id": "q"}
     engine.found[inspected(2)["Id"]] = inspected(2)
@@ -138,7 +138,7 @@ def test_stopping_stops_those_alone_and_removes_nothing() -> None:
     assert len(engine.found) == 5
 
 
-def test_what_the_engine_refuses_is_an_error_with_its_words() -> None:
+def test_a_refusal_of_the_engine_is_raised_with_its_text() -> None:
     engine = FakeEngine(OWN, inspected(1))
     engine.refuses = "no space left on device"
     found = backend(engine)
@@ -148,7 +148,7 @@ def test_what_the_engine_refuses_is_an_error_with_its_words() -> None:
         found.start("device", 1)
 
 
-def test_a_socket_that_may_not_be_read_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_socket_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**_: Any) -> None:
         from docker.errors import DockerException
 

@@ -30,7 +30,7 @@ def told(found: Plan) -> tuple[list[int], tuple[int, ...]]:
         ((), 2, [], (1, 1)),
     ],
 )
-def test_the_newest_go_first_and_what_is_missing_is_started(
+def test_the_newest_agents_are_stopped_first_and_missing_ones_started(
     rooms: tuple[int, ...], wanted: int, stop: list[int], start: tuple[int, ...]
 ) -> None:
     assert told(plan(agents(*rooms), wanted, Service())) == (stop, start)
@@ -48,13 +48,13 @@ def test_the_newest_go_first_and_what_is_missing_is_started(
         ((5, 5, 2), 10, [3], ()),
     ],
 )
-def test_where_the_room_may_be_chosen_the_number_comes_out_exactly(
+def test_with_agents_of_any_size_the_number_is_reached_exactly(
     rooms: tuple[int, ...], wanted: int, stop: list[int], start: tuple[int, ...]
 ) -> None:
     assert told(plan(agents(*rooms), wanted, ANY)) == (stop, start)
 
 
-def test_whatever_runs_and_is_wanted_the_plan_gives_that_number_and_leads_nowhere_else() -> None:
+def test_every_plan_reaches_the_wanted_number_and_is_then_stable() -> None:
     for rooms in itertools.product((1, 2, 5), repeat=3):
         for wanted in range(20):
             running = agents(*rooms)
@@ -68,7 +68,7 @@ def test_whatever_runs_and_is_wanted_the_plan_gives_that_number_and_leads_nowher
             assert all(agent.devices > start for agent in found.stop for start in found.start)
 
 
-def test_a_number_that_full_agents_cannot_make_up_is_refused_before_anything_is_done() -> None:
+def test_a_number_that_full_agents_cannot_reach_is_refused_before_any_change() -> None:
     four = Service(each=4)
     assert told(plan(agents(4, 4), 12, four)) == ([], (4,))
     with pytest.raises(BadInput, match="10 devices cannot be made up of agents that host 4 each"):

@@ -25,7 +25,7 @@ def backend(**processes: Any) -> Processes:
     return Processes(cast(Topology, topology))
 
 
-def test_all_that_are_to_start_must_fit_and_those_that_started_have_yet_to_take_theirs(
+def test_memory_must_suffice_for_starting_and_recently_started_agents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)

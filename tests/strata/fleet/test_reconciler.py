@@ -97,7 +97,7 @@ def names(backend: FakeBackend) -> list[str]:
     return [agent.name for agent in backend.running]
 
 
-def test_while_nobody_wants_a_number_nothing_is_touched() -> None:
+def test_without_a_wanted_number_nothing_changes() -> None:
     backend, cloud = FakeBackend(3), FakeCloud()
     fleet_of(backend, cloud).settle()
     assert backend.did == []
@@ -113,7 +113,7 @@ def test_missing_agents_are_started_once() -> None:
     assert backend.did == ["start device-2", "start device-3"]
 
 
-def test_who_is_to_go_is_announced_released_stopped_and_reported_in_this_order() -> None:
+def test_agents_to_stop_are_announced_released_stopped_and_reported_in_this_order() -> None:
     backend, cloud = FakeBackend(4), FakeCloud(device=2)
     fleet = fleet_of(backend, cloud)
     assert fleet.turn()
@@ -127,7 +127,7 @@ def test_who_is_to_go_is_announced_released_stopped_and_reported_in_this_order()
     assert cloud.last().left == ()
 
 
-def test_an_agent_that_a_round_needs_is_waited_for_and_after_a_while_no_longer() -> None:
+def test_an_agent_needed_by_a_round_is_awaited_for_a_limited_time() -> None:
     backend, cloud, clock = FakeBackend(3), FakeCloud(device=1), Clock()
     cloud.needed = {"device-2", "device-3"}
     fleet = fleet_of(backend, cloud, clock)
@@ -141,7 +141,7 @@ def test_an_agent_that_a_round_needs_is_waited_for_and_after_a_while_no_longer()
     assert names(backend) == ["device-1"]
 
 
-def test_a_number_that_changes_in_the_middle_keeps_who_was_about_to_go() -> None:
+def test_a_changed_number_keeps_agents_that_were_about_to_stop() -> None:
     backend, cloud = FakeBackend(4), FakeCloud(device=1)
     cloud.needed = {"device-2", "device-3", "device-4"}
     fleet = fleet_of(backend, cloud)
@@ -155,7 +155,7 @@ def test_a_number_that_changes_in_the_middle_keeps_who_was_about_to_go() -> None
     assert (names(backend), backend.did) == (["device-1", "device-2", "device-3"], ["stop device-4"])
 
 
-def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> None:
+def test_failed_starts_are_reported_and_retried_after_growing_pauses() -> None:
     backend, cloud, clock = FakeBackend(1), FakeCloud(device=2), Clock()
     backend.why_not = "no such image"
     fleet = fleet_of(backend, cloud, clock)
@@ -177,7 +177,7 @@ def test_what_cannot_be_started_is_told_and_tried_again_later_and_later() -> Non
     assert cloud.last().error is None
 
 
-def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> None:
+def test_no_agent_is_started_unless_all_missing_ones_fit_into_memory() -> None:
     backend, cloud, clock = FakeBackend(2), FakeCloud(device=40), Clock()
     backend.room = 37
     fleet = fleet_of(backend, cloud, clock)
@@ -187,7 +187,7 @@ def test_nobody_is_started_unless_there_is_room_for_all_that_are_missing() -> No
     assert (backend.did, cloud.last().error) == ([], "no room for 38")
 
 
-def test_of_many_that_are_missing_a_turn_starts_a_few_and_hears_in_between_what_is_wanted() -> None:
+def test_many_missing_agents_are_started_in_batches_between_reports() -> None:
     backend, cloud = FakeBackend(1), FakeCloud(device=1000)
     fleet = fleet_of(backend, cloud)
     assert [fleet.turn() for _ in range(3)] == [True] * 3
@@ -197,13 +197,13 @@ def test_of_many_that_are_missing_a_turn_starts_a_few_and_hears_in_between_what_
     assert len(backend.running) == 15
 
 
-def test_a_fleet_that_is_to_end_starts_no_more() -> None:
+def test_a_fleet_that_is_stopping_starts_no_agents() -> None:
     backend, cloud = FakeBackend(), FakeCloud(device=1000)
     fleet_of(backend, cloud).settle(ended=lambda: len(backend.running) >= 8)
     assert len(backend.running) == 8
 
 
-def test_a_system_without_room_for_a_process_is_told_and_tried_again() -> None:
+def test_a_system_that_cannot_start_a_process_is_reported_and_retried() -> None:
     backend, cloud, clock = FakeBackend(2), FakeCloud(device=3), Clock()
     backend.why_not = BlockingIOError(11, "Resource temporarily unavailable")
     fleet = fleet_of(backend, cloud, clock)
@@ -219,7 +219,7 @@ def test_a_system_without_room_for_a_process_is_told_and_tried_again() -> None:
     assert cloud.last().error == "PermissionError: [Errno 1] Operation not permitted"
 
 
-def test_what_no_report_may_say_is_the_fleets_failure_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_report_is_a_failure_of_the_fleet_and_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
     backend, cloud = FakeBackend(1), FakeCloud(device=2)
     backend.running.append(Agent("no name", "device", 1, 2))
     fleet = fleet_of(backend, cloud)
@@ -233,7 +233,7 @@ def test_what_no_report_may_say_is_the_fleets_failure_and_ends_nothing(caplog: p
     assert cloud.last().error == why
 
 
-def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
+def test_another_number_is_tried_at_once_after_any_failure() -> None:
     backend, cloud = FakeBackend(1), FakeCloud(device=3)
     backend.why_not = "no room"
     fleet = fleet_of(backend, cloud)
@@ -243,7 +243,7 @@ def test_another_number_is_tried_at_once_whatever_failed_before() -> None:
     assert names(backend) == ["device-1", "device-2"]
 
 
-def test_agents_that_die_at_their_start_are_not_started_again_without_a_pause() -> None:
+def test_agents_that_die_at_start_are_restarted_only_after_a_pause() -> None:
     backend, cloud, clock = FakeBackend(1), FakeCloud(device=2), Clock()
     fleet = fleet_of(backend, cloud, clock)
     n_started = []
@@ -257,7 +257,7 @@ def test_agents_that_die_at_their_start_are_not_started_again_without_a_pause() 
     assert all(report.left == () for report in cloud.heard)  # a crash is a fault, no farewell
 
 
-def test_an_impossible_number_is_told_and_changes_nothing() -> None:
+def test_an_impossible_number_is_reported_and_changes_nothing() -> None:
     backend = FakeBackend(services={"device": Service(each=4), "slow": Service()})
     backend.start("device", 4)
     backend.did.clear()
@@ -273,7 +273,7 @@ def test_an_impossible_number_is_told_and_changes_nothing() -> None:
     assert (cloud.last().error, cloud.last().wanted) == (None, {"device": 8, "slow": 1})
 
 
-def test_without_the_cloud_nothing_is_done_and_the_farewell_is_said_once_it_is_back() -> None:
+def test_without_the_cloud_nothing_changes_and_stops_are_reported_when_it_returns() -> None:
     backend, cloud = FakeBackend(2), FakeCloud(device=1)
     fleet = fleet_of(backend, cloud)
     fleet.turn()
@@ -288,7 +288,7 @@ def test_without_the_cloud_nothing_is_done_and_the_farewell_is_said_once_it_is_b
     assert len(backend.running) == 5
 
 
-def test_a_fleet_that_cannot_see_says_so_and_claims_no_ends() -> None:
+def test_a_fleet_that_cannot_list_agents_says_so_and_reports_no_stops() -> None:
     backend, cloud = FakeBackend(2), FakeCloud(device=2)
     fleet = fleet_of(backend, cloud)
     fleet.turn()
@@ -300,7 +300,7 @@ def test_a_fleet_that_cannot_see_says_so_and_claims_no_ends() -> None:
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_only_the_first_report_that_is_answered_begins(begins: bool) -> None:
+def test_only_the_first_answered_report_marks_the_start(begins: bool) -> None:
     backend, cloud = FakeBackend(1), FakeCloud()
     fleet = Fleet("f", backend, cloud, begins=begins)
     cloud.away = True
@@ -311,7 +311,7 @@ def test_only_the_first_report_that_is_answered_begins(begins: bool) -> None:
     assert [report.begins for report in cloud.heard] == [begins, False]
 
 
-def test_a_container_that_will_not_end_is_told_and_tried_again() -> None:
+def test_a_container_that_does_not_stop_is_reported_and_retried() -> None:
     backend, cloud = FakeBackend(2), FakeCloud(device=1)
     fleet = fleet_of(backend, cloud)
     backend.why_not = "it will not end"

@@ -9,7 +9,7 @@ from pathlib import Path
 from strata.launcher.process import Process, end_all
 
 
-def test_a_log_is_begun_anew_while_its_process_writes_on(tmp_path: Path) -> None:
+def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -> None:
     (tmp_path / "talker.py").write_text(
         "import pathlib, sys, time\n"
         "print('first ' * 100, flush=True)\n"

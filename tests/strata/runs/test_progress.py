@@ -56,7 +56,7 @@ def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> 
     assert found[-2:] == ["75.00 %", "80.00 %"]
 
 
-def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
+def test_a_waiting_run_shows_its_reason_and_losses_are_counted() -> None:
     running = a_run(status="running", rounds=1)
     waits = running.replace(reason="waiting for devices: 2 of 3 (edges: 2, need 1)")
     lines = shown(
@@ -80,7 +80,7 @@ def test_a_run_that_waits_says_for_what_and_losses_are_counted() -> None:
         (160, ("accuracy 93.00 %", "loss 0.3000", "up 8.63 MB", "down 7.83 MB", "simulated 12.0 s"), ()),
     ],
 )
-def test_a_narrow_terminal_keeps_bar_rounds_and_times_and_goes_without_figures(
+def test_a_narrow_terminal_shows_bar_rounds_and_times_without_figures(
     columns: int, shown: tuple[str, ...], left_out: tuple[str, ...]
 ) -> None:
     text = io.StringIO()

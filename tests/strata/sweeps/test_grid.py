@@ -21,7 +21,7 @@ def values_of(path: Path, *arguments: str) -> list[dict[str, Any]]:
     return [cell.values for cell in cells(path, arguments, as_it_is)]
 
 
-def test_every_combination_is_there_and_the_last_key_changes_fastest(spec_file: Path) -> None:
+def test_every_combination_is_listed_and_the_last_key_changes_fastest(spec_file: Path) -> None:
     found = cells(spec_file, ["lr=0.1,0.2", "seed=1,2"], as_it_is)
     assert [cell.values for cell in found] == [
         {"lr": 0.1, "seed": 1},
@@ -48,7 +48,7 @@ def test_values_are_yaml_and_brackets_and_quotes_keep_their_commas(spec_file: Pa
     assert [len(cell.spec.losses) for cell in cells(spec_file, [f"losses=[],{losses}"], as_it_is)] == [0, 1]
 
 
-def test_dotted_keys_reach_inside(spec_file: Path) -> None:
+def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
     found = cells(spec_file, ["partition.name=dirichlet", "partition.alpha=0.1,10"], as_it_is)
     assert [cell.spec.partition.model_dump()["alpha"] for cell in found] == [0.1, 10.0]
     assert found[0].values == {"partition.alpha": 0.1}
@@ -76,6 +76,6 @@ def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, argumen
         cells(spec_file, arguments, as_it_is)
 
 
-def test_numbers_that_cannot_go_together_are_found_in_the_finished_spec(spec_file: Path) -> None:
+def test_contradicting_numbers_are_found_in_the_complete_spec(spec_file: Path) -> None:
     with pytest.raises(BadInput, match=r"num_edges: 20 edges for 10 devices \(with num_edges=20\)"):
         cells(spec_file, ["num_edges=2,20"], sized)

@@ -67,7 +67,7 @@ def test_every_combination_becomes_a_run_and_a_row(
     assert said.out.count("completed") == 4
 
 
-def test_same_arguments_again_run_nothing_that_is_complete(
+def test_repeated_arguments_run_only_incomplete_combinations(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url, "--format", "csv")
@@ -89,7 +89,7 @@ def test_other_values_are_another_sweep(strata: Strata, url: str, cloud: FakeClo
     assert strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine", "--dry-run", "--url", url).code == 0
 
 
-def test_failed_run_is_recorded_and_taken_up_next_time(
+def test_failed_run_is_recorded_and_continued_next_time(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     cloud.ends_as = "failed"
@@ -108,7 +108,7 @@ def test_failed_run_is_recorded_and_taken_up_next_time(
     assert len(cloud.keys) == 2
 
 
-def test_refused_combination_does_not_keep_the_others_from_running(
+def test_refused_combination_does_not_prevent_the_others(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud takes no 99
@@ -120,7 +120,7 @@ def test_refused_combination_does_not_keep_the_others_from_running(
     ]
 
 
-def test_lost_answer_makes_no_second_run(
+def test_lost_answer_creates_no_second_run(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
@@ -167,7 +167,7 @@ def test_run_whose_id_is_a_path_is_refused(
     assert list(tmp_path.iterdir()) == [spec_file]
 
 
-def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
+def test_state_of_another_program_is_neither_used_nor_removed(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "mine" / "state" / "thesis.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("years of work")
@@ -180,7 +180,7 @@ def test_state_of_somebody_else_is_neither_used_nor_removed(strata: Strata, spec
     assert theirs.read_text() == "years of work"
 
 
-def test_compare_takes_a_sweep_s_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+def test_compare_accepts_a_sweeps_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
     strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     found = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
     assert [(row["run"], row["lr"]) for row in found["runs"]] == [("r2", 0.1), ("r3", 0.2)]
@@ -202,7 +202,7 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         SweepFolder(tmp_path / "s", a_sweep({"lr": 2}), tmp_path)
 
 
-def test_state_is_the_sweep_s_own_once_that_is_noted(tmp_path: Path) -> None:
+def test_state_belongs_to_the_sweep_once_that_is_recorded(tmp_path: Path) -> None:
     SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
     (tmp_path / "s" / "state").mkdir()  # by its topology, which may be killed before it has a run
     again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
@@ -210,7 +210,7 @@ def test_state_is_the_sweep_s_own_once_that_is_noted(tmp_path: Path) -> None:
     assert read_sweep(tmp_path / "s") == again.sweep
 
 
-def test_folder_without_a_sweep_has_none(tmp_path: Path) -> None:
+def test_folder_without_a_sweep_is_not_read_as_one(tmp_path: Path) -> None:
     assert read_sweep(tmp_path) is None
 
 
@@ -236,7 +236,9 @@ def test_sweep_without_seeds_has_no_means() -> None:
     assert [means for _, means in over_seeds(rows)] == [None, None]
 
 
-def test_means_stand_below_their_seeds_and_in_a_file(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
+def test_means_are_shown_below_their_seeds_and_written_to_a_file(
+    strata: Strata, url: str, spec_file: Path, tmp_path: Path
+) -> None:
     said = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
     lines = [line.split("│")[1:3] for line in said.out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [

@@ -46,7 +46,7 @@ def statuses(folder: Path) -> list[str]:
     return [each["status"] for each in json.loads((folder / "sweep.json").read_text())["combinations"]]
 
 
-def test_sweep_that_was_killed_and_interrupted_ends_as_if_it_had_not_been(
+def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
     tmp_path: Path, env: dict[str, str], strata: Strata
 ) -> None:
     assert broken_off(env, "2 of 4", signal.SIGKILL) == -signal.SIGKILL

@@ -101,7 +101,7 @@ def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, in
         assert bits(cloud.result()) == straight
 
 
-def test_what_is_added_leaves_the_partial_sums_as_they_were() -> None:
+def test_adding_partial_sums_does_not_change_them() -> None:
     parts = [partial_sum_of(Everything, [(everything(seed), 3)]) for seed in range(2)]
     before = [bits(part) for part in parts]
     accumulator = Accumulator(Everything, GRID)
@@ -132,7 +132,7 @@ def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: 
     assert mean.delta["w"].item() == expected
 
 
-def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
+def test_the_largest_terms_with_the_full_weight_are_still_exact() -> None:
     fixed_point = FixedPoint(total_weight=60_000)
     found = partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([128.0, -128.0])}), 30_000)] * 2, fixed_point)
     assert found.means["delta"].sums["w"].tolist() == [60_000 * 2.0**37, -60_000 * 2.0**37]
@@ -144,7 +144,7 @@ def test_the_largest_terms_of_the_whole_weight_are_still_exact() -> None:
 # ---- what a mean is
 
 
-def test_samples_weigh_by_samples_and_one_by_one() -> None:
+def test_means_are_weighted_by_samples_or_equally() -> None:
     a = everything(0, delta={"w": torch.tensor([1.0])}, plain=torch.tensor([1.0]), loss=1.0)
     b = everything(2, delta={"w": torch.tensor([5.0])}, plain=torch.tensor([5.0]), loss=2.0)
     mean = mean_of(partial_sum_of(Everything, [(a, 1), (b, 3)]), Everything, GRID)
@@ -154,7 +154,7 @@ def test_samples_weigh_by_samples_and_one_by_one() -> None:
     assert mean.loss == 1.5
 
 
-def test_an_edges_mean_of_three_weighs_three_times_one() -> None:
+def test_an_edges_mean_of_three_updates_has_three_times_the_weight_of_one() -> None:
     accumulator = Accumulator(Everything, GRID)
     accumulator.add(everything(0, plain=torch.tensor([1.0])), 10, n_updates=3)
     accumulator.add(everything(2, plain=torch.tensor([5.0])), 10)
@@ -164,7 +164,7 @@ def test_an_edges_mean_of_three_weighs_three_times_one() -> None:
     assert (accumulator.n_updates, accumulator.n_samples) == (4, 20)
 
 
-def test_the_mean_is_numpys_to_the_last_bit_but_the_grid() -> None:
+def test_the_mean_equals_numpys_up_to_the_fixed_point_rounding() -> None:
     rng = np.random.default_rng(5)
     deltas = rng.normal(0, 0.1, (7, 1000)).astype(np.float32)
     weights = rng.integers(1, 100, 7)
@@ -187,7 +187,7 @@ def test_a_position_is_averaged_over_the_updates_that_hold_it() -> None:
     assert mean.mask["s"].tolist() == [1, 1, 0]
 
 
-def test_groups_are_averaged_by_themselves() -> None:
+def test_groups_are_averaged_separately() -> None:
     def grouped(seed: int, **groups: float) -> Everything:
         return everything(seed, groups={name: {"v": torch.tensor([x])} for name, x in groups.items()})
 
@@ -223,14 +223,14 @@ class Told(Record):
     told: Annotated[dict[str, int], PerClient()] = Field(default_factory=dict)
 
 
-def test_each_keeps_every_clients_value() -> None:
+def test_per_client_fields_keep_every_clients_value() -> None:
     mean = mean_of(partial_sum_of(Everything, [(everything(3), 1), (everything(1), 1)]), Everything, GRID)
     assert isinstance(mean, Everything)
     assert list(mean.scores) == ["device-1", "device-3"]
     assert torch.equal(mean.scores["device-3"], everything(3).scores["device-3"])
 
 
-def test_values_of_clients_arrive_though_nothing_was_averaged() -> None:
+def test_values_per_client_arrive_without_averaged_fields() -> None:
     """An edge that received no update still sends values of its clients, with no weight."""
     silent, accumulator = Told(told={"device-3": 2}), Accumulator(Told, GRID)
     accumulator.add(silent, n_samples=0, n_updates=0)
@@ -245,7 +245,7 @@ def test_values_of_clients_arrive_though_nothing_was_averaged() -> None:
     assert mean_of(Accumulator(Told, GRID).result(), Told, GRID) is None
 
 
-def test_a_value_that_is_kept_does_not_keep_its_body() -> None:
+def test_a_stored_value_does_not_keep_its_body_in_memory() -> None:
     body = codec.encode(everything(3)).join()
     accumulator = Accumulator(Everything, GRID)
     accumulator.add(codec.decode(Everything, body, stored=True), 1)
@@ -314,7 +314,7 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
 
 
 @pytest.mark.parametrize("case", refusals().keys())
-def test_what_is_refused_leaves_the_sum_as_it_was(case: str) -> None:
+def test_a_refused_update_does_not_change_the_sum(case: str) -> None:
     update, n, error, said = refusals()[case]
     accumulator = Accumulator(Everything, GRID)
     accumulator.add(everything(0), 1)
@@ -325,7 +325,7 @@ def test_what_is_refused_leaves_the_sum_as_it_was(case: str) -> None:
     accumulator.add(everything(2), 1)  # and the sum goes on
 
 
-def test_an_update_is_refused_where_it_arises() -> None:
+def test_an_invalid_update_is_refused_at_its_sender() -> None:
     check_update(everything(0), GRID)
     with pytest.raises(NotFinite, match="delta w"):
         check_update(Delta(delta={"w": torch.tensor([math.nan])}), GRID)
@@ -383,7 +383,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
 
 
 @pytest.mark.parametrize("case", FORGERIES.keys())
-def test_a_forged_sum_is_refused_and_the_sum_stays_as_it_was(case: str) -> None:
+def test_a_forged_sum_is_refused_and_does_not_change_the_sum(case: str) -> None:
     other, said = FORGERIES[case]
     accumulator = Accumulator(Everything, GRID)
     accumulator.add(everything(0), 1)
@@ -403,7 +403,7 @@ def test_a_sum_that_is_not_of_the_runs_model_is_refused_even_if_it_comes_first()
     Accumulator(Delta, GRID, model={"w": torch.zeros(2)}).merge(found)
 
 
-def test_negative_counts_are_no_sum() -> None:
+def test_negative_counts_are_refused() -> None:
     with pytest.raises(ValueError, match="greater than or equal to 0"):
         forged(n_updates=-1)
     with pytest.raises(ValueError, match="greater than or equal to 0"):
@@ -440,7 +440,7 @@ def test_a_type_that_cannot_be_summed_is_refused(kind: type[Record], said: str) 
         aggregation.check_update_type(kind)
 
 
-def test_only_what_weighs_as_one_can_travel_as_a_mean() -> None:
+def test_only_updates_with_equal_weights_can_be_sent_as_a_mean() -> None:
     aggregation.check_update_type(Everything)
     assert aggregation.can_be_mean(Delta)
     assert not aggregation.can_be_mean(Everything)

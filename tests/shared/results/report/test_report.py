@@ -128,7 +128,7 @@ def test_several_runs_are_compared_first(tmp_path: Path, folder: Path) -> None:
     assert "accuracy of all runs by rounds, simulated time and bytes" in [a.get("aria-label") for _, a in page.elements]
 
 
-def test_whatever_users_write_stays_text(tmp_path: Path) -> None:
+def test_texts_of_users_are_escaped(tmp_path: Path) -> None:
     spec = parse_spec({**SPEC.model_dump(mode="json"), "name": EVIL})
     failure = FailureInfo(seat=1, edge=EVIL, reason=EVIL, detail=EVIL)
     visit = VisitRow(seat=0, edge=EVIL, outcome=EVIL, profile=EVIL, label=EVIL, simulated_s=1.0, compute_s=1.0)
@@ -144,7 +144,7 @@ def test_whatever_users_write_stays_text(tmp_path: Path) -> None:
     assert "".join(page.text).count(EVIL) >= 8
 
 
-def test_nothing_is_asked_of_a_network_and_ids_are_told_apart(tmp_path: Path, folder: Path) -> None:
+def test_a_report_loads_nothing_from_the_network_and_its_ids_are_unique(tmp_path: Path, folder: Path) -> None:
     text = report([folder, in_folder(tmp_path / "r2")])
     page = Page(text)
     links = [attrs[name] or "" for _, attrs in page.elements for name in ("src", "href", "xlink:href") if name in attrs]
@@ -156,7 +156,7 @@ def test_nothing_is_asked_of_a_network_and_ids_are_told_apart(tmp_path: Path, fo
     assert {link[1:] for link in links if link.startswith("#")} | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
 
 
-def test_the_timeline_is_of_the_round_that_is_asked_for(folder: Path) -> None:
+def test_the_timeline_shows_the_requested_round(folder: Path) -> None:
     with pytest.raises(NotFound, match="no round 7"):
         report([folder], round_no=7)
     assert "round 2, the slowest" in report([folder], round_no=2)
@@ -169,7 +169,7 @@ def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
     assert "failed" in words
 
 
-def test_what_faults_lost_is_told_as_a_spec_repeats_it(tmp_path: Path) -> None:
+def test_lost_contributions_are_shown_in_the_form_of_a_spec(tmp_path: Path) -> None:
     off = FailureInfo(seat=0, reason="unavailable", detail="off")
     gone = FailureInfo(edge="edge-2", seats=(3, 1), reason="lost", detail="silent")
     rounds = [a_round(1, failures=(off,)), a_round(2, failures=(off, gone))]
@@ -217,7 +217,7 @@ def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: 
     assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # as they were
 
 
-def test_a_timeline_of_the_longest_seats_marks_their_edges_alone(tmp_path: Path) -> None:
+def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) -> None:
     slow, fast = busy()
     seats = (*(slow.replace(seat=n) for n in range(2, 122)), fast.replace(seat=1))
     both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
@@ -239,20 +239,20 @@ def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_p
     assert "Not recorded: rounds 1, 2" in report([part])
 
 
-def test_a_broken_line_is_named(folder: Path) -> None:
+def test_an_invalid_line_is_named(folder: Path) -> None:
     with (folder / "devices.ndjson").open("ab") as file:
         file.write(b'{"round_no":3,"kind":"train"}\n')
     with pytest.raises(NotFound, match=r"devices\.ndjson, line 9"):
         report([folder])
 
 
-def test_a_table_shows_so_many_lines_and_says_how_many_there_are() -> None:
+def test_a_table_shows_a_limited_number_of_lines_and_their_total() -> None:
     table = Table("Clients", ["seat"], [[str(n)] for n in range(MOST_ROWS + 5)])
     assert len(table.shown) == MOST_ROWS
     assert not table.is_open
 
 
-def test_a_picture_in_a_page_has_the_ink_of_the_page_and_ids_of_its_own() -> None:
+def test_a_picture_in_a_page_has_the_pages_colour_and_unique_ids() -> None:
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt">'
         '<metadata>when</metadata><g id="unused"><path id="m1" style="fill: #ffffff; stroke: #000000"/></g>'
@@ -268,7 +268,7 @@ def test_a_picture_in_a_page_has_the_ink_of_the_page_and_ids_of_its_own() -> Non
 
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
-def test_pictures_for_a_paper(folder: Path, tmp_path: Path, form: str, begins: bytes) -> None:
+def test_pictures_are_written_to_files_for_a_paper(folder: Path, tmp_path: Path, form: str, begins: bytes) -> None:
     paths = write_pictures(folder, tmp_path / "out", form, COLUMNS["single"])
     assert {path.stem for path in paths} >= {"accuracy", "bytes", "partition", "timeline"}
     assert all(path.read_bytes().startswith(begins) for path in paths)

@@ -44,7 +44,7 @@ def tracked(tmp_path: Path) -> Tracked:
     return read_tracked(in_folder(tmp_path / "runs" / "r1"))
 
 
-def test_figures_of_rounds_parameters_and_tags(tracked: Tracked) -> None:
+def test_runs_are_exported_as_figures_parameters_and_tags(tracked: Tracked) -> None:
     first, second, last = tracked.steps
     assert first.figures["accuracy/global"] == 0.91
     assert first.figures["loss/train"] == 1.0
@@ -64,7 +64,7 @@ def test_a_spec_with_open_numbers_gives_no_parameters_yet(tmp_path: Path) -> Non
     assert read_tracked(in_folder(tmp_path / "r1", resolved=False)).params == {}
 
 
-def test_tensorboard_reads_back_what_was_written_once_however_often(tracked: Tracked, tmp_path: Path) -> None:
+def test_tensorboard_reads_each_figure_once_after_repeated_exports(tracked: Tracked, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -84,7 +84,7 @@ def to(server: Any, uri: str = "http://mlflow.test") -> MlflowServer:
     return MlflowServer(uri, httpx.MockTransport(server))
 
 
-async def test_mlflow_has_each_run_once_with_its_end(tracked: Tracked) -> None:
+async def test_mlflow_has_each_run_once_with_its_final_status(tracked: Tracked) -> None:
     server = Mlflow()
     for _ in range(2):
         async with to(server) as there:
@@ -98,7 +98,7 @@ async def test_mlflow_has_each_run_once_with_its_end(tracked: Tracked) -> None:
 
 
 @pytest.mark.parametrize(("status", "there"), [("failed", "FAILED"), ("stopped", "KILLED"), ("running", "RUNNING")])
-async def test_mlflow_is_told_how_a_run_ended(tmp_path: Path, status: str, there: str) -> None:
+async def test_mlflow_gets_the_final_status_of_a_run(tmp_path: Path, status: str, there: str) -> None:
     server = Mlflow()
     async with to(server) as client:
         await client.write(read_tracked(in_folder(tmp_path / "r1", status=status)))
@@ -107,7 +107,7 @@ async def test_mlflow_is_told_how_a_run_ended(tmp_path: Path, status: str, there
     assert (run["end_time"] is None) == (status == "running")
 
 
-async def test_names_that_mlflow_refuses_are_made_fit(tmp_path: Path, tracked: Tracked) -> None:
+async def test_names_that_mlflow_refuses_are_replaced(tmp_path: Path, tracked: Tracked) -> None:
     from dataclasses import replace
 
     server = Mlflow()
@@ -118,7 +118,7 @@ async def test_names_that_mlflow_refuses_are_made_fit(tmp_path: Path, tracked: T
     assert len(run["params"]) == 251
 
 
-async def test_a_server_that_is_away_or_refuses_is_named(tracked: Tracked) -> None:
+async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> None:
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("timed out", request=request)
 
@@ -134,7 +134,7 @@ async def test_a_server_that_is_away_or_refuses_is_named(tracked: Tracked) -> No
             to(away, uri)
 
 
-async def test_a_password_in_the_address_is_used_and_told_nobody(tracked: Tracked) -> None:
+async def test_a_password_in_the_address_is_used_and_not_shown(tracked: Tracked) -> None:
     seen: list[str] = []
 
     def refuse(request: httpx.Request) -> httpx.Response:
@@ -149,7 +149,7 @@ async def test_a_password_in_the_address_is_used_and_told_nobody(tracked: Tracke
     assert "s3cret" not in refused.value.detail
 
 
-def test_without_its_package_tensorboard_names_the_extra(
+def test_a_missing_tensorboard_package_is_named_with_its_extra(
     tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
@@ -158,7 +158,7 @@ def test_without_its_package_tensorboard_names_the_extra(
     assert not (tmp_path / "tb").exists()
 
 
-async def test_a_token_goes_along(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_sent(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
     server = Mlflow()
     async with to(server) as there:
@@ -192,7 +192,7 @@ def test_mlflow_without_an_address_says_so(strata: Strata, tmp_path: Path, monke
     assert (said.code, "MLFLOW_TRACKING_URI is not set" in said.err) == (1, True)
 
 
-def test_a_run_that_goes_on_is_followed_to_its_end_while_the_server_comes_and_goes(
+def test_a_run_is_followed_to_its_end_although_the_server_restarts(
     strata: Strata,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

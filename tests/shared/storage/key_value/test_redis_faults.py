@@ -85,7 +85,7 @@ async def test_every_call_on_an_absent_redis_ends_with_its_address(server: Redis
         assert "redis.sock" in answer.detail
 
 
-async def test_a_redis_that_hangs_is_given_up_and_taken_up_again(server: RedisServer, store: RedisStore) -> None:
+async def test_a_hanging_redis_is_given_up_and_used_again_later(server: RedisServer, store: RedisStore) -> None:
     await store.put("a", b"1")
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -99,7 +99,7 @@ async def test_a_redis_that_hangs_is_given_up_and_taken_up_again(server: RedisSe
     assert await store.get("a") == b"1"
 
 
-async def test_a_quiet_stream_is_no_redis_that_hangs(store: RedisStore) -> None:
+async def test_a_stream_without_entries_does_not_count_as_a_hang(store: RedisStore) -> None:
     began = time.monotonic()
     assert await store.read("s", block_s=3 * TIMEOUT_S) == []
     assert time.monotonic() - began > 2.9 * TIMEOUT_S
@@ -118,7 +118,7 @@ async def test_an_append_that_is_not_answered_is_not_sent_again(server: RedisSer
     assert len(await store.read("s")) == 1
 
 
-async def test_a_blocked_reader_learns_that_redis_went_away(server: RedisServer, store: RedisStore) -> None:
+async def test_a_blocked_reader_gets_an_error_when_redis_stops(server: RedisServer, store: RedisStore) -> None:
     reader = asyncio.create_task(store.read("s", block_s=60))
     await asyncio.sleep(0.05)
     server.stop()
@@ -126,9 +126,7 @@ async def test_a_blocked_reader_learns_that_redis_went_away(server: RedisServer,
         await asyncio.wait_for(reader, 5)
 
 
-async def test_a_commit_whose_answer_was_lost_can_be_told_from_one_that_failed(
-    server: RedisServer, store: RedisStore
-) -> None:
+async def test_a_commit_with_a_lost_answer_differs_from_a_failed_one(server: RedisServer, store: RedisStore) -> None:
     await store.put("state", b"1")
     batch = Batch().expect("state", b"1").put("state", b"2").append("rounds", b"2")
     await store.commit(batch)  # as if the answer had not arrived
@@ -154,7 +152,7 @@ async def test_a_connection_lost_within_a_guarded_commit_is_unavailability_and_n
         await store.commit(Batch().expect("state", b"1").put("state", b"2"))
 
 
-async def test_a_guard_touched_with_the_same_value_is_looked_at_again(
+async def test_a_guard_rewritten_with_the_same_value_is_checked_again(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put("state", b"1")
@@ -173,7 +171,7 @@ async def test_a_guard_touched_with_the_same_value_is_looked_at_again(
     assert await store.get("state") == b"2"
 
 
-async def test_a_guard_changed_between_look_and_commit_fails_it(
+async def test_a_guard_changed_between_check_and_commit_fails_it(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put("state", b"1")
@@ -190,9 +188,7 @@ async def test_a_guard_changed_between_look_and_commit_fails_it(
     assert await store.get("state") == b"rival"
 
 
-async def test_a_refusal_for_want_of_memory_names_itself_and_quotes_no_value(
-    server: RedisServer, store: RedisStore
-) -> None:
+async def test_an_out_of_memory_error_is_named_and_shows_no_value(server: RedisServer, store: RedisStore) -> None:
     configure(server, "maxmemory", "1")
     batch = Batch().put("a", b"secret" * 10)
     answers = await asyncio.gather(store.put("a", b"secret"), store.commit(batch), return_exceptions=True)
@@ -204,7 +200,7 @@ async def test_a_refusal_for_want_of_memory_names_itself_and_quotes_no_value(
     await store.put("a", b"1")
 
 
-async def test_a_password_is_in_no_message(server: RedisServer) -> None:
+async def test_no_message_shows_a_password(server: RedisServer) -> None:
     store = RedisStore("redis://:hunter2@127.0.0.1:1/0", timeout_s=TIMEOUT_S)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
         await store.ping()
@@ -220,7 +216,7 @@ async def test_more_calls_at_once_than_connections_all_succeed(server: RedisServ
     await store.close()
 
 
-async def test_blocked_readers_do_not_hold_up_commands(server: RedisServer) -> None:
+async def test_blocked_readers_do_not_block_commands(server: RedisServer) -> None:
     store = RedisStore(server.url, max_connections=1, max_readers=8)
     readers = [asyncio.create_task(store.read("s", block_s=20)) for _ in range(8)]
     await asyncio.sleep(0.1)

@@ -60,11 +60,11 @@ class TestValues:
     async def test_an_absent_key_is_none(self, trainer: Bench) -> None:
         assert await trainer.store.get(trainer.key("a")) is None
 
-    async def test_a_value_comes_back_byte_for_byte(self, trainer: Bench) -> None:
+    async def test_a_value_round_trips_byte_for_byte(self, trainer: Bench) -> None:
         await trainer.store.put(trainer.key("a"), b"\x00\xff\r\n")
         assert await trainer.store.get(trainer.key("a")) == b"\x00\xff\r\n"
 
-    async def test_an_empty_value_is_not_an_absent_one(self, trainer: Bench) -> None:
+    async def test_an_empty_value_differs_from_an_absent_one(self, trainer: Bench) -> None:
         await trainer.store.put(trainer.key("a"), b"")
         assert await trainer.store.get(trainer.key("a")) == b""
 
@@ -98,7 +98,7 @@ class TestValues:
         assert await trainer.store.delete() == 0
         assert await trainer.store.keys(trainer.prefix) == []
 
-    async def test_scan_sees_its_prefix_only_sorted_and_without_streams(self, trainer: Bench) -> None:
+    async def test_scan_returns_the_sorted_keys_of_its_prefix_without_streams(self, trainer: Bench) -> None:
         for name in ("p:2", "p:1", "q:1"):
             await trainer.store.put(trainer.key(name), name.encode())
         await trainer.store.append(trainer.key("p:stream"), b"1")
@@ -106,7 +106,7 @@ class TestValues:
         assert list(found.items()) == [(trainer.key("p:1"), b"p:1"), (trainer.key("p:2"), b"p:2")]
         assert await trainer.store.keys(trainer.key("p:")) == [trainer.key(f"p:{n}") for n in ("1", "2", "stream")]
 
-    async def test_wildcards_in_a_prefix_mean_themselves(self, trainer: Bench) -> None:
+    async def test_wildcards_in_a_prefix_are_literal(self, trainer: Bench) -> None:
         for name in ("a*b:1", "axb:1", "[a-z]:1", "b:1", "a?:1", "\\:1", "^:1"):
             await trainer.store.put(trainer.key(name), b"1")
         for prefix in ("a*b:", "[a-z]:", "a?:", "\\:", "^:"):
@@ -122,7 +122,7 @@ class TestValues:
         assert await trainer.store.delete_prefix(trainer.key("p:")) == 0
         assert await trainer.store.keys(trainer.prefix) == [trainer.key("q")]
 
-    async def test_the_other_kind_of_value_is_named(self, trainer: Bench) -> None:
+    async def test_a_value_of_the_wrong_kind_is_named(self, trainer: Bench) -> None:
         await trainer.store.put(trainer.key("a"), b"1")
         await trainer.store.append(trainer.key("s"), b"1")
         with pytest.raises(WrongKind, match=trainer.key("s")):
@@ -163,7 +163,7 @@ class TestStreams:
         assert sorted(set(parsed)) == parsed
         assert len(parsed) == 3
 
-    async def test_fields_come_back_and_nan_is_refused(self, trainer: Bench) -> None:
+    async def test_fields_round_trip_and_nan_is_refused(self, trainer: Bench) -> None:
         await trainer.store.append(trainer.key("s"), {"round": 3, "loss": 0.25, "who": "ä"})
         (entry,) = await trainer.store.read(trainer.key("s"))
         assert entry.fields == {"round": 3, "loss": 0.25, "who": "ä"}
@@ -179,7 +179,7 @@ class TestStreams:
         second = await trainer.store.append(trainer.key("s"), b"2")
         assert [(entry.id, entry.data) for entry in await reader] == [(second, b"2")]
 
-    async def test_a_blocked_reader_returns_empty_when_its_time_is_over(self, trainer: Bench) -> None:
+    async def test_a_blocked_reader_returns_empty_after_its_time_limit(self, trainer: Bench) -> None:
         began = time.monotonic()
         assert await trainer.store.read(trainer.key("s"), block_s=0.2) == []
         assert 0.19 < time.monotonic() - began < 5
@@ -190,7 +190,7 @@ class TestStreams:
         await trainer.store.append(trainer.key("s"), b"1")
         assert await reader == []
 
-    async def test_a_cancelled_reader_disturbs_no_other(self, trainer: Bench) -> None:
+    async def test_a_cancelled_reader_does_not_affect_others(self, trainer: Bench) -> None:
         readers = [asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20)) for _ in range(20)]
         await asyncio.sleep(0.05)
         for reader in readers:
@@ -202,7 +202,7 @@ class TestStreams:
         assert [entry.data for entry in await last] == [b"1"]
 
     @pytest.mark.parametrize("after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"])
-    async def test_a_strange_position_is_refused_by_name(self, trainer: Bench, after: str) -> None:
+    async def test_an_invalid_position_is_refused_by_name(self, trainer: Bench, after: str) -> None:
         with pytest.raises(BadEntryId):
             await trainer.store.read(trainer.key("s"), after=after)
 
@@ -215,7 +215,7 @@ class TestStreams:
 
 
 class TestCommit:
-    async def test_all_of_a_batch_is_carried_out(self, trainer: Bench) -> None:
+    async def test_all_operations_of_a_batch_are_executed(self, trainer: Bench) -> None:
         await trainer.store.put(trainer.key("old"), b"1")
         batch = Batch().expect(trainer.key("state"), None).delete(trainer.key("old"))
         batch.put(trainer.key("state"), b"2").append(trainer.key("s"), {"round": 1}).append(trainer.key("t"), b"x")
@@ -230,7 +230,7 @@ class TestCommit:
         assert await trainer.store.keys(trainer.prefix) == []
 
     @pytest.mark.parametrize("expected", [None, b"other", b""])
-    async def test_a_failed_guard_leaves_everything_and_names_what_it_found(
+    async def test_a_failed_guard_changes_nothing_and_names_the_value_found(
         self, trainer: Bench, expected: bytes | None
     ) -> None:
         await trainer.store.put(trainer.key("state"), b"1")
@@ -252,12 +252,12 @@ class TestCommit:
         await trainer.store.commit(take)
         assert await trainer.store.get(trainer.key("lease")) == b"you"
 
-    async def test_a_put_of_a_batch_expires(self, trainer: Bench) -> None:
+    async def test_a_put_within_a_batch_can_expire(self, trainer: Bench) -> None:
         await trainer.store.commit(Batch().put(trainer.key("a"), b"1", ttl_s=TTL_S).put(trainer.key("b"), b"2"))
         await trainer.advance(1.5 * TTL_S)
         assert await trainer.store.scan(trainer.prefix) == {trainer.key("b"): b"2"}
 
-    async def test_of_many_rivals_for_a_step_exactly_one_wins(self, trainer: Bench) -> None:
+    async def test_of_many_concurrent_commits_of_a_step_exactly_one_succeeds(self, trainer: Bench) -> None:
         async def step(rival: int, number: int) -> bool:
             batch = Batch().expect(trainer.key("n"), b"%d" % number).put(trainer.key("n"), b"%d" % (number + 1))
             try:

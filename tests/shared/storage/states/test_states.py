@@ -32,7 +32,7 @@ def fill(store: StateStore, *versions: Version) -> None:
 
 
 class TestContract:
-    def test_a_state_comes_back_byte_for_byte(self, store: StateStore) -> None:
+    def test_a_state_round_trips_byte_for_byte(self, store: StateStore) -> None:
         store.save(SEAT, Version(1, 2, 3), [b"\x00a", memoryview(b"\xff"), b""])
         assert store.load(SEAT, Version(1, 2, 3)) == b"\x00a\xff"
         store.save(SEAT, Version(1, 2, 4), b"")
@@ -60,7 +60,7 @@ class TestContract:
         assert store.load(SEAT, Version(1)) == b"second"
         assert store.versions(SEAT) == [Version(1)]
 
-    def test_forget_before_keeps_the_newest_committed_and_all_after_it(self, store: StateStore) -> None:
+    def test_forget_before_keeps_the_newest_committed_state_and_all_later_ones(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2), Version(4), Version(5))
         store.forget_before(SEAT, Version(3))  # the seat sat out round 3
         assert store.versions(SEAT) == [Version(2), Version(4), Version(5)]
@@ -69,7 +69,7 @@ class TestContract:
         store.forget_before(SEAT, Version(1))
         assert store.versions(SEAT) == [Version(4), Version(5)]
 
-    def test_owners_do_not_see_one_another(self, store: StateStore) -> None:
+    def test_owners_have_separate_states(self, store: StateStore) -> None:
         owners = [
             StateOwner("run", "a"),
             StateOwner("run", "b"),
@@ -105,14 +105,14 @@ def only_file(folder: Path, version: Version) -> Path:
 
 
 class TestFiles:
-    def test_states_outlive_the_process(self, folder: Path) -> None:
+    def test_states_survive_a_restart(self, folder: Path) -> None:
         fill(FileStateStore(folder), Version(1), Version(2))
         later = FileStateStore(folder)
         assert later.load(SEAT, Version(2)) == b"00000002-000000-000000"
         assert later.owners("run") == [SEAT]
 
     @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
-    def test_half_a_file_counts_as_absent(self, folder: Path, kept: int) -> None:
+    def test_a_truncated_file_counts_as_absent(self, folder: Path, kept: int) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
@@ -122,7 +122,7 @@ class TestFiles:
         store.forget_before(SEAT, Version(2))
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
-    def test_flipped_bits_count_as_absent_and_cost_no_older_state(self, folder: Path) -> None:
+    def test_a_corrupted_state_counts_as_absent_and_older_states_remain(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
@@ -140,7 +140,7 @@ class TestFiles:
         store.forget_before(SEAT, Version(2))
         assert [path.name for path in folder.glob("*/*/*")] == [Version(2).text]
 
-    def test_a_replay_mends_a_damaged_state(self, folder: Path) -> None:
+    def test_a_replay_replaces_a_damaged_state(self, folder: Path) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1))
         only_file(folder, Version(1)).write_bytes(b"half")
@@ -148,7 +148,7 @@ class TestFiles:
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
     @pytest.mark.parametrize("broken", ["fsync", "replace"])
-    def test_a_full_disk_has_a_name_and_the_old_state_stays(
+    def test_a_full_disk_is_named_and_the_old_state_stays(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
     ) -> None:
         store = FileStateStore(folder)

@@ -48,7 +48,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     return seen
 
 
-def test_the_fourteen_operations_come_equally_often_and_in_their_last_bin(drawn: list[tuple[str, float]]) -> None:
+def test_the_fourteen_operations_are_equally_frequent_and_in_their_last_bin(drawn: list[tuple[str, float]]) -> None:
     augmented(images(700, 1), STRONG, seed=5)
     counts = Counter(name for name, _ in drawn)
     assert len(drawn) == 1400
@@ -70,7 +70,7 @@ def test_full_strength_is_ten_of_ten_and_weaker_is_weaker(drawn: list[tuple[str,
     assert len(drawn) == 200
 
 
-def test_draws_follow_the_seed_and_leave_torchs_generator_alone() -> None:
+def test_draws_follow_the_seed_and_do_not_change_torchs_generator() -> None:
     before = torch.get_rng_state()
     first, again, other = (augmented(images(), STRONG, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -81,7 +81,7 @@ def test_draws_follow_the_seed_and_leave_torchs_generator_alone() -> None:
     assert first.shape == images().shape
 
 
-def test_threads_of_one_process_do_not_take_each_others_draws() -> None:
+def test_threads_of_one_process_have_separate_draws() -> None:
     many = images(60)
     alone = [augmented(many, STRONG, seed) for seed in range(8)]
     with ThreadPoolExecutor(8) as threads:
@@ -94,7 +94,7 @@ def test_images_with_seeds_of_their_own_do_not_depend_on_their_neighbours() -> N
     assert torch.equal(augmented_apart(images()[3:5], STRONG, [3, 4]), every[3:5])
 
 
-def test_pixels_come_back_exactly() -> None:
+def test_pixels_round_trip_exactly() -> None:
     every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     floats = as_batch(every)
     assert torch.equal(as_pixels(floats), torch.from_numpy(every)[None])

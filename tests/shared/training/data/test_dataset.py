@@ -92,7 +92,7 @@ def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
         ({"train_y": np.array([None] * 6, dtype=object)}, "cannot be read"),
     ],
 )
-def test_malformed_key_is_named_and_nothing_is_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_malformed_key_is_named_and_leaves_no_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     folder, cache = write(tmp_path / "d", **changes), tmp_path / "c"
     with pytest.raises(DataMalformed, match=message):
         load("mnist", data_dir=folder, cache_dir=cache)
@@ -145,7 +145,7 @@ def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pyt
     assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
 
 
-def test_changed_file_is_unpacked_anew(tmp_path: Path) -> None:
+def test_changed_file_is_unpacked_again(tmp_path: Path) -> None:
     load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
     folder = write(tmp_path / "d", train_y=np.zeros(6, int))
     os.utime(folder / "mnist.npz", ns=(1, 1))
@@ -156,7 +156,7 @@ def _digest_of(folders: tuple[Path, Path]) -> str:
     return load("mnist", data_dir=folders[0], cache_dir=folders[1]).digest
 
 
-def test_racing_processes_unpack_one_whole_copy(tmp_path: Path) -> None:
+def test_concurrent_processes_unpack_one_complete_copy(tmp_path: Path) -> None:
     folders = (write(tmp_path / "d"), tmp_path / "c")
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         digests = pool.map(_digest_of, [folders] * 8, chunksize=1)
@@ -204,7 +204,7 @@ def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> N
     assert np.abs(got.test_x[:, 5, 5].astype(int) - np.array([[60], [61], [62]])).max() <= 1  # grey became colour
 
 
-def test_an_archive_goes_before_a_folder(tmp_path: Path) -> None:
+def test_an_archive_has_precedence_over_a_folder(tmp_path: Path) -> None:
     shape = {"train_x": np.zeros((6, 64, 64, 3), np.uint8), "test_x": np.zeros((2, 64, 64, 3), np.uint8)}
     folder = write(published(tmp_path / "d"), "tiny_imagenet", **shape)
     assert load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0, 1, 2, 3, 4, 9]
@@ -294,13 +294,13 @@ def test_a_folder_of_images_of_another_size_is_refused_and_the_file_named(tmp_pa
         load("tiny_imagenet", data_dir=published(tmp_path / "d", side=32), cache_dir=tmp_path / "c")
 
 
-def test_a_folder_that_was_not_completely_unpacked_is_refused(tmp_path: Path) -> None:
+def test_an_incompletely_unpacked_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, expected 200"):
         load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
 
 
 @pytest.mark.usefixtures("three")
-def test_another_folder_and_a_changed_one_are_unpacked_anew(tmp_path: Path) -> None:
+def test_another_or_a_changed_folder_is_unpacked_again(tmp_path: Path) -> None:
     def shades(folder: Path) -> list[int]:
         got = load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c")
         return [int(image[5, 5, 0]) for image in got.test_x]
@@ -337,7 +337,7 @@ def test_a_failed_download_says_why_and_which_file_to_provide(tmp_path: Path, mo
     assert not (tmp_path / "c" / "mnist-fetched").exists()
 
 
-def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
+def test_digits_are_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
     got = load("digits", data_dir=None, cache_dir=unpacked)
     assert (got.train_x.shape, got.test_x.shape) == ((1438, 8, 8), (359, 8, 8))
     assert (got.input_shape, got.n_classes) == ((1, 8, 8), 10)
@@ -347,7 +347,7 @@ def test_digits_come_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
-def test_synthetic_digits_of_another_version_are_generated_anew(
+def test_synthetic_digits_of_another_version_are_generated_again(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each version has its own entry in the cache, so that machines with the same versions have the same images."""
@@ -436,7 +436,7 @@ def test_batch_of_a_map_is_aligned_contiguous_and_channels_first(tmp_path: Path)
     ("name", "n", "n_test", "shape", "n_classes"),
     [("usps", 7291, 2007, (1, 16, 16), 10), ("mnist", 60000, 10000, (1, 28, 28), 10)],
 )
-def test_real_sets_load_as_their_readme_says(
+def test_real_data_sets_load_as_their_readme_says(
     real_data: Path,
     unpacked: Path,
     name: str,

@@ -106,7 +106,7 @@ def test_wrong_options_are_refused_and_the_field_named(options: dict[str, Any], 
     assert refused.value.field == field
 
 
-def test_images_that_cannot_fit_into_memory_are_refused_before_they_are_made(
+def test_images_that_exceed_the_memory_are_refused_before_they_are_created(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 450 * 10**6)
@@ -137,7 +137,7 @@ FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits",
         ({"data": FOUR, "partition": "by_domain", "test_on": ["unseen"]}, "test_on", "are mnist, "),  # clients have all
     ],
 )
-def test_domains_that_the_data_lack_are_refused_as_the_spec_is_read(
+def test_domains_missing_from_the_data_are_refused_when_the_spec_is_read(
     options: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message) as refused:

@@ -12,7 +12,7 @@ from shared.training.loop import batches, evaluate, train
 from shared.training.models import build
 
 
-def test_a_picture_follows_from_seed_and_number_alone() -> None:
+def test_a_picture_depends_only_on_seed_and_number() -> None:
     many, few = synth_digits(seed=3, n_train=20, n_test=10), synth_digits(seed=3, n_train=10, n_test=0)
     assert np.array_equal(many["train_x"][:10], few["train_x"])
     assert not np.array_equal(synth_digits(seed=4, n_train=10, n_test=0)["train_x"], few["train_x"])
@@ -54,7 +54,7 @@ class Alone(np.random.Generator):
         return 1.0
 
 
-def test_digits_differ_in_place_size_and_rotation() -> None:
+def test_digits_differ_in_position_size_and_rotation() -> None:
     """Spread of centre, length (pixels) and angle (degrees) of images of the digit 1 without neighbours."""
     found = []
     for n in range(150):

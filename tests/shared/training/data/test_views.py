@@ -44,7 +44,7 @@ def test_resolution_is_bilinear(size: tuple[int, int]) -> None:
     assert np.allclose(resized(x, size).numpy(), wanted, atol=1e-12)
 
 
-def test_one_resolution_is_drawn_for_the_whole_batch_each_as_often() -> None:
+def test_one_resolution_is_drawn_uniformly_for_the_whole_batch() -> None:
     x, generator = images(3, 32, 32), seeded(0)
     sides = [view(x, ["resolution"], generator).shape[-1] for _ in range(400)]
     counts = [sides.count(side) for side in (32, 28, 24, 20)]
@@ -52,7 +52,7 @@ def test_one_resolution_is_drawn_for_the_whole_batch_each_as_often() -> None:
     assert min(counts) > 70
 
 
-def test_a_crop_is_that_of_an_image_with_a_black_border_of_an_eighth() -> None:
+def test_a_crop_is_taken_from_the_image_padded_with_black_by_an_eighth() -> None:
     x = images(300, 16, 24)
     bordered = torch.nn.functional.pad(x, (3, 3, 2, 2), value=BLACK)
     seen = view(x, ["crop"], seeded(0))
@@ -93,7 +93,7 @@ def test_a_rotation_turns_about_the_centre_and_keeps_shapes() -> None:
 
 
 @pytest.mark.parametrize("views", [["resolution"], ["crop", "rotation", "flip", "resolution"]])
-def test_the_generator_alone_decides_and_the_images_stay(views: list[View]) -> None:
+def test_the_generator_alone_determines_views_and_images_stay_unchanged(views: list[View]) -> None:
     x = images(3, 16, 16).float()
     before, state = x.clone(), torch.default_generator.get_state()
     one, again, other = (view(x, views, seeded(seed)) for seed in (7, 7, 9))
@@ -104,6 +104,6 @@ def test_the_generator_alone_decides_and_the_images_stay(views: list[View]) -> N
     assert torch.equal(torch.default_generator.get_state(), state)
 
 
-def test_without_views_images_are_as_they_were() -> None:
+def test_without_views_images_are_unchanged() -> None:
     x = images(2, 8, 8)
     assert view(x, [], seeded(0)) is x

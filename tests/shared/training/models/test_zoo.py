@@ -88,7 +88,7 @@ def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 16, 16), (1, 28, 28), (3, 32, 32)])
-def test_every_model_takes_every_input_and_its_head_sees_the_features(name: str, shape: Shape) -> None:
+def test_every_model_accepts_every_input_and_its_head_gets_the_features(name: str, shape: Shape) -> None:
     model = build(name, shape, 7, seed=0).eval()
     x = torch.zeros(2, *shape)
     features = model.features(x)
@@ -212,7 +212,7 @@ def test_state_written_is_copied_into_the_models_own_memory() -> None:
     assert target.head.weight.max() < 9
 
 
-def test_state_that_does_not_fit_is_refused_and_nothing_written() -> None:
+def test_mismatched_state_is_refused_and_nothing_written() -> None:
     model = build("mlp", (1, 8, 8), 10, seed=0)
     state = {name: torch.zeros_like(tensor) for name, tensor in read_state(model).items()}
     before = read_state(model)

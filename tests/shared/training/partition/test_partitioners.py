@@ -96,7 +96,7 @@ def test_another_seed_gives_another_partition(spec: PartitionSpec) -> None:
     assert [part.tolist() for part in one] != [part.tolist() for part in two]
 
 
-def test_the_global_generator_is_not_touched() -> None:
+def test_the_global_generator_is_not_changed() -> None:
     before = np.random.get_state()[1].tolist()  # type: ignore[index]
     partition(DirichletPartition(), balanced(4, 25), 4, rng(), n_classes=4)
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]
@@ -122,7 +122,7 @@ def test_quantity_skew_gives_log_normal_sizes() -> None:
     assert np.abs(np.array([len(part) for part in parts]) - want).max() <= 1
 
 
-def test_no_quantity_skew_is_sigma_zero() -> None:
+def test_sigma_zero_means_no_quantity_skew() -> None:
     labels = balanced(3, 20)
     plain, zero = (partition(IidPartition(quantity_skew=q), labels, 7, rng(), n_classes=3) for q in (None, 0.0))
     assert [part.tolist() for part in plain] == [part.tolist() for part in zero]
@@ -148,7 +148,7 @@ def test_dirichlet_is_even_for_large_alpha_and_lopsided_for_small() -> None:
     assert np.median(lopsided.max(axis=0)) > 150  # of a class, 200, most go to one client
 
 
-def test_dirichlet_repairs_poor_clients_from_the_largest() -> None:
+def test_dirichlet_refills_small_clients_from_the_largest() -> None:
     labels, spec = balanced(2, 50), {"name": "dirichlet", "alpha": 0.001}
     before = counts_of(READ.validate_python({**spec, "min_samples": 1}), labels, 8)
     after = counts_of(READ.validate_python({**spec, "min_samples": 9}), labels, 8)
@@ -191,7 +191,7 @@ def test_writers_stay_whole_and_balance() -> None:
     assert 44 in owners[0]
 
 
-def test_groups_own_gamma_of_their_classes() -> None:
+def test_groups_hold_the_share_gamma_of_their_classes() -> None:
     counts = counts_of(ByGroupPartition(gamma=0.8), balanced(10, 100), 10)
     for client, row in enumerate(counts):
         own = {client // 2 * 2, client // 2 * 2 + 1}  # group g owns classes 2g and 2g + 1
@@ -215,7 +215,7 @@ def test_devices_of_one_edge_are_alike_and_edges_differ() -> None:
     assert np.abs(means[0] - means[1]).sum() > 50
 
 
-def test_edge_skew_fades_with_alpha() -> None:
+def test_edge_skew_vanishes_for_large_alpha() -> None:
     counts = counts_of(EdgeSkewPartition(alpha=1e6), balanced(4, 60), 6, edges=[0, 0, 0, 5, 5, 5])
     assert counts.min() >= 9
     assert counts.max() <= 11
@@ -245,7 +245,7 @@ def test_fit_meets_both_margins_exactly(n_rows: int, n_columns: int, seed: int) 
     assert counts.sum(axis=0).tolist() == columns.tolist()
 
 
-def test_fit_leaves_a_table_that_fits() -> None:
+def test_fit_does_not_change_a_table_with_the_right_margins() -> None:
     log_mixes = np.log([[0.5, 0.5], [0.25, 0.75]])
     assert _fit(log_mixes, np.array([20, 40]), np.array([20, 40])).tolist() == [[10, 10], [10, 30]]
 
@@ -261,7 +261,7 @@ def test_log_dirichlet_is_a_dirichlet_draw() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.01, 0.1])
-def test_edge_skew_does_not_fade_where_shares_underflow(alpha: float) -> None:
+def test_edge_skew_remains_where_shares_underflow(alpha: float) -> None:
     distances = []
     for seed in range(5):
         spec = EdgeSkewPartition(alpha=alpha)
@@ -412,7 +412,9 @@ def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
         (3, {"per_client": 31}, "partition.per_client", "per_client 31: the domain red has only 30 samples"),
     ],
 )
-def test_by_domain_says_what_does_not_fit(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:
+def test_by_domain_names_contradicting_settings(
+    n_clients: int, fields: dict[str, Any], field: str, message: str
+) -> None:
     with pytest.raises(BadInput, match=message) as refused:
         dealt_by_domain(n_clients, **fields)
     assert refused.value.field == field

@@ -13,7 +13,7 @@ from shared.training.subnetworks.pruning import importance, kept_units, magnitud
 from shared.training.subnetworks.unit_graph import units_of
 
 
-def test_so_many_are_left_out() -> None:
+def test_pruned_units_have_the_given_number() -> None:
     assert [n_pruned(rate, n) for rate, n in ((0.29, 100), (0.2, 4), (0.25, 4), (0.95, 64), (0.0, 9))] == [
         29,
         0,
@@ -23,7 +23,7 @@ def test_so_many_are_left_out() -> None:
     ]
 
 
-def test_channels_count_by_their_scale_and_neurons_by_their_activation() -> None:
+def test_channels_are_ranked_by_scale_and_neurons_by_activation() -> None:
     body = nn.Sequential(
         nn.Conv2d(1, 3, 1, bias=False), nn.ReLU(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2), nn.ReLU()
     )
@@ -51,7 +51,7 @@ def test_activation_is_the_mean_over_images_and_pixels_in_whatever_batches() -> 
     assert found["features.0"].std() > 0.01
 
 
-def test_without_images_neurons_count_alike() -> None:
+def test_without_images_neurons_have_equal_importance() -> None:
     model = build("mlp", (1, 8, 8), 10, seed=0)
     assert importance(model, units_of(model, (1, 8, 8)), [])["features.1"].tolist() == [0.0] * 64
 
@@ -63,7 +63,7 @@ def test_activation_that_serves_several_layers_shows_none_of_them() -> None:
     assert [layer.output_module for layer in units.layers] == ["features.1", "features.3", "head"]
 
 
-def test_residual_groups_count_by_the_mean_of_their_scales() -> None:
+def test_residual_groups_are_ranked_by_the_mean_of_their_scales() -> None:
     model = build("resnet18", (3, 8, 8), 10, seed=0)
     units = units_of(model, (3, 8, 8))
     scales = [layer.scale for layer in units.makers("features.conv1")]
@@ -74,7 +74,7 @@ def test_residual_groups_count_by_the_mean_of_their_scales() -> None:
     assert importance(model, units, [])["features.conv1"].tolist() == [1.5] * 64
 
 
-def test_least_important_units_go_and_one_stays() -> None:
+def test_least_important_units_are_pruned_and_one_stays() -> None:
     counts = {"a": torch.tensor([0.3, 0.1, 0.2, 0.4]), "b": torch.ones(4), "c": torch.tensor([1.0, 2.0])}
     found = kept_units(counts, {"a": 0.5, "b": 0.5, "c": 1.0})
     assert {group: kept.tolist() for group, kept in found.items()} == {"a": [0, 3], "b": [0, 1], "c": [1]}
@@ -82,14 +82,14 @@ def test_least_important_units_go_and_one_stays() -> None:
     assert kept_units(counts, {})["b"].tolist() == [0, 1, 2, 3]
 
 
-def test_heaviest_weights_stay_whatever_their_sign() -> None:
+def test_largest_weights_by_absolute_value_stay() -> None:
     weights = torch.tensor([[0.1, -3.0, 2.0], [0.0, -0.5, 1.0]])
     assert magnitude_mask(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
     assert magnitude_mask(weights, 0.0).all()
     assert magnitude_mask(torch.ones(4), 0.5).tolist() == [True, True, False, False]
 
 
-def test_ranks_do_not_depend_on_what_the_model_was_used_for_before() -> None:
+def test_ranks_do_not_depend_on_earlier_use_of_the_model() -> None:
     """Training and evaluation lay a model out channels-last for good, in which sums are rounded otherwise."""
     shape, images = (1, 16, 16), torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))
     found = []

@@ -64,7 +64,7 @@ def masked(model: nn.Module, units: Units, kept: Mapping[str, Tensor]) -> Iterat
 
 @pytest.mark.parametrize("projection", [None, 24])
 @pytest.mark.parametrize("name", NAMES)
-def test_sub_network_gives_what_the_masked_network_gives(name: str, projection: int | None) -> None:
+def test_sub_network_and_masked_network_have_equal_outputs(name: str, projection: int | None) -> None:
     model, units = made(name, projection)
     kept = some(units, 0.6)
     state = read_state(model)
@@ -85,7 +85,7 @@ def test_sub_network_gives_what_the_masked_network_gives(name: str, projection: 
 
 
 @pytest.mark.parametrize("name", ["cnn_digits", "resnet18", "mobilenet_femnist"])
-def test_what_is_cut_goes_back_to_its_places_by_the_naive_way(name: str) -> None:
+def test_cut_tensors_expand_to_their_positions_as_in_plain_code(name: str) -> None:
     """Numpy's `ix_` on each tensor, positions behind a flatten written out."""
     model, units = made(name)
     state, kept = read_state(model), some(units, 0.4)
@@ -120,7 +120,7 @@ def test_units_of_residuals_are_one_group_and_depthwise_convolutions_have_none_o
     assert [layer.name for layer in separable.makers("features.0")] == ["features.0"]
 
 
-def test_nothing_left_out_is_the_network_and_no_bits_are_lost() -> None:
+def test_sub_network_without_pruning_is_the_network_bit_for_bit() -> None:
     model, units = made("mobilenet_femnist")
     state = read_state(model)
     whole = {group: torch.arange(n) for group, n in units.groups.items()}
@@ -132,7 +132,7 @@ def test_nothing_left_out_is_the_network_and_no_bits_are_lost() -> None:
     )
 
 
-def test_sizes_that_no_sub_network_has_are_refused_by_the_tensor() -> None:
+def test_impossible_sizes_of_a_sub_network_are_refused_by_the_tensor() -> None:
     model, units = made("vgg_mnist")
     part = units.cut(read_state(model), some(units, 0.5))
     wrong = {**part, "features.4.bias": torch.zeros(63)}

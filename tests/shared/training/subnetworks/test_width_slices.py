@@ -43,7 +43,7 @@ def test_forward_equals_that_of_a_physically_sliced_copy(
 
 
 @pytest.mark.parametrize("name", ["cnn_6_16", "cnn_digits", "resnet18", "mobilenet_v1"])
-def test_gradients_are_the_copys_and_reach_kept_channels_only(name: str) -> None:
+def test_gradients_equal_the_copys_and_reach_kept_channels_only(name: str) -> None:
     model, x = made(name, torch.float64, projection=24)
     small = narrow_copy(model, 0.8, pixels_read(model, x))
     with narrowed(model, 0.8):
@@ -66,7 +66,7 @@ def test_gradients_are_the_copys_and_reach_kept_channels_only(name: str) -> None
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])
 @pytest.mark.parametrize("name", ["cnn_digits", "resnet18", "mobilenet_v1"])
-def test_running_statistics_and_their_counter_stay_as_they_are(name: str, statistics: Statistics) -> None:
+def test_running_statistics_and_their_counter_are_not_changed(name: str, statistics: Statistics) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
     with narrowed(model, 0.9, statistics):
@@ -83,7 +83,7 @@ def test_whole_width_with_the_batchs_statistics_is_the_network_itself() -> None:
     assert torch.equal(found, model(x))
 
 
-def test_the_network_is_itself_again_also_after_an_error() -> None:
+def test_the_network_is_restored_also_after_an_error() -> None:
     model, x = made("mlp", torch.float32)
     before = model(x)
     with pytest.raises(KeyError), narrowed(model, 0.5):
@@ -106,7 +106,7 @@ def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> No
     assert torch.allclose(found, grouped(arrives)[:, : n_kept(width, 16)], atol=1e-12)
 
 
-def test_so_many_channels_are_kept() -> None:
+def test_kept_channels_have_the_given_number() -> None:
     assert [n_kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
 
 

@@ -104,14 +104,14 @@ def test_errors_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["fp16", "ternary", "topk"])
-def test_coding_what_was_decoded_changes_nothing(name: str) -> None:
+def test_coding_a_decoded_tensor_again_changes_nothing(name: str) -> None:
     for x in samples():
         once = CODECS[name].encode(x)
         assert torch.equal(CODECS[name].encode(once.decoded()).decoded(), once.decoded())
 
 
 @pytest.mark.parametrize(("name", "n_bytes"), [("fp16", 2000), ("int8", 1004), ("ternary", 254), ("topk", 800)])
-def test_a_thousand_elements_travel_in_so_many_bytes(name: str, n_bytes: int) -> None:
+def test_a_thousand_elements_have_the_expected_size(name: str, n_bytes: int) -> None:
     model = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(2))}
     coded = CODECS[name].encode(model["w"])
     assert coded.carried_bytes == n_bytes
@@ -124,7 +124,7 @@ def test_a_thousand_elements_travel_in_so_many_bytes(name: str, n_bytes: int) ->
 
 
 @ALL
-def test_what_a_codec_cannot_carry_is_refused_by_name(name: str) -> None:
+def test_tensors_that_a_codec_cannot_encode_are_refused_by_name(name: str) -> None:
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
             CODECS[name].encode(torch.tensor([1.0, bad]), "delta w")
@@ -133,13 +133,13 @@ def test_what_a_codec_cannot_carry_is_refused_by_name(name: str) -> None:
             CODECS[name].encode(torch.ones(3, dtype=dtype), "delta w")
 
 
-def test_fp16_refuses_what_it_would_make_infinite() -> None:
+def test_fp16_refuses_values_beyond_its_range() -> None:
     assert Fp16().encode(torch.tensor([65_504.0])).decoded().item() == 65_504
     with pytest.raises(OutOfBound, match="w holds 70000, fp16 carries up to 65504"):
         Fp16().encode(torch.tensor([7e4]), "w")
 
 
-def test_operations_work_on_what_is_decoded_and_none_writes() -> None:
+def test_operations_use_decoded_values_and_write_none() -> None:
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     coded = Ternary().encode(x)
     assert type(coded + 1) is Tensor
@@ -203,14 +203,14 @@ def test_an_unknown_codec_is_refused() -> None:
     assert refused.value.field == "model.w"
 
 
-def test_parts_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = codec_module.decode(Sent, body_of("fp16", HALF), model={"w": torch.zeros(5)}).model["w"]
     assert decoded(found).tolist() == [1.0] * 5
     monkeypatch.setattr(Fp16, "check", lambda parts, n: pytest.fail("they were looked at again"))
     assert decoded(found).tolist() == [1.0] * 5
 
 
-def test_what_no_codec_could_read_again_is_not_coded() -> None:
+def test_tensors_that_could_not_be_decoded_are_not_coded() -> None:
     """127 times the float32 nearest to a 127th of the largest number is infinite; it is refused when encoding."""
     most = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     with pytest.raises(OutOfBound, match=r"delta w holds 3.40282e\+38, which is not a finite number of int8's steps"):

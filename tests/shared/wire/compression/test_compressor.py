@@ -72,7 +72,7 @@ def coded_names(tensors: TensorMap | None) -> set[str]:
 
 
 @pytest.mark.parametrize("codec", ["int8", "ternary", {"name": "topk", "fraction": 0.1}])
-def test_parameters_that_are_averaged_are_coded_and_nothing_else(codec: Any) -> None:
+def test_only_averaged_parameters_are_coded(codec: Any) -> None:
     """A buffer, a number, another dtype, a map that is no model, and incompressible tensors stay as they are."""
     state = model()
     update = Up(delta=state, maybe=state, groups={"a": state}, plain=state, each={"device-0": state})
@@ -84,7 +84,7 @@ def test_parameters_that_are_averaged_are_coded_and_nothing_else(codec: Any) -> 
         assert found.delta[name] is state[name]
 
 
-def test_messages_are_coded_and_decoded_again() -> None:
+def test_messages_round_trip_through_the_codec() -> None:
     state = model()
     message = compression(down="int8").messages()(Down(model=state, other=state))
     assert coded_names(message.model) == {"w"}
@@ -95,14 +95,14 @@ def test_messages_are_coded_and_decoded_again() -> None:
     assert back.model["running_mean"] is state["running_mean"]
 
 
-def test_positions_and_what_an_algorithm_has_coded_stay_as_they_are() -> None:
+def test_positions_and_tensors_coded_by_an_algorithm_are_not_coded_again() -> None:
     masked = Masked(delta={"w": torch.ones(9)}, mask={"w": torch.ones(9)})
     assert coded_names(compression(up="int8").update(masked, {})[0].delta) == set()
     own = TopK(fraction=0.2).encode(torch.arange(9.0))
     assert compression(up="int8").update(Up(delta={"w": own}), {})[0].delta["w"] is own
 
 
-def test_without_a_codec_a_record_stays_itself() -> None:
+def test_without_a_codec_a_record_is_unchanged() -> None:
     update, message = Up(delta=model()), Down(model=model())
     assert compression().update(update, {})[0] is update
     assert compression().messages()(message) is message
@@ -134,7 +134,7 @@ def test_the_error_of_an_update_is_added_to_the_next_one() -> None:
         (torch.full((8,), math.nan), "not finite"),
     ],
 )
-def test_a_memory_that_cannot_be_added_is_dropped_and_logged(
+def test_an_incompatible_error_memory_is_dropped_and_logged(
     memory: Tensor, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise a damaged memory would fail its seat for ever, or, with one element, be added to all."""
@@ -193,7 +193,7 @@ def test_sizes_are_known_beforehand() -> None:
         ({"sideways": "fp16"}, "compression.sideways", "unknown field"),
     ],
 )
-def test_a_spec_that_cannot_be_is_refused_by_the_field(compression: dict[str, Any], field: str, expected: str) -> None:
+def test_an_impossible_spec_is_refused_by_the_field(compression: dict[str, Any], field: str, expected: str) -> None:
     with pytest.raises(BadInput, match=expected) as refused:
         parse_spec({"compression": compression})
     assert refused.value.field == field
@@ -212,7 +212,7 @@ def test_orders_that_differ_share_the_model_that_is_coded() -> None:
     assert 2 * 64 * 64 < short < 2 * 64 * 64 + 2000
 
 
-def test_no_compression_may_be_written_out_and_a_codec_needs_its_direction() -> None:
+def test_absence_of_compression_can_be_explicit_and_a_codec_needs_its_direction() -> None:
     assert parse_spec({"compression": None}) == parse_spec({})
     with pytest.raises(BadInput, match=r"say which way: \{up: fp16\}, \{down: fp16\} or both") as refused:
         parse_spec({"compression": "fp16"})
