@@ -15,7 +15,7 @@ import numpy as np
 from edge_server.rounds.round_log import visit_record
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.twins import Twins
-from edge_server.rounds.wave import Dispatch, Replies, VisitRequest, Wave
+from edge_server.rounds.wave import AgentReplies, Dispatch, VisitRequest, Wave
 from edge_server.rounds.wave_timing import WaveTiming
 from shared.federation import scheduling, visit_estimates
 from shared.federation.context import EdgeView
@@ -69,7 +69,7 @@ class EdgeSimulation:
         requests = [VisitRequest(number, task, None, None, moved[number]) for number, task in tasks.items()]
         predicted = self.twins.predict(ctx, clock, tasks)
         dispatch = Dispatch(WaveId(run_id="counted", round_no=round_no), tasks, requests, predicted=predicted)
-        replies = Replies(used=set(tasks))
+        replies = AgentReplies(used=set(tasks))
         for number, task in tasks.items():
             seat, body = clock.seat(number), ctx.model.n_bytes + visit_estimates.HEAD_BYTES
             n_trained = visit_estimates.samples_due(ctx, task, seat)
@@ -78,10 +78,10 @@ class EdgeSimulation:
                 replies.links[number] = LinkUse(down_bytes=body + moved[number], up_bytes=body)
         timing = WaveTiming(clock, cast("Any", None), ctx, dispatch, replies)  # without a client: no agent is contacted
         wave = Wave(dispatch, replies, timing.decide())
-        visits = [visit_record(wave, number, timing.paid(wave.decision, number), 0.0) for number in tasks]
-        self.twins.learn(ctx, clock, wave, visits)
-        self.at_s += timing.lasted_s(wave.decision)
-        return timing.lasted_s(wave.decision)
+        visits = [visit_record(wave, number, timing.cost_of_visit(wave.decision, number), 0.0) for number in tasks]
+        self.twins.observe_wave(ctx, clock, wave, visits)
+        self.at_s += timing.duration_s(wave.decision)
+        return timing.duration_s(wave.decision)
 
 
 def counted_experiment(spec: ExperimentSpec) -> Experiment:

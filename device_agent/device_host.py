@@ -16,7 +16,7 @@ from shared.federation.messages import Contribution, Failure, Outcome, UploadAns
 from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.timeouts import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
-from shared.federation.visits.visit import ids_of, run_visits
+from shared.federation.visits.visit import run_visits, wave_fields
 from shared.runtime.logs import log_context, log_event
 from shared.runtime.worker import Worker
 from shared.service.bodies import EncodedAnswer, Received
@@ -87,29 +87,34 @@ class DeviceHost:
         began = time.monotonic()
         self.waiting += 1
         try:
-            answer, wall_s = await self.worker.run(self._visits, received, key, stop, profile)
+            answer, wall_s = await self.worker.run(self._run_and_encode, received, key, stop, profile)
             await wait_until(began + wall_s, stop)  # outside the worker thread, which trains others meanwhile
             return answer
         finally:
             self.waiting -= 1
 
-    def _visits(
+    def _run_and_encode(
         self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None
     ) -> tuple[EncodedAnswer, float]:
         """The answer, and the wall seconds that the visit takes in the model (0 with simulated time)."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
-        experiment, order = self._order(received, key)
+        experiment, order = self._decode_order(received, key)
         try:
             uploads = run_visits(
-                experiment, order, self.states, stopped=stop.is_set, on_start=self._begin, on_end=self._end
+                experiment,
+                order,
+                self.states,
+                stopped=stop.is_set,
+                on_start=self._on_visit_start,
+                on_end=self._on_visit_end,
             )
         finally:
             self.visiting = None
         self.metrics.testing.inc(uploads.testing_s)
         self._held = {key: held for key, held in self._held.items() if _may_be_requested(key, held, order)}
         answer = codec.encode(uploads.answer())
-        with log_context(**ids_of(order.stage), home=order.edge):
+        with log_context(**wave_fields(order.stage), home=order.edge):
             log_event("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
         duration = None
         if key.seat is not None:
@@ -119,7 +124,7 @@ class DeviceHost:
             self._held[key.run_id, key.edge, key.seat] = _Held(order.stage, updates, duration)
         return EncodedAnswer(answer, uploads.testing_s), 0.0 if duration is None else duration.wall_s()
 
-    def _order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any]]:
+    def _decode_order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any]]:
         """Decodes an order into torch's own memory; the memory of its body is freed."""
         body, header = received.take()
         experiment = self.experiments.of(key.spec)
@@ -135,12 +140,12 @@ class DeviceHost:
         check_order(order, len(experiment.population.seats))
         return experiment, order
 
-    def _begin(self, seat: int) -> None:
+    def _on_visit_start(self, seat: int) -> None:
         self.visiting, self._began = seat, time.monotonic()
         self.n_visits += 1
         self.metrics.begun.inc()
 
-    def _end(self, outcome: Outcome[Any]) -> None:
+    def _on_visit_end(self, outcome: Outcome[Any]) -> None:
         self.metrics.visited(outcome, time.monotonic() - self._began)
 
     async def uploads(self, received: Received, key: OrderKey, stop: threading.Event) -> EncodedAnswer:
@@ -148,11 +153,11 @@ class DeviceHost:
         began = time.monotonic()
         body, header = received.take()
         order = codec.decode(UploadOrder, body, header=header)
-        answer, wall_s = await self.worker.run(self._uploads, order, key, len(body))
+        answer, wall_s = await self.worker.run(self._encode_uploads, order, key, len(body))
         await wait_until(began + wall_s, stop)
         return EncodedAnswer(answer)
 
-    def _uploads(self, order: UploadOrder, key: OrderKey, n_bytes: int) -> tuple[codec.Body, float]:
+    def _encode_uploads(self, order: UploadOrder, key: OrderKey, n_bytes: int) -> tuple[codec.Body, float]:
         experiment = self.experiments.of(key.spec)
         place = (key.run_id, key.edge, key.seat)
         found = self._held.get(place)
@@ -171,7 +176,7 @@ class DeviceHost:
             if seat not in held
         ]
         answer = codec.encode(UploadAnswer(uploads=uploads.uploads(), late=late, failures=tuple(failures)))
-        with log_context(**ids_of(order.stage), home=order.edge):
+        with log_context(**wave_fields(order.stage), home=order.edge):
             log_event("update.sent", visits=len(order.seats) + len(late), bytes=answer.n_bytes)
         if found.duration is None:
             return answer, 0.0
@@ -183,9 +188,9 @@ class DeviceHost:
 
     async def forget(self, run_id: str) -> None:
         """Drops the states and held updates of a run."""
-        await self.worker.run(self._forget, run_id)
+        await self.worker.run(self._drop_run, run_id)
 
-    def _forget(self, run_id: str) -> None:
+    def _drop_run(self, run_id: str) -> None:
         self._held = {key: held for key, held in self._held.items() if key[0] != run_id}
         self.states.drop_run(run_id)
 

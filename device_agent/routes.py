@@ -75,7 +75,7 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
     """Runs the visits of one wave; the answer holds their outcomes, and reports or updates."""
-    return await _answer(
+    return await _answer_once(
         request, agent, "visits", partial(agent.host.visits, profile=request.headers.get(PROFILE_HEADER))
     )
 
@@ -88,10 +88,10 @@ async def visits(request: Request, agent: TheAgent) -> Response:
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
     """Sends held updates that the edge has admitted."""
-    return await _answer(request, agent, "uploads", agent.host.uploads)
+    return await _answer_once(request, agent, "uploads", agent.host.uploads)
 
 
-async def _answer(
+async def _answer_once(
     request: Request,
     agent: Agent,
     what: str,

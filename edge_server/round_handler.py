@@ -69,10 +69,10 @@ class RoundHandler:
             NotReady: this edge could not register with the cloud, or the quorum was missed.
         """
         with self.metrics.one_round():
-            experiment, order, n_bytes = await self.worker.run(self._decode, received, spec)
-            return await self._run(experiment, order, n_bytes, stop)
+            experiment, order, n_bytes = await self.worker.run(self._decode_order, received, spec)
+            return await self._run_round(experiment, order, n_bytes, stop)
 
-    def _decode(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
+    def _decode_order(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
         """The order with tensors copied into torch's memory, and its size; frees the memory of the body."""
         body, header = received.take()
         experiment = self.experiments.of(spec)
@@ -88,15 +88,13 @@ class RoundHandler:
         return experiment, order, len(body)
 
     @log_context_of(lambda self, _, order, *__: {"run": order.run_id, "round": order.round_no, "home": order.edge})
-    async def _run(
+    async def _run_round(
         self, experiment: Experiment, order: RoundOrder[Any], n_bytes: int, stop: threading.Event
     ) -> EncodedAnswer:
         log_event("order.taken", kind=order.kind, bytes=n_bytes)
         if experiment.population.digest != order.population:
-            raise Conflict(
-                "the population digest differs from the cloud's; do both use the same data set and package versions?"
-            )
-        await self._registered()
+            raise Conflict("the population derived here is not the cloud's: other data set or version?")
+        await self._wait_until_registered()
         placement, loads = await self.states.placement(order)
         state, late = await self.states.state(experiment, order)
         twins = Twins(await self.states.twins_before(order))
@@ -123,7 +121,7 @@ class RoundHandler:
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 
-    async def _registered(self) -> None:
+    async def _wait_until_registered(self) -> None:
         """Waits until the cloud has reported this edge's address: orders to agents carry it.
 
         Raises:

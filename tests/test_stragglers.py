@@ -14,7 +14,7 @@ from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
 from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
-from shared.federation.visits.visit import pay_visit
+from shared.federation.visits.visit import run_visit
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import VisitRow
 from shared.wire import codec
@@ -168,13 +168,15 @@ async def test_no_seat_works_after_the_edge_has_stopped_waiting(tmp_path: Path) 
         assert row.energy_j == pytest.approx(share * free[key].energy_j)
 
 
-async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pay(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
+async def test_news_of_a_failure_is_waited_for_no_longer_than_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_or_fail(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
         if visit.seat == 2 and visit.task.kind == "train":
             raise NotFinite("a device that fails")
-        return pay_visit(experiment, order, visit, *more)
+        return run_visit(experiment, order, visit, *more)
 
-    monkeypatch.setattr("shared.federation.visits.visit.pay_visit", pay)
+    monkeypatch.setattr("shared.federation.visits.visit.run_visit", run_or_fail)
     done = await run(tmp_path, spec_of({"delay_s": 100}, num_rounds=1, round_deadline_s=60))
     row = rows_of(done)[1, 2]
     assert (row.outcome, row.reason) == ("failed", "not_finite")
@@ -457,7 +459,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
 def test_late_updates_of_retired_seats_are_not_used() -> None:
     made = [LateUpdate[Any](round_no=1, arrives_s=9.0, contribution=single(seat)) for seat in (0, 1, 2)]
     stock = LateUpdateBuffer({item.contribution.seat: item for item in made})
-    assert [item.contribution.seat for item in stock.take(10.0, 2, {0, 1}, {1})] == [0]
+    assert [item.contribution.seat for item in stock.take_arrived(10.0, 2, {0, 1}, {1})] == [0]
     assert sorted(stock.late) == [2]  # whose seat visits another edge now
 
 

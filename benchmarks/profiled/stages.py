@@ -31,9 +31,9 @@ COMMON = {
 STAGES: dict[str, dict[str, str]] = {
     "cloud_server": {
         **COMMON,
-        "make orders": "cloud_server.runs.round:CloudRound._order",
+        "make orders": "cloud_server.runs.round:CloudRound._build_order",
         "wait for edges": "shared.service.client:Caller.post_record",
-        "check sums": "cloud_server.runs.round:CloudRound._check",
+        "check sums": "cloud_server.runs.round:CloudRound._check_answer",
         "add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
         "aggregate": "cloud_server.runs.round:CloudRound._aggregate",
         "write files": "shared.storage.blobs:Blobs.put",
@@ -43,9 +43,9 @@ STAGES: dict[str, dict[str, str]] = {
     "edge_server": {
         **COMMON,
         "wait for agents": "shared.service.client:Caller.post_record",
-        "take answers": "edge_server.rounds.agent_client:AgentClient._take_answer",
+        "take answers": "edge_server.rounds.agent_client:AgentClient._process_answer",
         "check and add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
-        "record of visits": "edge_server.rounds.round_log:RoundLog.note",
+        "record of visits": "edge_server.rounds.round_log:RoundLog.record_wave",
         "write files": "shared.storage.blobs:Blobs.put",
     },
     "device_agent": {
@@ -55,7 +55,7 @@ STAGES: dict[str, dict[str, str]] = {
         "save states": "shared.storage.states.files:FileStateStore.save",
         "forget states": "shared.storage.states.files:FileStateStore.forget_before",
         "add updates up": "shared.federation.visits.uploads:UploadBuilder.take",
-        "visits, the rest": "device_agent.device_host:DeviceHost._visits",
+        "visits, the rest": "device_agent.device_host:DeviceHost._run_and_encode",
     },
 }
 """By tier: name of a stage -> the function that performs it."""

@@ -54,7 +54,7 @@ class EdgeClient:
     caller: Caller
     sent: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
 
-    async def round(
+    async def run_round(
         self,
         edge_name: str,
         experiment: Experiment,
@@ -76,11 +76,11 @@ class EdgeClient:
         Raises:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
-        limit_s = self.limit_s(experiment, placement, loads)
-        request = self._round(edge_name, experiment, body, placement, loads, order_key, limit_s)
+        limit_s = self.limit_s(experiment, loads)
+        request = self._send_and_wait(edge_name, experiment, body, placement, loads, order_key, limit_s)
         return await while_alive(request, lambda: self._check_alive(edge_name))
 
-    async def _round(
+    async def _send_and_wait(
         self,
         edge_name: str,
         experiment: Experiment,
@@ -92,10 +92,10 @@ class EdgeClient:
     ) -> EdgeReply:
         try:
             await self._send_placement(edge_name, placement, loads)
-            return await self._post(edge_name, experiment, body, limit_s, order_key)
+            return await self._post_order(edge_name, experiment, body, limit_s, order_key)
         except PlacementUnknown:
             await self._send_placement(edge_name, placement, loads, again=True)
-            return await self._post(edge_name, experiment, body, limit_s, order_key)
+            return await self._post_order(edge_name, experiment, body, limit_s, order_key)
 
     def _check_alive(self, edge_name: str) -> None:
         if not self.registry.edge_is_live(edge_name):
@@ -133,7 +133,7 @@ class EdgeClient:
         )
         self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
 
-    async def _post(
+    async def _post_order(
         self, edge_name: str, experiment: Experiment, body: codec.Body, limit_s: float, order_key: str
     ) -> EdgeReply:
         reply = await self.caller.post_record(

@@ -28,7 +28,7 @@ from shared.training.compute_device import compute_device_of
 
 MAX_ATTEMPTS = 10
 """Attempts at one round; then the run fails with the reason of the last."""
-COLLECT_EVERY = 10
+DELETE_FILES_EVERY = 10
 """Rounds between two deletions of files to which nothing refers."""
 RequestedState = Literal["run", "pause", "stop"]
 RoundKind = Literal["train", "evaluate"]
@@ -60,14 +60,14 @@ class RunExecutor:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._barrier = Barrier(self.services.registry, self.services.settle_s, self.wanted)
+        self._barrier = Barrier(self.services.registry, self.services.settle_s, self.may_continue)
 
     def request(self, state: RequestedState) -> None:
         """Request that the run pauses or stops."""
         self.requested = state
         self._changed.set()
 
-    def wanted(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether neither a pause nor a stop has been requested."""
         return self.requested == "run"
 
@@ -80,17 +80,17 @@ class RunExecutor:
         await self._set_status("starting")
         async for missing in self._barrier.start(self.info.spec, resumed=self.info.resolved):
             await self._set_status("starting", f"waiting for {missing}")
-        if not self.wanted():
+        if not self.may_continue():
             return await self._halt()
-        state = self.state = await self._begin()
+        state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self._set_status("running")
-        await self._catch_up(state)
+        await self._finish_earlier_process(state)
         while not await self._train_to_end(state):
             pass
         return None
 
-    async def _begin(self) -> RunState:
+    async def _load_or_create_state(self) -> RunState:
         """The state of the run at its last checkpoint, or at the initial one, which is committed here.
 
         Raises:
@@ -105,9 +105,9 @@ class RunExecutor:
         kept = await services.repository.placement(self.info.run)
         placement = PlacementManager(experiment.population, services.registry, kept, spec.timeouts.reseat_after_s)
         found = await services.repository.checkpoint(self.info.run, experiment)
-        return RunState(experiment, placement, *found) if found else await self._initial(experiment, placement)
+        return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
 
-    async def _initial(self, experiment: Experiment, placement: PlacementManager) -> RunState:
+    async def _create_state(self, experiment: Experiment, placement: PlacementManager) -> RunState:
         """Place the seats and commit the initial state."""
         repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
@@ -121,7 +121,7 @@ class RunExecutor:
             self.info = info
         return RunState(experiment, placement, checkpoint, digest)
 
-    async def _catch_up(self, state: RunState) -> None:
+    async def _finish_earlier_process(self, state: RunState) -> None:
         """Write results and run evaluations that an earlier cloud process committed but did not get to."""
         run_id, repository = self.info.run, self.services.repository
         written = max(await self.services.results.last(run_id), 1)  # the last one perhaps in part
@@ -137,10 +137,10 @@ class RunExecutor:
 
     async def _train_to_end(self, state: RunState) -> bool:
         """Train and complete, or halt; False if more rounds were requested in the meantime."""
-        while state.checkpoint.round_no < self.info.num_rounds and self.wanted():
-            await self._round(state)
+        while state.checkpoint.round_no < self.info.num_rounds and self.may_continue():
+            await self._train_round(state)
         await self.services.evaluator.finish()
-        if self.wanted():
+        if self.may_continue():
             return await self._complete(state)
         await self._halt()
         return True
@@ -153,19 +153,19 @@ class RunExecutor:
 
     # ---- one round
 
-    async def _round(self, state: RunState) -> None:
+    async def _train_round(self, state: RunState) -> None:
         """Train and commit the next round. If the run is stopped meanwhile, the round leaves no trace."""
         round_no = state.checkpoint.round_no + 1
         changes: list[PlacementChange] = []
-        result = await self._attempts(state, round_no, "train", changes)
+        result = await self._attempt_until_quorum(state, round_no, "train", changes)
         if result is None:
             return
         due = await self._commit(state, result, changes)
         await self._write_results_of(state, result.detail, due is not None)
         if due is not None:
             await self._evaluate(state.experiment, result.checkpoint, due)
-        if round_no % COLLECT_EVERY == 0:
-            await self.services.repository.collect()
+        if round_no % DELETE_FILES_EVERY == 0:
+            await self.services.repository.delete_unreferenced_files()
 
     async def _commit(
         self, state: RunState, result: RoundResult, changes: list[PlacementChange]
@@ -173,9 +173,9 @@ class RunExecutor:
         """Commit a round; the evaluation that its checkpoint needs, if any."""
         repository, detail = self.services.repository, result.detail
         files = await repository.write(result.checkpoint, detail)
-        events = placement_events(changes) + self._note_profiles(state, detail) + round_events(detail)
+        events = placement_events(changes) + self._keep_profiles(state, detail) + round_events(detail)
         async with self.lock:
-            info = self._counted(detail)
+            info = self._info_with_totals(detail)
             due = self._evaluation_due(state.experiment, detail.round_no)
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, info, state.placement.placement, detail, events, due
@@ -183,7 +183,7 @@ class RunExecutor:
             state.checkpoint, self.info = result.checkpoint, info
         return due
 
-    def _note_profiles(self, state: RunState, detail: RoundDetail) -> list[RunEvent]:
+    def _keep_profiles(self, state: RunState, detail: RoundDetail) -> list[RunEvent]:
         """Keep the profiles that seats had in the round; events of those that changed with their agents' profiles."""
         if not state.experiment.spec.devices.by_agent:
             return []
@@ -204,7 +204,7 @@ class RunExecutor:
         then = partial(self.services.results.evaluated, run_id, checkpoint.round_no)
         await self.services.evaluator.submit(run_id, experiment, ctx, checkpoint, final=due.final, then=then)
 
-    async def _attempts(
+    async def _attempt_until_quorum(
         self, state: RunState, round_no: int, kind: RoundKind, changes: list[PlacementChange]
     ) -> RoundResult | None:
         """Attempts at a round; after a missed quorum the next one follows if the round map has changed.
@@ -223,14 +223,14 @@ class RunExecutor:
         """
         for attempt in itertools.count(1):
             changes += await self._wait_for_devices(state)
-            if not self.wanted():
+            if not self.may_continue():
                 return None
             attempted = self._new_round(state, round_no, kind, attempt)
             if kind == "train":
                 started = RunEvent("round.started", {"round_no": round_no, "attempt": attempt})
                 await self.services.repository.add_event(self.info.run, started)
             try:
-                return await self._unless_stopped(attempted)
+                return await self._run_unless_stopped(attempted)
             except QuorumMissed as missed:
                 placement, registry = state.placement.placement, self.services.registry
                 unchanged = attempted.round_map == round_map(state.experiment, placement, registry)
@@ -267,7 +267,7 @@ class RunExecutor:
             clock_s=self.info.simulated_s,
         )
 
-    async def _unless_stopped(self, attempted: CloudRound) -> RoundResult | None:
+    async def _run_unless_stopped(self, attempted: CloudRound) -> RoundResult | None:
         """The round's result, None if a stop was requested while it ran."""
         running = asyncio.create_task(attempted.run())
         try:
@@ -282,7 +282,7 @@ class RunExecutor:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 
-    def _counted(self, detail: RoundDetail) -> RunInfo:
+    def _info_with_totals(self, detail: RoundDetail) -> RunInfo:
         info = self.info
         return info.replace(
             rounds=detail.round_no,
@@ -301,7 +301,7 @@ class RunExecutor:
 
     async def _complete(self, state: RunState) -> bool:
         """Let every seat evaluate and complete the run; False if more rounds were requested in the meantime."""
-        result = await self._attempts(state, state.checkpoint.round_no, "evaluate", [])
+        result = await self._attempt_until_quorum(state, state.checkpoint.round_no, "evaluate", [])
         if result is None:
             await self._halt()
             return True
@@ -346,13 +346,13 @@ class RunExecutor:
         rounds = await self.services.repository.rounds(info.run)
         models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
         await self.services.results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
-        for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
-            await self.services.repository.collect()
+        for _ in range(2):  # the first keeps what was written since the one before
+            await self.services.repository.delete_unreferenced_files()
 
     async def _set_status(self, status: Status, reason: str | None = None) -> None:
         """Change the status of the run while it goes on, unless a user's request already changed it."""
         async with self.lock:
-            if self.wanted():
+            if self.may_continue():
                 await self._save(self.info.replace(status=status, reason=reason))
 
     async def _save(self, info: RunInfo) -> None:

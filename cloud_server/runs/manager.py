@@ -46,7 +46,7 @@ class RunManager:
         )
         self._lock = asyncio.Lock()
         self._interrupted: str | None = "the cloud was restarted"
-        self._training = Repeating(_pause_s, self._turn, "runs wait")
+        self._training = Repeating(_pause_s, self._train_pending_runs, "runs wait")
 
     def start(self) -> None:
         """Begin: recover what an earlier cloud process left unfinished, then train pending runs."""
@@ -117,15 +117,15 @@ class RunManager:
             info = await self.services.repository.info(run_id)
             if info.status not in ("paused", "stopped", "failed"):
                 raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
-            return await self._pend(info)
+            return await self._set_pending(info)
 
-    async def more(self, run_id: str, num_rounds: int) -> RunInfo:
+    async def add_rounds(self, run_id: str, num_rounds: int) -> RunInfo:
         """Add rounds to the end of a run."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
             info = info.replace(num_rounds=info.num_rounds + num_rounds)
             if info.status in FINAL:
-                return await self._pend(info)
+                return await self._set_pending(info)
             await self._save(info)
             if self.executor and self._active(info):
                 self.executor.info = info
@@ -151,7 +151,7 @@ class RunManager:
             self.executor.request(requested)
         return info
 
-    async def _pend(self, info: RunInfo) -> RunInfo:
+    async def _set_pending(self, info: RunInfo) -> RunInfo:
         info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None))
         self._training.wake()
         return info
@@ -228,11 +228,11 @@ class RunManager:
 
     # ---- training
 
-    async def _turn(self) -> None:
+    async def _train_pending_runs(self) -> None:
         """Train all pending runs; after an interruption, recover first."""
         try:
             if self._interrupted is not None:
-                await self._recover(self._interrupted)
+                await self._recover_after_restart(self._interrupted)
                 self._interrupted = None
             while await self._train_next():
                 pass
@@ -242,7 +242,7 @@ class RunManager:
             await self.services.evaluator.drop()
             raise
 
-    async def _recover(self, why: str) -> None:
+    async def _recover_after_restart(self, why: str) -> None:
         """Make unfinished runs pending again, or end them if a pause or stop was requested."""
         await self.services.registry.load()
         await self.services.repository.load_deleted()

@@ -23,12 +23,12 @@ class Barrier:
     Args:
         registry: knows which nodes are alive.
         settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
-        wanted: whether to go on waiting.
+        may_continue: whether to go on waiting.
     """
 
     registry: Registry
     settle_s: float
-    wanted: Callable[[], bool]
+    may_continue: Callable[[], bool]
 
     async def start(self, spec: ExperimentSpec, *, resumed: bool) -> AsyncIterator[str]:
         """Wait until a run can start; yields what is missing whenever that changes.
@@ -41,7 +41,7 @@ class Barrier:
         """
         ends = time.monotonic() + spec.timeouts.ready_s
         reported = ""
-        while self.wanted():
+        while self.may_continue():
             missing = self._missing(spec, resumed=resumed)
             if missing is None:
                 return
@@ -83,7 +83,7 @@ class Barrier:
         """
         ends = time.monotonic() + spec.timeouts.ready_s
         reported = False
-        while self.wanted():
+        while self.may_continue():
             changes += placement.refresh()
             missing = _missing_in_round(spec, placement)
             if missing is None:

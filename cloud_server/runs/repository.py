@@ -341,7 +341,7 @@ class RunRepository:
         self._deleted[run_id] = time.monotonic()
         for prefix in redis_keys.all_of_run(run_id):
             await self.store.delete_prefix(prefix)
-        await self.collect()
+        await self.delete_unreferenced_files()
 
     async def load_deleted(self) -> None:
         """Read which runs an earlier cloud process deleted in the last `DELETED_TTL_S` seconds."""
@@ -354,7 +354,7 @@ class RunRepository:
         self._deleted = {run_id: at for run_id, at in self._deleted.items() if now - at < redis_keys.DELETED_TTL_S}
         return tuple(sorted(self._deleted))
 
-    async def collect(self) -> list[str]:
+    async def delete_unreferenced_files(self) -> list[str]:
         """Delete the files to which nothing refers; returns their digests."""
         referenced: set[str] = set()
         for run_id in await self.run_ids():

@@ -12,7 +12,7 @@ from cloud_server.runs.edge_client import EdgeClient, EdgeReply
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import Checkpoint
 from cloud_server.runs.round_map import RoundMap
-from cloud_server.runs.round_record import Answers, Recorder
+from cloud_server.runs.round_record import EdgeReplies, Recorder
 from shared.core.errors import NotReady, StrataError, WireError
 from shared.core.records import canonical
 from shared.core.tensors import digest
@@ -86,11 +86,11 @@ class CloudRound:
             QuorumMissed: too few edges answered; names the missing edges and why.
         """
         began = time.monotonic()
-        answers = await self._ask_edges()
+        answers = await self._order_all_edges()
         total = await self.worker.run(self._add_up, answers)
         self._require_quorum(answers)
         state = await self.worker.run(self._aggregate, total)
-        model_sha256, figures = await self.worker.run(self._describe, state)
+        model_sha256, figures = await self.worker.run(self._model_digest_and_metrics, state)
         detail = self._recorder().detail(
             answers,
             kind=self.kind,
@@ -103,22 +103,22 @@ class CloudRound:
 
     # ---- the edges
 
-    async def _ask_edges(self) -> Answers:
+    async def _order_all_edges(self) -> EdgeReplies:
         """The answer or the failure of every edge that is served; all get their orders at once."""
         edges = sorted(self.round_map.edges)
-        found = dict(zip(edges, await asyncio.gather(*(self._ask(edge) for edge in edges)), strict=True))
+        found = dict(zip(edges, await asyncio.gather(*(self._order_edge(edge) for edge in edges)), strict=True))
         failed = {edge: answer for edge, answer in found.items() if isinstance(answer, Failure)}
         if self.experiment.spec.client == "edge":  # then its devices visit no other edge
             for edge, name in self.round_map.away.items():
                 failed[edge] = Failure(edge=edge, reason="lost", detail=f"edge {name} is lost, its devices wait for it")
-        return Answers({edge: answer for edge, answer in found.items() if isinstance(answer, EdgeReply)}, failed)
+        return EdgeReplies({edge: answer for edge, answer in found.items() if isinstance(answer, EdgeReply)}, failed)
 
     @log_context_of(lambda self, edge: {"home": edge, "edge": self.round_map.edges[edge]})
-    async def _ask(self, edge: int) -> EdgeReply | Failure:
+    async def _order_edge(self, edge: int) -> EdgeReply | Failure:
         """An edge's answer, checked; what went wrong is returned as data."""
         name = self.round_map.edges[edge]
         try:
-            reply = await self._order_round(edge, name)
+            reply = await self._send_order(edge, name)
         except StrataError as error:
             failure = Failure(edge=edge, reason=error.code, detail=f"{name}: {error.detail}")
         except Exception as error:
@@ -130,16 +130,16 @@ class CloudRound:
         log_event("order.failed", level=logging.WARNING, reason=failure.reason, detail=failure.detail)
         return failure
 
-    async def _order_round(self, edge: int, name: str) -> EdgeReply:
+    async def _send_order(self, edge: int, name: str) -> EdgeReply:
         placement = self.round_map.edge_placement(self.run_id, edge)
-        body = await self.worker.run(self._order, edge, placement)
+        body = await self.worker.run(self._build_order, edge, placement)
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
-        reply = await self.edges.round(name, self.experiment, body, placement, self.placement.loads(), key)
-        await asyncio.to_thread(self._check, edge, reply.answer)  # of several edges at once
+        reply = await self.edges.run_round(name, self.experiment, body, placement, self.placement.loads(), key)
+        await asyncio.to_thread(self._check_answer, edge, reply.answer)  # of several edges at once
         return reply
 
-    def _order(self, edge: int, placement: EdgePlacement) -> codec.Body:
+    def _build_order(self, edge: int, placement: EdgePlacement) -> codec.Body:
         before = self.checkpoint
         seats = self._workers(edge) | placement.addresses.keys()
         present = [self.experiment.seat(seat) for seat in sorted(placement.addresses) if seat not in before.retired]
@@ -166,7 +166,7 @@ class CloudRound:
 
     # ---- checks of an answer
 
-    def _check(self, edge: int, answer: RoundAnswer[Any]) -> None:
+    def _check_answer(self, edge: int, answer: RoundAnswer[Any]) -> None:
         """An answer covers only seats that visit its edge, and its sum is one that their updates can have.
 
         Raises:
@@ -201,7 +201,7 @@ class CloudRound:
         own = self.experiment.algorithm.edge.forms_model(edge) or not seats
         check_origin(self.experiment, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
 
-    def _require_quorum(self, answers: Answers) -> None:
+    def _require_quorum(self, answers: EdgeReplies) -> None:
         n = len(answers.replies) + len(answers.failed)
         need = max(self.experiment.spec.quorum_of(n), 1)
         if len(answers.replies) < need:
@@ -210,7 +210,7 @@ class CloudRound:
 
     # ---- the state after the round
 
-    def _add_up(self, answers: Answers) -> Accumulator:
+    def _add_up(self, answers: EdgeReplies) -> Accumulator:
         """The sum of all answers. One that cannot be added becomes a failure of its edge."""
         replies = answers.replies
         total = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point, model=self.experiment.shapes)
@@ -235,13 +235,13 @@ class CloudRound:
         counted = self.ctx.at(n_updates=total.n_updates, n_samples=total.n_samples)
         return self.hooks.aggregate(counted, state, mean)
 
-    def _describe(self, state: Any) -> tuple[str, dict[str, Any]]:
+    def _model_digest_and_metrics(self, state: Any) -> tuple[str, dict[str, Any]]:
         """The digest of the global model (empty without one) and the algorithm's figures of the round."""
         models = self.hooks.models(self.ctx, state)
         model_sha256 = digest(models["global"]) if "global" in models else ""
         return model_sha256, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
 
-    def _checkpoint_after(self, state: Any, answers: Answers) -> Checkpoint[Any]:
+    def _checkpoint_after(self, state: Any, answers: EdgeReplies) -> Checkpoint[Any]:
         before = self.checkpoint
         if self.kind == "evaluate":
             return before

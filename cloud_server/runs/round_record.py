@@ -20,7 +20,7 @@ from shared.simulation.cost_model import LinkUse, link_cost
 
 
 @dataclass(frozen=True)
-class Answers:
+class EdgeReplies:
     """The outcome of a round's orders: by edge, its answer or its failure."""
 
     replies: dict[int, EdgeReply]
@@ -58,7 +58,7 @@ class Recorder:
 
     def detail(
         self,
-        answers: Answers,
+        answers: EdgeReplies,
         *,
         kind: Literal["train", "evaluate"],
         model_sha256: str,
@@ -85,7 +85,7 @@ class Recorder:
             **_bytes_of(visits, edges),
             report_bytes=sum(visit.report_bytes for visit in visits),
             socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
-            simulated_s=self._lasted_s(answers, edges),
+            simulated_s=self._duration_s(answers, edges),
             energy_j=sum(visit.energy_j for visit in visits),
             wall_s=wall_s,
             testing_s=sum(reply.testing_s for reply in replies.values()),
@@ -97,7 +97,7 @@ class Recorder:
             seats=self._seat_rows(answers),
         )
 
-    def _lasted_s(self, answers: Answers, edges: tuple[EdgeRow, ...]) -> float:
+    def _duration_s(self, answers: EdgeReplies, edges: tuple[EdgeRow, ...]) -> float:
         """Simulated seconds of the slowest edge; if all chosen devices were off, until the first is on again."""
         found = [reply.answer for reply in answers.replies.values()]
         lasted = max((row.simulated_s for row in edges), default=0.0)
@@ -106,7 +106,7 @@ class Recorder:
         on_s = min((answer.next_on_s for answer in found if answer.next_on_s is not None), default=self.clock_s)
         return max(lasted, on_s - self.clock_s)
 
-    def _failures(self, answers: Answers) -> list[FailureInfo]:
+    def _failures(self, answers: EdgeReplies) -> list[FailureInfo]:
         of_seats = [failure for _, reply in sorted(answers.replies.items()) for failure in reply.answer.failures]
         infos = [
             FailureInfo(seat=f.seat, edge=self._edge_name(f.edge), reason=f.reason, detail=f.detail) for f in of_seats
@@ -121,7 +121,7 @@ class Recorder:
             for edge, failure in sorted(answers.failed.items())
         ]
 
-    def _spreads(self, answers: Answers) -> dict[str, Spread]:
+    def _spreads(self, answers: EdgeReplies) -> dict[str, Spread]:
         """The spread of accuracies over clients (seats and edges), without held-out seats."""
         members: list[VisitRecord | RoundAnswer[Any]] = []
         for _, reply in sorted(answers.replies.items()):
@@ -141,7 +141,7 @@ class Recorder:
 
     # ---- seats
 
-    def _seat_rows(self, answers: Answers) -> tuple[VisitRow, ...]:
+    def _seat_rows(self, answers: EdgeReplies) -> tuple[SeatRow, ...]:
         rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
         for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
             name, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
@@ -159,7 +159,7 @@ class Recorder:
 
     # ---- edges
 
-    def _edge_rows(self, answers: Answers) -> tuple[EdgeRow, ...]:
+    def _edge_rows(self, answers: EdgeReplies) -> tuple[EdgeRow, ...]:
         """A row for each edge: its answer, its failure, or that its devices visited other edges."""
         rows = []
         for edge in sorted({*self.round_map.edges, *self.round_map.away}):
@@ -191,7 +191,7 @@ class Recorder:
         )
 
 
-def _figures(answers: Answers, cloud: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(answers: EdgeReplies, cloud: Mapping[str, Any]) -> dict[str, Any]:
     """The algorithm's figures of a round, by edge and of the cloud."""
     found = {str(edge): reply.answer.figures for edge, reply in answers.replies.items() if reply.answer.figures}
     return found | ({"cloud": dict(cloud)} if cloud else {})

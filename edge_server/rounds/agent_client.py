@@ -17,7 +17,7 @@ from typing import Any
 from edge_server.roster import Roster
 from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
-from edge_server.rounds.wave import Deadline, Dispatch, Replies, VisitRequest, WaveDecision
+from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.core.records import copy_tensors
 from shared.federation.aggregation import Accumulator, check_partial_sum
@@ -55,7 +55,7 @@ class _Exchange:
     """One exchange with the agents of a wave: its visits, or the uploads of held updates."""
 
     dispatch: Dispatch
-    replies: Replies
+    replies: AgentReplies
     accumulator: Accumulator
     deadline: Deadline
 
@@ -83,14 +83,14 @@ class AgentClient:
 
     # ---- visits
 
-    async def visit(self, dispatch: Dispatch, accumulator: Accumulator) -> Replies:
+    async def visit(self, dispatch: Dispatch, accumulator: Accumulator) -> AgentReplies:
         """Sends the requests of a wave and waits for the answers.
 
         Args:
             dispatch: the wave.
             accumulator: sums the updates, unless the agents hold them.
         """
-        exchange = _Exchange(dispatch, Replies(), accumulator, dispatch.deadline)
+        exchange = _Exchange(dispatch, AgentReplies(), accumulator, dispatch.deadline)
         own: list[VisitRequest] = []
         by_agent: dict[str, list[VisitRequest]] = {}
         for request in dispatch.requests:
@@ -133,7 +133,7 @@ class AgentClient:
         kind = self.experiment.wire_types.visit_answer
         answer = await self._post(exchange, agent, "visits", body, kind, seats, model_s)
         if answer is not None:
-            await self._guarded(exchange, seats, lambda: self._take_answer(exchange, requests, answer))
+            await self._process_safely(exchange, seats, lambda: self._process_answer(exchange, requests, answer))
 
     async def _visit_own(self, exchange: _Exchange, request: VisitRequest) -> None:
         """The visit of the edge's own worker: the same, without a link."""
@@ -151,17 +151,17 @@ class AgentClient:
             if done_at > deadline.at:
                 detail = f"the edge's own worker was not done within {deadline.limit}"
                 return replies.miss_deadline([request.seat], self.order.edge, detail)
-        await self._guarded(exchange, [request.seat], lambda: self._take_own(exchange, builder))
+        await self._process_safely(exchange, [request.seat], lambda: self._process_own_visit(exchange, builder))
 
-    def _take_own(self, exchange: _Exchange, builder: UploadBuilder) -> None:
+    def _process_own_visit(self, exchange: _Exchange, builder: UploadBuilder) -> None:
         for outcome in builder.outcomes:
-            self._note(exchange.replies, outcome)
+            self._record_outcome(exchange.replies, outcome)
         if builder.hold:
             exchange.replies.held = {item.seat: item for item in builder.singles}
         else:
-            self._add(exchange, builder.uploads())
+            self._add_uploads(exchange, builder.uploads())
 
-    def _take_answer(self, exchange: _Exchange, requests: list[VisitRequest], answer: VisitAnswer[Any, Any]) -> None:
+    def _process_answer(self, exchange: _Exchange, requests: list[VisitRequest], answer: VisitAnswer[Any, Any]) -> None:
         dispatch, replies = exchange.dispatch, exchange.replies
         kinds, test_on = {item.seat: item.task.kind for item in requests}, self.experiment.spec.test_on
         reports = self.experiment.algorithm.reports
@@ -169,14 +169,14 @@ class AgentClient:
         singles = {item.seat: item for item in answer.uploads.contributions}
         sizes: dict[Any, int] = {}
         for request, outcome in zip(requests, answer.outcomes, strict=True):
-            self._note(replies, outcome)
+            self._record_outcome(replies, outcome)
             up = answer.uploads.link_bytes.get(outcome.seat) or answer_bytes(outcome, singles.get(outcome.seat))
             if outcome.held_bytes and not reports:
                 up = outcome.held_bytes  # it sends its update at once; only our services hold it back
             down = self._down_bytes(dispatch, request, sizes)
             replies.links[outcome.seat] = LinkUse(down_bytes=down, up_bytes=up)
         if not dispatch.hold:
-            self._add(exchange, answer.uploads)
+            self._add_uploads(exchange, answer.uploads)
 
     def _charge_orders(self, exchange: _Exchange) -> None:
         """Charges the orders of seats that drop their visit afterwards; the edge's own worker has no link."""
@@ -197,7 +197,7 @@ class AgentClient:
             sizes[alike] = codec.size(self._visit_order(dispatch.wave_id, [request], hold))
         return sizes[alike] + request.moved_bytes
 
-    def _note(self, replies: Replies, outcome: Outcome[Any]) -> None:
+    def _record_outcome(self, replies: AgentReplies, outcome: Outcome[Any]) -> None:
         replies.outcomes[outcome.seat] = outcome
         if outcome.failure is not None:
             replies.failures.append(outcome.failure)
@@ -205,7 +205,12 @@ class AgentClient:
     # ---- uploads
 
     async def fetch(
-        self, dispatch: Dispatch, replies: Replies, decision: WaveDecision, accumulator: Accumulator, deadline: Deadline
+        self,
+        dispatch: Dispatch,
+        replies: AgentReplies,
+        decision: WaveDecision,
+        accumulator: Accumulator,
+        deadline: Deadline,
     ) -> None:
         """Fetches the held updates that were admitted and sums them; late ones are put aside in the replies.
 
@@ -225,7 +230,7 @@ class AgentClient:
             if seat not in held:
                 by_agent.setdefault(self.placement.addresses[seat].agent, []).append(seat)
         own = Uploads[Any](contributions=tuple(held[seat] for seat in admitted if seat in held))
-        await self.worker.run(self._add, exchange, own)
+        await self.worker.run(self._add_uploads, exchange, own)
         replies.late |= {seat: decoded(held[seat]) for seat in late if seat in held}
         orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
         orders = orders if self.real.on else sorted(by_agent.items())
@@ -247,35 +252,37 @@ class AgentClient:
         kind = self.experiment.wire_types.upload_answer
         answer = await self._post(exchange, agent, "uploads", body, kind, seats, model_s)
         if answer is not None:
-            await self._guarded(exchange, seats, lambda: self._take_uploads(exchange, seats, late, answer))
+            await self._process_safely(exchange, seats, lambda: self._process_uploads(exchange, seats, late, answer))
 
-    def _take_uploads(self, exchange: _Exchange, seats: list[int], late: list[int], answer: UploadAnswer[Any]) -> None:
+    def _process_uploads(
+        self, exchange: _Exchange, seats: list[int], late: list[int], answer: UploadAnswer[Any]
+    ) -> None:
         replies, in_time = exchange.replies, [seat for seat in seats if seat not in late]
         check_uploads(answer, in_time, [seat for seat in late if seat in seats])
         check_sizes(answer, replies.outcomes, reports=self.experiment.algorithm.reports)
         replies.failures += answer.failures
         for item in answer.late:
-            with self._failing_alone(replies, item.seat):
-                self._check(exchange.dispatch, [item.seat], item.update)
+            with self._fail_seat_on_error(replies, item.seat):
+                self._check_update(exchange.dispatch, [item.seat], item.update)
                 replies.late[item.seat] = copy_tensors(item)
-        self._add(exchange, answer.uploads)
+        self._add_uploads(exchange, answer.uploads)
 
-    def _add(self, exchange: _Exchange, uploads: Uploads[Any]) -> None:
+    def _add_uploads(self, exchange: _Exchange, uploads: Uploads[Any]) -> None:
         """Adds updates to the sum; one that cannot be added is a failure of its seat alone."""
         dispatch, replies, accumulator = exchange.dispatch, exchange.replies, exchange.accumulator
         for item in uploads.contributions:
-            with self._failing_alone(replies, item.seat):
-                self._check(dispatch, [item.seat], item.update)
+            with self._fail_seat_on_error(replies, item.seat):
+                self._check_update(dispatch, [item.seat], item.update)
                 accumulator.add(item.update, item.n_samples)
                 replies.used.add(item.seat)
         if uploads.partial_sum is not None:
             kind, fixed_point = accumulator.kind, accumulator.fixed_point
             stand_in = check_partial_sum(uploads.partial_sum, kind, fixed_point, model=accumulator.model)
-            self._check(dispatch, sorted(uploads.link_bytes), stand_in)
+            self._check_update(dispatch, sorted(uploads.link_bytes), stand_in)
             accumulator.merge(uploads.partial_sum, take=True, checked=True)
             replies.used |= uploads.link_bytes.keys()
 
-    def _check(self, dispatch: Dispatch, seats: list[int], update: Any) -> None:
+    def _check_update(self, dispatch: Dispatch, seats: list[int], update: Any) -> None:
         """Checks that an update, or the stand-in of a sum, can come from the visits of these seats."""
         wave_id, order = dispatch.wave_id, self.order
         ctx = self.experiment.ctx(phase="", round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
@@ -284,8 +291,8 @@ class AgentClient:
         check_origin(self.experiment, visits[0], update, clients_of(visits))
 
     @contextmanager
-    def _failing_alone(self, replies: Replies, seat: int) -> Iterator[None]:
-        """Converts an error in the block into a failure of one seat."""
+    def _fail_seat_on_error(self, replies: AgentReplies, seat: int) -> Iterator[None]:
+        """An error in here is a failure of one seat."""
         try:
             yield
         except StrataError as error:
@@ -377,11 +384,11 @@ class AgentClient:
         check_reply_key(reply.headers, key)
         return reply
 
-    async def _guarded(self, exchange: _Exchange, seats: list[int], take: Callable[[], None]) -> None:
+    async def _process_safely(self, exchange: _Exchange, seats: list[int], process: Callable[[], None]) -> None:
         """Processes an answer on the worker thread; an error fails the visits of all its seats."""
         replies = exchange.replies
         try:
-            await self.worker.run(take)
+            await self.worker.run(process)
             return
         except Cancelled:
             raise

@@ -58,17 +58,19 @@ class LateUpdateBuffer:
         """Adds a late update."""
         self.late[item.contribution.seat] = item
 
-    def note_losses(self, wave: Wave) -> None:
+    def record_losses(self, wave: Wave) -> None:
         """Notes the training losses of a wave's visits."""
         for seat, outcome in wave.replies.outcomes.items():
-            if seat not in wave.decision.unheard and outcome.train is not None and outcome.train.loss is not None:
+            if seat not in wave.decision.unanswered and outcome.train is not None and outcome.train.loss is not None:
                 self.losses[seat] = outcome.train.loss
 
     def busy(self, at_s: float) -> dict[int, float]:
         """Seats that still work on a late update, with the instant at which it arrives."""
         return {seat: item.arrives_s for seat, item in sorted(self.late.items()) if item.arrives_s > at_s}
 
-    def take(self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]) -> list[LateUpdate[Any]]:
+    def take_arrived(
+        self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]
+    ) -> list[LateUpdate[Any]]:
         """Removes and returns the late updates that have arrived by `at_s`.
 
         Args:

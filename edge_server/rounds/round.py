@@ -1,11 +1,11 @@
 """One round at an edge.
 
-round: begin -> (edge round)* -> finish
+begin -> (edge round)* -> finish
 edge round: select -> (schedule -> wave -> aggregate -> advance)*
-wave: plan -> visit -> decide -> fetch -> note -> learn
+wave: plan -> visit -> decide -> fetch -> record -> update the edge's memory
 
-With a schedule that plans shares, (schedule -> wave) repeats until each sample was trained on. `plan` calls the hook
-`dispatch`, which makes the messages, and `decide` the hook `admit`.
+The algorithm's hook `dispatch` runs within plan, its hook `admit` within decide. A schedule that divides samples among
+the seats runs several waves before the algorithm aggregates.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from edge_server.rounds.wave import Cutoff, Deadline, Dispatch, Wave, WaveDecisi
 from edge_server.rounds.wave_timing import WaveTiming
 from edge_server.rounds.workload import (
     SharedWorkload,
+    apply_phase_kind,
     cut_to_time,
-    in_phase,
-    left_out,
     require_quorum,
+    seats_left_out,
     simulated_failures,
     unreachable,
     visit_requests,
@@ -116,11 +116,11 @@ class EdgeRound:
         if self.order.kind == "evaluate":
             return await self._evaluate()
         partial_sum = None
-        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx.spec, self.trainers)):
-            partial_sum = await self._edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
+        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx, self.trainers)):
+            partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
         return await self._finish(partial_sum)
 
-    async def _edge_round(self, ctx: Context, *, through: bool) -> PartialSum:
+    async def _run_edge_round(self, ctx: Context, *, through: bool) -> PartialSum:
         """Waves until the algorithm visits nobody again; returns the exact sum of their updates."""
         accumulator = self._accumulator()
         self.deadline_s = self.log.simulated_s + (ctx.spec.round_deadline_s or math.inf)
@@ -128,55 +128,63 @@ class EdgeRound:
         chosen = self._active(self._select(ctx) if self.trainers else [])
         log_event("edge_round.begun", edge_round=ctx.edge_round, seats=len(chosen))
         while chosen or ctx.wave == 0:
-            ctx, done = await self._scheduled(ctx, chosen, accumulator)
+            ctx, done = await self._run_waves(ctx, chosen, accumulator)
             if not through:
                 await self.worker.run(self._aggregate, ctx, accumulator)
-            outcomes = [done.outcomes[seat] for seat in sorted(done.tasks)]
-            step = await self.worker.run(self.hooks.advance, ctx, self.state, done.tasks, outcomes)
-            self.state = step.state
-            self.log.retired |= step.retire
-            chosen = self._active(step.again)
+            chosen = await self._advance(ctx, done)
             ctx = ctx.at(wave=ctx.wave + 1)
         return accumulator.result()
 
     def _select(self, ctx: Context) -> list[int]:
         return self.hooks.select(ctx, self.state, self.trainers, EdgeView(self.late_updates.losses))
 
+    async def _advance(self, ctx: Context, done: SharedWorkload) -> list[Seat]:
+        """Lets the algorithm retire seats; returns the seats that it visits again in this edge round."""
+        outcomes = [done.outcomes[seat] for seat in sorted(done.tasks)]
+        step = await self.worker.run(self.hooks.advance, ctx, self.state, done.tasks, outcomes)
+        self.state = step.state
+        self.log.retired |= step.retire
+        return self._active(step.again)
+
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         """The seats of these numbers that train here and are not retired."""
         known = {seat.number: seat for seat in self.trainers}
         return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.log.retired]
 
-    async def _scheduled(
+    async def _run_waves(
         self, ctx: Context, chosen: list[Seat], accumulator: Accumulator
     ) -> tuple[Context, SharedWorkload]:
         """A wave; with a schedule that plans, further ones until each sample was trained on or no seat is left."""
         work, all_chosen = SharedWorkload(), chosen
         while True:
-            view = self._view(ctx, chosen, work)
-            seats = [self.clock.seat(seat.number) for seat in chosen]
-            tasks = await self.worker.run(self.hooks.schedule, ctx, self.state, seats, view) if seats else {}
-            tasks = in_phase(self.experiment, ctx, tasks)
-            wave = await self._wave(ctx, tasks | held_out_tasks(ctx, self.seats), accumulator)
-            work.take(tasks, wave)
+            tasks = await self._schedule(ctx, chosen, work)
+            wave = await self._run_wave(ctx, tasks | held_out_tasks(ctx, self.seats), accumulator)
+            work.add_wave(tasks, wave)
             if not ctx.spec.plans:
                 require_quorum(self.experiment, self.order.edge, wave, tasks)
                 return ctx, work
             out_of_time = self.log.simulated_s >= self.deadline_s
-            others = [] if out_of_time else work.next(all_chosen, self.log.retired)
+            others = [] if out_of_time else work.next_seats(all_chosen, self.log.retired)
             if not others:
-                work.require(self.order.edge, ctx.spec.quorum_of(work.n_task), out_of_time=out_of_time)
+                work.require_samples(self.order.edge, ctx.spec.quorum_of(work.n_task), out_of_time=out_of_time)
                 return ctx, work
             chosen, ctx = others, ctx.at(wave=ctx.wave + 1)
 
-    def _view(self, ctx: Context, chosen: list[Seat], work: SharedWorkload) -> EdgeView:
+    async def _schedule(self, ctx: Context, chosen: list[Seat], work: SharedWorkload) -> dict[int, Task]:
+        """The tasks that the algorithm gives to the chosen seats."""
+        view = self._schedule_view(ctx, chosen, work)
+        seats = [self.clock.seat(seat.number) for seat in chosen]
+        tasks = await self.worker.run(self.hooks.schedule, ctx, self.state, seats, view) if seats else {}
+        return apply_phase_kind(self.experiment, ctx, tasks)
+
+    def _schedule_view(self, ctx: Context, chosen: list[Seat], work: SharedWorkload) -> EdgeView:
         """What a schedule may use: losses, twins as they are at this instant, and the samples that are left."""
         self.clock = self.clock.at(self.began_s + self.log.simulated_s)
         if not ctx.spec.keeps_twins:
             return EdgeView(self.late_updates.losses)
-        new = work.left is None and ctx.wave == 0
+        new = work.remaining is None and ctx.wave == 0
         self.twins.refresh(self.clock, [seat.number for seat in chosen], new_edge_round=new)
-        return EdgeView(self.late_updates.losses, self.twins.known, work.left)
+        return EdgeView(self.late_updates.losses, self.twins.known, work.remaining)
 
     def _accumulator(self) -> Accumulator:
         return Accumulator(self.algorithm.update, self.experiment.fixed_point, model=self.experiment.shapes)
@@ -192,7 +200,7 @@ class EdgeRound:
 
     # ---- a wave
 
-    async def _wave(self, ctx: Context, tasks: Mapping[int, Task], accumulator: Accumulator) -> Wave:
+    async def _run_wave(self, ctx: Context, tasks: Mapping[int, Task], accumulator: Accumulator) -> Wave:
         """Visits seats and sums the updates that are in time and admitted."""
         dispatch = await self.worker.run(self._plan, ctx, tasks)
         replies = await self.agents.visit(dispatch, accumulator)
@@ -200,8 +208,8 @@ class EdgeRound:
         decision = await self._decide(ctx, timing)
         await self.agents.fetch(dispatch, replies, decision, accumulator, self.wall_deadline)
         wave = Wave(dispatch, replies, decision)
-        visits = await self.worker.run(self.log.note, wave, timing)
-        await self.worker.run(self._learn, ctx, wave, timing, visits, accumulator)
+        visits = await self.worker.run(self.log.record_wave, wave, timing)
+        await self.worker.run(self._update_edge_memory, ctx, wave, timing, visits, accumulator)
         return wave
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
@@ -210,7 +218,7 @@ class EdgeRound:
         predicted = self.twins.predict(ctx, self.clock, tasks)
         cutoff = self._cutoff(ctx, predicted)
         cut = cut_to_time(ctx, self.clock, tasks, cutoff)
-        lost = left_out(ctx, cut)
+        lost = seats_left_out(ctx, cut)
         begun = without(cut, [*lost, *cutoff.too_late(cut)])
         faults = self.clock.faults(ctx, begun, at_s, self.late_updates.busy(at_s))
         begun = without(begun, [*faults.off, *faults.busy])
@@ -261,7 +269,7 @@ class EdgeRound:
         self.state = admission.state
         return await self.worker.run(timing.admit, decision, admission.verdicts)
 
-    def _learn(
+    def _update_edge_memory(
         self,
         ctx: Context,
         wave: Wave,
@@ -270,21 +278,21 @@ class EdgeRound:
         accumulator: Accumulator,
     ) -> None:
         """Updates twins, losses and late updates: those of earlier rounds that have arrived are added to the sum."""
-        self.twins.learn(ctx, self.clock, wave, visits)
-        self.late_updates.note_losses(wave)
-        self._use_late(ctx, accumulator)
+        self.twins.observe_wave(ctx, self.clock, wave, visits)
+        self.late_updates.record_losses(wave)
+        self._add_late_updates(ctx, accumulator)
         for seat, contribution in sorted(wave.replies.late.items()):
-            arrives_s = wave.dispatch.at_s + timing.paid(wave.decision, seat).cost.simulated_s
+            arrives_s = wave.dispatch.at_s + timing.cost_of_visit(wave.decision, seat).cost.simulated_s
             item = LateUpdate[Any](round_no=self.order.round_no, arrives_s=arrives_s, contribution=contribution)
             self.late_updates.add(item)
 
-    def _use_late(self, ctx: Context, accumulator: Accumulator) -> None:
+    def _add_late_updates(self, ctx: Context, accumulator: Accumulator) -> None:
         """Adds late updates of earlier rounds to the sum; one that does not fit is a failure."""
         seats, end_s = {seat.number for seat in self.trainers}, self.began_s + self.log.simulated_s
         retired = self.order.retired.keys() | self.log.retired.keys()
-        for item in self.late_updates.take(end_s, ctx.round_no, seats, retired):
+        for item in self.late_updates.take_arrived(end_s, ctx.round_no, seats, retired):
             try:
-                self.log.note_late(add_late(ctx, item, accumulator))
+                self.log.record_late_update(add_late(ctx, item, accumulator))
             except StrataError as error:
                 detail = f"its update of round {item.round_no}: {error.detail}"
                 self.log.failures += failures_of([item.contribution.seat], self.order.edge, error.code, detail)
@@ -310,7 +318,7 @@ class EdgeRound:
             base=Version(self.order.round_no),
             figures=finish.figures,
             **scores._asdict(),
-            **self.log.record(),
+            **self.log.answer_fields(),
             fresh_state=self.fresh_state,
         )
 
@@ -320,12 +328,12 @@ class EdgeRound:
         dispatch = await self.worker.run(evaluation_dispatch, *known)
         replies = await self.agents.visit(dispatch, self._accumulator())
         timing = WaveTiming(self.clock, self.agents, self.ctx, dispatch, replies)
-        await self.worker.run(self.log.note, Wave(dispatch, replies), timing)
+        await self.worker.run(self.log.record_wave, Wave(dispatch, replies), timing)
         return RoundAnswer(
             edge=self.order.edge,
             base=self.order.base,
             **(await self._scores())._asdict(),
-            **self.log.record(),
+            **self.log.answer_fields(),
             fresh_state=self.fresh_state,
         )
 

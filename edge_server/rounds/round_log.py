@@ -19,18 +19,18 @@ from shared.runtime.logs import log_context, log_event
 from shared.storage.states import Version
 
 
-def visit_record(wave: Wave, seat: int, paid: VisitCost, began_s: float) -> VisitRecord:
+def visit_record(wave: Wave, seat: int, visit_cost: VisitCost, began_s: float) -> VisitRecord:
     """The record of one visit.
 
     Args:
         wave: that has ended.
         seat: the visited seat.
-        paid: the simulated cost of the visit.
+        visit_cost: the simulated cost of the visit.
         began_s: when the wave began, in simulated seconds after the round began.
     """
-    dispatch, replies, cost = wave.dispatch, wave.replies, paid.cost
+    dispatch, replies, cost = wave.dispatch, wave.replies, visit_cost.cost
     answer, verdict = replies.outcomes.get(seat), wave.decision.verdicts.get(seat)
-    heard = None if seat in wave.decision.unheard else answer
+    heard = None if seat in wave.decision.unanswered else answer
     outcome, reason = _outcome(wave, seat)
     return VisitRecord(
         seat=seat,
@@ -45,10 +45,10 @@ def visit_record(wave: Wave, seat: int, paid: VisitCost, began_s: float) -> Visi
         received=answer.received if answer else None,
         own=answer.own if answer else None,
         own_on=answer.own_on if answer else {},
-        down_bytes=paid.use.down_bytes,
-        up_bytes=paid.use.up_bytes,
-        report_bytes=paid.report_bytes,
-        moved_bytes=_moved_bytes(wave, seat, paid),
+        down_bytes=visit_cost.use.down_bytes,
+        up_bytes=visit_cost.use.up_bytes,
+        report_bytes=visit_cost.report_bytes,
+        moved_bytes=_moved_bytes(wave, seat, visit_cost),
         begin_s=began_s,
         down_s=cost.down_s,
         compute_s=cost.compute_s,
@@ -80,11 +80,11 @@ def _outcome(wave: Wave, seat: int) -> tuple[str, str | None]:
     return ("used", None) if seat in wave.replies.used else ("idle", "no update")
 
 
-def _moved_bytes(wave: Wave, seat: int, paid: VisitCost) -> int:
+def _moved_bytes(wave: Wave, seat: int, visit_cost: VisitCost) -> int:
     """The bytes of moved samples that the seat has received: they follow its order."""
     moved, links = wave.dispatch.moved_bytes.get(seat, 0), wave.replies.links
     order = links[seat].down_bytes - moved if seat in links else 0
-    return min(max(paid.use.down_bytes - order, 0), moved)
+    return min(max(visit_cost.use.down_bytes - order, 0), moved)
 
 
 @dataclass
@@ -129,16 +129,16 @@ class RoundLog:
         fresh = len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
         return fresh + self.late_weight
 
-    def note(self, wave: Wave, timing: WaveTiming) -> list[VisitRecord]:
+    def record_wave(self, wave: Wave, timing: WaveTiming) -> list[VisitRecord]:
         """Adds a wave; returns the records of its visits."""
         dispatch, decision = wave.dispatch, wave.decision
         began_s = dispatch.at_s - self.clock_s
-        visits = [visit_record(wave, n, timing.paid(decision, n), began_s) for n in sorted(dispatch.tasks)]
+        visits = [visit_record(wave, n, timing.cost_of_visit(decision, n), began_s) for n in sorted(dispatch.tasks)]
         for visit in visits:
-            self._note_training(visit, wave)
+            self._record_training(visit, wave)
         self.visits += visits
         self.failures += wave.failures
-        self.simulated_s += timing.lasted_s(decision)
+        self.simulated_s += timing.duration_s(decision)
         self.socket_bytes += wave.replies.socket_bytes
         self.testing_s += wave.replies.testing_s
         away = [on_s for on_s in (*dispatch.faults.off.values(), *dispatch.faults.busy.values()) if on_s is not None]
@@ -146,7 +146,7 @@ class RoundLog:
         _log_wave(wave, visits)
         return visits
 
-    def _note_training(self, visit: VisitRecord, wave: Wave) -> None:
+    def _record_training(self, visit: VisitRecord, wave: Wave) -> None:
         """Notes the client state that counts from now on, and the samples behind the edge's update."""
         seat, replies = visit.seat, wave.replies
         if visit.outcome in ("failed", "evaluated") or seat in wave.dispatch.unrequested:
@@ -162,13 +162,13 @@ class RoundLog:
             own = self.experiment.seat_in(seat, self.round_no).train
             self.trained_on.append(own if samples is None else samples.numpy())
 
-    def note_late(self, visit: VisitRecord) -> None:
+    def record_late_update(self, visit: VisitRecord) -> None:
         """Adds a late update of an earlier round that was used in this one."""
         self.visits.append(visit)
         self.n_used += 1
         self.late_weight += visit.n_samples
 
-    def record(self) -> dict[str, Any]:
+    def answer_fields(self) -> dict[str, Any]:
         """The fields of the edge's answer that come from the log."""
         return {
             "lines": tuple(self.visits),

@@ -41,15 +41,15 @@ class Twins:
             for seat, task in known.items()
         }
 
-    def learn(self, ctx: Context, clock: EdgeClock, wave: Wave, visits: Sequence[VisitRecord]) -> None:
+    def observe_wave(self, ctx: Context, clock: EdgeClock, wave: Wave, visits: Sequence[VisitRecord]) -> None:
         """Updates the twins with the records of a wave's visits."""
         unrequested = wave.dispatch.unrequested
         for visit in visits:
             foreseen = visit.seat in unrequested and visit.reason in FORESEEN
             if visit.seat in wave.dispatch.predicted and not foreseen:
-                self._learn(ctx, clock, wave, visit)
+                self._observe_visit(ctx, clock, wave, visit)
 
-    def _learn(self, ctx: Context, clock: EdgeClock, wave: Wave, visit: VisitRecord) -> None:
+    def _observe_visit(self, ctx: Context, clock: EdgeClock, wave: Wave, visit: VisitRecord) -> None:
         twin, task, outcomes = self.known[visit.seat], wave.dispatch.tasks[visit.seat], wave.replies.outcomes
         seat, (mean_s, sd_s) = clock.seat(visit.seat), wave.dispatch.predicted[visit.seat]
         implied = visit_estimates.expected(ctx, seat, visit_estimates.samples_due(ctx, task, seat))

@@ -1,4 +1,4 @@
-"""The records of a wave, in order of creation: `Dispatch`, `Replies`, `WaveDecision`; a `Wave` holds all three."""
+"""The records of a wave, in the order of its steps: `Dispatch`, then `AgentReplies`, then `WaveDecision`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shared.federation.messages import Contribution, Failure, Kind, Outcome, Tas
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Version
 
-MOST_DETAIL = 500
+MAX_DETAIL_CHARS = 500
 """Characters of a failure's detail that are kept."""
 
 
 def failures_of(seats: Collection[int], edge: int, reason: str, detail: str) -> list[Failure]:
     """One failure for each seat."""
-    return [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:MOST_DETAIL]) for seat in seats]
+    return [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:MAX_DETAIL_CHARS]) for seat in seats]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Dispatch:
 
 
 @dataclass
-class Replies:
+class AgentReplies:
     """What agents answered in a wave, and what that moved. Only `AgentClient` writes it.
 
     Attributes:
@@ -204,7 +204,7 @@ class WaveDecision:
         answered_s: when it stopped waiting for answers, in simulated seconds after the wave began. Where the algorithm
             uses reports, it decides and requests updates at this instant.
         refused: seats for whose answer, or update, it did not wait.
-        unheard: refused seats whose answer, in simulated time, never reached the edge.
+        unanswered: refused seats whose answer, in simulated time, never reached the edge.
         admitted: seats whose held updates are fetched for this round, in order.
         verdicts: of the algorithm on the reports, by seat.
         uploads: simulated bytes by seat, of the exchange that brings an update after its report was admitted.
@@ -212,7 +212,7 @@ class WaveDecision:
 
     answered_s: float = 0.0
     refused: Mapping[int, Refusal] = field(default_factory=dict)
-    unheard: frozenset[int] = frozenset()
+    unanswered: frozenset[int] = frozenset()
     admitted: tuple[int, ...] = ()
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
     uploads: Mapping[int, LinkUse] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class Wave:
     """A wave that has ended."""
 
     dispatch: Dispatch
-    replies: Replies
+    replies: AgentReplies
     decision: WaveDecision = WaveDecision()
 
     @property
@@ -244,7 +244,7 @@ class Wave:
     def outcome(self, seat: int, kind: Kind) -> Outcome[Any]:
         """The outcome of a seat's visit; it holds a failure if the visit or its update was lost, or refused."""
         failure = self.failed.get(seat) or self._refusal(seat)
-        known = None if seat in self.decision.unheard else self.replies.outcomes.get(seat)
+        known = None if seat in self.decision.unanswered else self.replies.outcomes.get(seat)
         found = known or Outcome[Any](seat=seat, kind=kind, failure=failure)
         return found if failure is None else found.replace(failure=failure)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from edge_server.rounds.agent_client import AgentClient
 from edge_server.rounds.simulated_clock import EdgeClock
-from edge_server.rounds.wave import Cutoff, Dispatch, Refusal, Replies, WaveDecision
+from edge_server.rounds.wave import AgentReplies, Cutoff, Dispatch, Refusal, WaveDecision
 from shared.federation.context import Context
 from shared.federation.hooks import Verdict
 from shared.simulation.cost_model import Cost, LinkUse
@@ -36,10 +36,10 @@ class WaveTiming:
     agents: AgentClient
     ctx: Context
     dispatch: Dispatch
-    replies: Replies
+    replies: AgentReplies
 
     @property
-    def _refusing(self) -> Cutoff:
+    def _refusal_cutoff(self) -> Cutoff:
         """The cutoff by which answers are refused; with `clock: real` the wall clock has refused them already."""
         return self.dispatch.cutoff if self.ctx.spec.clock == "simulated" else Cutoff()
 
@@ -48,11 +48,13 @@ class WaveTiming:
     def decide(self) -> WaveDecision:
         """Refuses the answers that are not in time; admits the held updates of all others."""
         outcomes = self.replies.outcomes
-        arrivals = {s: self._first(s).simulated_s for s, found in outcomes.items() if found.kind != "evaluate"}
-        sound = {seat: s for seat, s in arrivals.items() if outcomes[seat].failure is None}
-        refusals = self._refusing.refusals(sound)
-        answered_s = self._answered_s(arrivals, self._refusing.enough_s(sound))
-        for seat in arrivals.keys() - sound.keys():  # the news of a failure is waited for no longer than an update
+        arrivals = {
+            s: self._first_exchange_cost(s).simulated_s for s, found in outcomes.items() if found.kind != "evaluate"
+        }
+        succeeded = {seat: s for seat, s in arrivals.items() if outcomes[seat].failure is None}
+        refusals = self._refusal_cutoff.refusals(succeeded)
+        answered_s = self._answered_s(arrivals, self._refusal_cutoff.enough_s(succeeded))
+        for seat in arrivals.keys() - succeeded.keys():  # the news of a failure is waited for no longer than an update
             if arrivals[seat] > answered_s:
                 refusals[seat] = Refusal("late", answered_s)
         if self.ctx.spec.late == "next_round":
@@ -67,7 +69,7 @@ class WaveTiming:
         if enough_s is not None:
             return enough_s
         closes_s, dropped = self.dispatch.cutoff.closes_s, self.dispatch.faults.dropped
-        drops = [self._dropping(seat).simulated_s for seat in dropped]
+        drops = [self._cost_until_drop(seat).simulated_s for seat in dropped]
         if self.ctx.spec.clock == "real":  # whoever has answered was in time, and a drop is known when it happens
             overdue = any(self.dispatch.tasks[seat].kind != "evaluate" for seat in self.replies.overdue)
             known = [*arrivals.values(), *(min(drop_s, closes_s) for drop_s in drops)]
@@ -78,15 +80,15 @@ class WaveTiming:
     def admit(self, decision: WaveDecision, verdicts: Mapping[int, Verdict]) -> WaveDecision:
         """The decision after the algorithm's verdicts on the reports: refuses admitted updates that come too late."""
         admitted = sorted(seat for seat, verdict in verdicts.items() if verdict.upload)
-        uploads = {seat: self._upload(seat) for seat in admitted}
+        uploads = {seat: self._upload_use(seat) for seat in admitted}
         requested = replace(decision, verdicts=verdicts, uploads=uploads)
-        ends_s = {seat: self.paid(requested, seat).cost.simulated_s for seat in admitted}
+        ends_s = {seat: self.cost_of_visit(requested, seat).cost.simulated_s for seat in admitted}
         refusal = Refusal("late", self.dispatch.cutoff.deadline_s)
-        late = {seat: refusal for seat in admitted if ends_s[seat] > self._refusing.deadline_s}
+        late = {seat: refusal for seat in admitted if ends_s[seat] > self._refusal_cutoff.deadline_s}
         refused = {**decision.refused, **late}
         return replace(requested, refused=refused, admitted=tuple(seat for seat in admitted if seat not in refused))
 
-    def _upload(self, seat: int) -> LinkUse:
+    def _upload_use(self, seat: int) -> LinkUse:
         """The bytes of the second exchange; an edge's own worker has no link."""
         if seat not in self.replies.links:
             return LinkUse()
@@ -95,15 +97,15 @@ class WaveTiming:
 
     # ---- what it cost
 
-    def lasted_s(self, decision: WaveDecision) -> float:
+    def duration_s(self, decision: WaveDecision) -> float:
         """How long the wave took: until the answers, and then the updates that the edge requested, have come."""
         late, failed = decision.refused.keys() | self.replies.overdue, self.replies.failed()
         requested = [seat for seat in decision.uploads if seat in late or seat not in failed]
         deadline_s = self.dispatch.cutoff.deadline_s
-        ends_s = [deadline_s if s in late else self.paid(decision, s).cost.simulated_s for s in requested]
+        ends_s = [deadline_s if s in late else self.cost_of_visit(decision, s).cost.simulated_s for s in requested]
         return max([decision.answered_s, *ends_s])
 
-    def paid(self, decision: WaveDecision, seat: int) -> VisitCost:
+    def cost_of_visit(self, decision: WaveDecision, seat: int) -> VisitCost:
         """The cost of a visit; nothing if its agent failed, or the simulated device never began it.
 
         A refused or dropped visit is charged until it was broken off, and no longer than the edge waited, unless its
@@ -112,13 +114,13 @@ class WaveTiming:
         dropped, use = self.dispatch.faults.dropped, self.replies.links.get(seat, LinkUse())
         if seat in dropped:
             flops = self.clock.dropped_flops(self.ctx, seat, self.dispatch.tasks[seat], dropped[seat])
-            return VisitCost(*self.clock.broken_off(seat, self._dropping(seat), use, flops, decision.answered_s))
+            return VisitCost(*self.clock.broken_off(seat, self._cost_until_drop(seat), use, flops, decision.answered_s))
         if seat not in self.replies.outcomes:
             return VisitCost()
         outcome, refusal = self.replies.outcomes[seat], decision.refused.get(seat)
         until_s = math.inf if refusal is None or refusal.at_s is None else refusal.at_s
         flops = outcome.n_trained * self.clock.experiment.flops
-        first = self._first(seat)
+        first = self._first_exchange_cost(seat)
         cost, done = self.clock.broken_off(seat, first, use, flops, until_s)
         report_bytes = done.up_bytes if outcome.report is not None else 0
         reported = self.clock.experiment.algorithm.reports and outcome.held_bytes
@@ -129,12 +131,12 @@ class WaveTiming:
         cost_2, done_2 = self.clock.broken_off(seat, second, upload, 0.0, until_s - first.simulated_s)
         return VisitCost(cost + cost_2, done + done_2, report_bytes)
 
-    def _first(self, seat: int) -> Cost:
+    def _first_exchange_cost(self, seat: int) -> Cost:
         """The cost of the whole first exchange of a visit."""
         use = self.replies.links.get(seat, LinkUse())
         return self.clock.cost(self.ctx, seat, use, self.replies.outcomes[seat])
 
-    def _dropping(self, seat: int) -> Cost:
+    def _cost_until_drop(self, seat: int) -> Cost:
         """The cost of a dropped visit until the device drops it."""
         use, share = self.replies.links.get(seat, LinkUse()), self.dispatch.faults.dropped[seat]
         return self.clock.dropped_cost(self.ctx, seat, use, self.dispatch.tasks[seat], share)

@@ -27,14 +27,14 @@ from shared.federation.population import Seat
 from shared.federation.scheduling import Indices
 from shared.storage.states import Version
 
-MOST_TRIES = 3
+MAX_RETRIES = 3
 """A device that has dropped or overrun this many shares of an edge round gets no more of them."""
 NO_SAMPLES = np.empty(0, np.int64)
 
 # ---- the visits of a wave
 
 
-def in_phase(experiment: Experiment, ctx: Context, tasks: Mapping[int, Task]) -> dict[int, Task]:
+def apply_phase_kind(experiment: Experiment, ctx: Context, tasks: Mapping[int, Task]) -> dict[int, Task]:
     """The tasks; in a collecting phase those that train become `collect`."""
     kinds = {phase.name: phase.kind for phase in experiment.phases}
     return {
@@ -58,7 +58,7 @@ def cut_to_time(ctx: Context, clock: EdgeClock, tasks: Mapping[int, Task], cutof
     return tasks
 
 
-def left_out(ctx: Context, tasks: Mapping[int, Task]) -> list[int]:
+def seats_left_out(ctx: Context, tasks: Mapping[int, Task]) -> list[int]:
     """Seats whose visits the spec declares lost."""
     named = ctx.spec.left_out(ctx.round_no, ctx.edge_round, ctx.wave)
     return sorted(seat for seat, task in tasks.items() if seat in named and task.kind != "evaluate")
@@ -135,36 +135,36 @@ class SharedWorkload:
     """The tasks of an edge round and their outcomes; with a schedule that plans, over several waves.
 
     Attributes:
-        left: samples that no seat has trained on yet; None before the first wave.
+        remaining: samples that nobody has trained on yet; None before the first wave.
         n_task: samples of all tasks of the first wave.
         lost: by seat, the failure after which it gets no more shares.
-        again: how often a seat dropped a share or overran; it may get another one.
+        n_retries: how often a seat dropped a share or overran; it may get another one.
         tasks: by seat, of all waves together.
         outcomes: by seat, of all waves together.
-        failed_for_real: whether a visit was lost for a reason that the simulation did not decide.
+        has_real_failure: whether a visit was lost for a reason that the simulation did not decide.
     """
 
-    left: Indices | None = None
+    remaining: Indices | None = None
     n_task: int = 0
     lost: dict[int, Failure] = field(default_factory=dict)
-    again: Counter[int] = field(default_factory=Counter)
+    n_retries: Counter[int] = field(default_factory=Counter)
     tasks: dict[int, Task] = field(default_factory=dict)
     outcomes: dict[int, Outcome[Any]] = field(default_factory=dict)
-    failed_for_real: bool = False
+    has_real_failure: bool = False
 
-    def take(self, tasks: Mapping[int, Task], wave: Wave) -> None:
+    def add_wave(self, tasks: Mapping[int, Task], wave: Wave) -> None:
         """Adds a wave in which the seats had these tasks."""
         failed, unrequested = wave.failed, wave.dispatch.unrequested
         undone = [seat for seat in sorted(tasks) if seat in failed or seat in wave.decision.refused]
         for seat in undone:
             if seat not in failed or (seat in unrequested and failed[seat].reason == "dropped"):  # simulated
-                self.again[seat] += 1
+                self.n_retries[seat] += 1
             else:
                 self.lost[seat] = failed[seat]
-                self.failed_for_real |= seat not in unrequested
-        if self.left is None:
+                self.has_real_failure |= seat not in unrequested
+        if self.remaining is None:
             self.n_task = sum(_n(task) for task in tasks.values())
-        self.left = np.sort(np.concatenate([NO_SAMPLES, *(_samples(tasks[seat]) for seat in undone)]))
+        self.remaining = np.sort(np.concatenate([NO_SAMPLES, *(_samples(tasks[seat]) for seat in undone)]))
         for seat, task in tasks.items():
             self._add(seat, task, wave.outcome(seat, task.kind))
 
@@ -185,22 +185,22 @@ class SharedWorkload:
             own=outcome.own or before.own,
         )
 
-    def next(self, seats: Sequence[Seat], retired: Collection[int]) -> list[Seat]:
+    def next_seats(self, seats: Sequence[Seat], retired: Collection[int]) -> list[Seat]:
         """The seats that get the samples that are left: those that finished their share, else those that may retry."""
-        if self.left is None or not len(self.left):
+        if self.remaining is None or not len(self.remaining):
             return []
         able = [seat for seat in seats if seat.number not in self.lost and seat.number not in retired]
-        able = [seat for seat in able if self.again[seat.number] < MOST_TRIES]
-        return [seat for seat in able if not self.again[seat.number]] or able
+        able = [seat for seat in able if self.n_retries[seat.number] < MAX_RETRIES]
+        return [seat for seat in able if not self.n_retries[seat.number]] or able
 
-    def require(self, edge: int, quorum: int, *, out_of_time: bool) -> None:
+    def require_samples(self, edge: int, quorum: int, *, out_of_time: bool) -> None:
         """Checks that enough samples were trained on, unless the deadline or simulated faults took the others.
 
         Raises:
             NotReady: too few samples were trained on; names the lost seats.
         """
-        n_left = 0 if self.left is None else len(self.left)
-        if out_of_time or not self.failed_for_real or self.n_task - n_left >= quorum:
+        n_left = 0 if self.remaining is None else len(self.remaining)
+        if out_of_time or not self.has_real_failure or self.n_task - n_left >= quorum:
             return
         names = "; ".join(f"seat {s}: {f.reason} ({f.detail})" for s, f in sorted(self.lost.items())[:10])
         raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were not trained on: {names}")

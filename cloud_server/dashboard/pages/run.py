@@ -135,7 +135,7 @@ class View:
 
     async def _add_rounds(self) -> None:
         with notify_outcome(f"{int(self.n_more.value or 1)} rounds added."):
-            await self.dashboard.cloud.runs.more(self.run_id, int(self.n_more.value or 1))
+            await self.dashboard.cloud.runs.add_rounds(self.run_id, int(self.n_more.value or 1))
             await self._refresh()
 
     def _files(self) -> None:

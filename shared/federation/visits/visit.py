@@ -62,19 +62,19 @@ def run_visits(
             field="population",
         )
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
-    with log_context(**ids_of(order.stage), home=order.edge):
+    with log_context(**wave_fields(order.stage), home=order.edge):
         for visit in order.visits:
             on_start(visit.seat)
             log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
             began = time.monotonic()
-            finished = _guarded(experiment, order, visit, order.messages[visit.message], states, stopped)
+            finished = _run_visit_safely(experiment, order, visit, order.messages[visit.message], states, stopped)
             _log_end(finished.outcome, time.monotonic() - began)
             on_end(finished.outcome)
             uploads.take(finished)
     return uploads
 
 
-def ids_of(stage: WaveId) -> dict[str, object]:
+def wave_fields(stage: WaveId) -> dict[str, object]:
     """The identifiers of a wave as fields of log lines."""
     return {"run": stage.run_id, "round": stage.round_no, "edge_round": stage.edge_round, "wave": stage.wave}
 
@@ -89,12 +89,12 @@ def _log_end(outcome: Outcome[Any], wall_s: float) -> None:
         log_event("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
 
 
-def _guarded(
+def _run_visit_safely(
     experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
 ) -> FinishedVisit:
     """Runs a visit; a failure becomes part of its outcome."""
     try:
-        return pay_visit(experiment, order, visit, message, states, stopped)
+        return run_visit(experiment, order, visit, message, states, stopped)
     except Cancelled:
         raise
     except StrataError as error:
@@ -106,7 +106,7 @@ def _guarded(
     return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))
 
 
-def pay_visit(
+def run_visit(
     experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
 ) -> FinishedVisit:
     """Runs one visit from the state that it names, and saves the new state under this wave's version.

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from edge_server.rounds.agent_client import AgentClient, _Exchange
-from edge_server.rounds.wave import Deadline, Dispatch, Replies
+from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch
 from shared.core.records import Tensor, TensorMap
 from shared.federation.aggregation import Accumulator
 from shared.federation.messages import Contribution, Outcome, Task, Uploads, VisitAnswer, WaveId
@@ -42,9 +42,9 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat(tmp_path: Path) -> N
 
     order = SimpleNamespace(n_clients=3, edge=0, phase="train")
     client = AgentClient(experiment, *cast("Any", (order, *(None,) * 9)))
-    accumulator, replies = Accumulator(kind, experiment.fixed_point), Replies()
+    accumulator, replies = Accumulator(kind, experiment.fixed_point), AgentReplies()
     dispatch = Dispatch(WaveId(run_id="r", round_no=1), dict.fromkeys(scales, Task()), [])
-    client._add(_Exchange(dispatch, replies, accumulator, Deadline()), cast("Any", read).uploads)
+    client._add_uploads(_Exchange(dispatch, replies, accumulator, Deadline()), cast("Any", read).uploads)
     assert replies.used == {0, 2}
     assert [(failure.seat, failure.reason) for failure in replies.failures] == [(1, "wire")]
     name = next(iter(experiment.shapes))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge_server.rounds.wave import Replies
+from edge_server.rounds.wave import AgentReplies
 from shared.run_records.rounds import RoundDetail
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.digital_twin import TwinList
@@ -41,11 +41,11 @@ def fixed_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     rounds: Counter[int] = Counter()
 
-    def measure(replies: Replies, seats: list[int], wall_s: float) -> None:
+    def measure(replies: AgentReplies, seats: list[int], wall_s: float) -> None:
         rounds.update(seats)
         replies.measured |= {seat: WALL_S[seat] if rounds[seat] == 1 else LATER_S for seat in seats}
 
-    monkeypatch.setattr(Replies, "measure", measure)
+    monkeypatch.setattr(AgentReplies, "measure", measure)
 
 
 async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:

@@ -41,14 +41,14 @@ ONE_EDGE: dict[str, Any] = {"n_edges": 1, "rooms": (1, 1, 1)}
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Returns the samples trained on in each round of an edge, in the order of the visits."""
     found: list[list[int]] = []
-    record = RoundLog.record
+    answer_fields = RoundLog.answer_fields
 
     def noted(log: RoundLog) -> dict[str, Any]:
         if log.trained_on:  # not in the evaluation after the last round
             found.append([int(sample) for samples in log.trained_on for sample in samples])
-        return record(log)
+        return answer_fields(log)
 
-    monkeypatch.setattr(RoundLog, "record", noted)
+    monkeypatch.setattr(RoundLog, "answer_fields", noted)
     return found
 
 
