@@ -93,7 +93,9 @@ class RoundHandler:
     ) -> EncodedAnswer:
         log_event("order.taken", kind=order.kind, bytes=n_bytes)
         if experiment.population.digest != order.population:
-            raise Conflict("the population derived here is not the cloud's: other data set or version?")
+            raise Conflict(
+                "the population digest differs from the cloud's; do both use the same data set and package versions?"
+            )
         await self._wait_until_registered()
         placement, loads = await self.states.placement(order)
         state, late = await self.states.state(experiment, order)

@@ -346,7 +346,7 @@ class RunExecutor:
         rounds = await self.services.repository.rounds(info.run)
         models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
         await self.services.results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
-        for _ in range(2):  # the first keeps what was written since the one before
+        for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
             await self.services.repository.delete_unreferenced_files()
 
     async def _set_status(self, status: Status, reason: str | None = None) -> None:

@@ -292,7 +292,7 @@ class AgentClient:
 
     @contextmanager
     def _fail_seat_on_error(self, replies: AgentReplies, seat: int) -> Iterator[None]:
-        """An error in here is a failure of one seat."""
+        """Converts an error in the block into a failure of one seat."""
         try:
             yield
         except StrataError as error:

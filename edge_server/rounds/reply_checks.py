@@ -47,13 +47,16 @@ def check_visits(
     succeeded = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (succeeded if hold else set()):
-        raise WireError(f"updates of seats {sorted(held)} are held back", field="outcomes.held_bytes")
+        raise WireError(
+            f"updates of seats {sorted(held)} were held although not requested", field="outcomes.held_bytes"
+        )
     reported = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
     if hold and reports and reported != held:
         raise WireError(f"reports of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
     sent = _sent(answer.uploads)
-    if not set(sent) <= (set() if hold else succeeded):
-        raise WireError(f"the answer brings updates of seats {sent}, due were {sorted(succeeded)}", field="uploads")
+    due = [] if hold else sorted(succeeded)
+    if not set(sent) <= set(due):
+        raise WireError(f"expected updates from seats {due}, the answer has those of {sent}", field="uploads")
 
 
 def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequence[int] = ()) -> None:

@@ -116,7 +116,7 @@ class EdgeRound:
         if self.order.kind == "evaluate":
             return await self._evaluate()
         partial_sum = None
-        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx, self.trainers)):
+        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx.spec, self.trainers)):
             partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), through=begun.through)
         return await self._finish(partial_sum)
 

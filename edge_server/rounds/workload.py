@@ -135,7 +135,7 @@ class SharedWorkload:
     """The tasks of an edge round and their outcomes; with a schedule that plans, over several waves.
 
     Attributes:
-        remaining: samples that nobody has trained on yet; None before the first wave.
+        remaining: samples that no seat has trained on yet; None before the first wave.
         n_task: samples of all tasks of the first wave.
         lost: by seat, the failure after which it gets no more shares.
         n_retries: how often a seat dropped a share or overran; it may get another one.

@@ -35,7 +35,7 @@ REQUESTED = {0: "train", 1: "train"}
         ([outcome(0), outcome(0)], Uploads(), "covers"),
         ([outcome(0), outcome(1, kind="evaluate")], Uploads(), "covers"),
         ([outcome(0), outcome(1), outcome(2)], Uploads(), "covers"),
-        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "the failure of another"),
+        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "reports another seat's failure"),
         ([outcome(0), outcome(1)], Uploads(contributions=(single(2),)), "brings updates of seats [2]"),
         ([outcome(0), outcome(1)], Uploads(contributions=(single(0), single(0))), "some twice"),
         ([outcome(0), outcome(1, failure=FAILED)], Uploads(contributions=(single(1),)), "brings updates of seats [1]"),
@@ -78,9 +78,9 @@ def test_answers_that_match_the_request_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "hold", "reports", "says"),
     [
-        ({"held_bytes": 9}, False, False, "updates of seats [1] are held back"),
-        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] are held back"),
-        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of seats [1] are held back"),
+        ({"held_bytes": 9}, False, False, "updates of seats [1] were held although not requested"),
+        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] were held although not requested"),
+        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of seats [1] were held although not requested"),
         ({"held_bytes": 9}, True, True, "reports of [] and updates of [1]"),
         ({"report": None, "held_bytes": 9}, True, False, None),
     ],
