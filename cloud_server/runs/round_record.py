@@ -141,7 +141,7 @@ class Recorder:
 
     # ---- seats
 
-    def _seat_rows(self, answers: EdgeReplies) -> tuple[SeatRow, ...]:
+    def _seat_rows(self, answers: EdgeReplies) -> tuple[VisitRow, ...]:
         rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
         for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
             name, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)

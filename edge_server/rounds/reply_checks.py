@@ -47,9 +47,7 @@ def check_visits(
     succeeded = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (succeeded if hold else set()):
-        raise WireError(
-            f"updates of seats {sorted(held)} were held although not requested", field="outcomes.held_bytes"
-        )
+        raise WireError(f"updates of seats {sorted(held)} were held, but not requested", field="outcomes.held_bytes")
     reported = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
     if hold and reports and reported != held:
         raise WireError(f"reports of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
