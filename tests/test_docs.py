@@ -39,7 +39,16 @@ COMMANDS += [
     if re.match(r"#\s+(\w+=\S+ )*strata ", line)
 ]
 
-WRITTEN = {"algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn"}
+WRITTEN = {
+    "algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn", "select=highest_loss", "lr_decay=0.9",
+}
+    "algorithm=myprox",
+    "algorithm=fedavgm",
+    "data=mine",
+    "model=small_cnn",
+    "select=highest_loss",
+    "lr_decay=0.9",
+}
 """What the reader has just written; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 

@@ -75,7 +75,8 @@ class EdgeView:
     """What an edge knows when it selects seats and schedules their work.
 
     Attributes:
-        losses: at an edge that selects by them, by seat, the training loss of the last visit whose answer arrived.
+        losses: by seat, the training loss of the last visit whose answer arrived. An edge keeps losses of earlier
+            rounds only if the spec's selection policy uses them.
         twins: in `schedule`, at an edge that keeps digital twins, their present state by seat.
         unfinished: in a further wave of planned shares, the samples that are still to be trained on; None means all.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, Loss, Timeouts
+from shared.spec.fields import AlgorithmSpec, Count, Loss, Selection, Timeouts
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -97,7 +97,7 @@ class ExperimentSpec(Record):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
 
-    select: Literal["all", "random", "fastest", "power_of_choice"] = "all"
+    select: Selection = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -244,7 +244,8 @@ def _numbers(spec: ExperimentSpec) -> None:
 
 def _selection(spec: ExperimentSpec) -> None:
     if spec.fraction_train < 1 and spec.select == "all":
-        raise ValueError("fraction_train below 1 needs select: random, fastest or power_of_choice")
+        *names, last = (name for name in get_args(Selection) if name != "all")
+        raise ValueError(f"fraction_train below 1 needs select: {', '.join(names)} or {last}")
     if spec.fraction_candidates is not None:
         if spec.select != "power_of_choice":
             raise ValueError("fraction_candidates needs select: power_of_choice")
