@@ -1,9 +1,9 @@
-"""A GPU that is pretended: tensors with another device's name whose numbers are computed on the CPU all the same.
+"""A fake GPU: its tensors have another device's name, but their numbers are computed on the CPU.
 
-To torch they lie on `PLACE`, by its number a second one of that device that needs no hardware; the first stays what it
-is, shapes without numbers. They cannot be mixed with the CPU's, by torch's rules: copies go between both, a CPU tensor
-without dimensions goes with either, and positions on the CPU select from a tensor there. `numpy()` refuses them. What
-bits a GPU's own kernels give is no concern of this.
+For torch they are on `PLACE`, a second device of a type that needs no hardware; the first one keeps its behaviour of
+shapes without numbers. Torch's rules against mixing devices hold: copies between both are allowed, a CPU tensor without
+dimensions can be combined with either, and indices on the CPU select from a tensor on the fake GPU. `numpy()` refuses
+such tensors. The bits that a real GPU's kernels give are out of scope.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ JOINS = frozenset({"cat", "stack"})
 
 
 class Mixed(AssertionError):
-    """A kernel was given tensors of both."""
+    """A kernel got tensors of both devices."""
 
 
 class There(Tensor):
-    """A tensor on the pretended GPU; `here` holds its numbers."""
+    """A tensor on the fake GPU; `here` is the CPU tensor with its numbers."""
 
     here: Tensor
 
@@ -51,7 +51,7 @@ class There(Tensor):
 
     @property
     def data(self) -> Any:
-        """As of any tensor; a module that changes its parameters' layout sets it."""
+        """The tensor's data; a module that changes its parameters' layout sets it."""
         return Tensor.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
@@ -60,7 +60,7 @@ class There(Tensor):
         self.here = other.here
 
     def tolist(self) -> Any:
-        """Its numbers, which torch refuses to give of any subclass."""
+        """Returns the numbers; torch refuses this for subclasses."""
         return self.here.tolist()
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -74,17 +74,17 @@ class There(Tensor):
 
 
 class PretendedGpu(TorchDispatchMode):
-    """While it lasts, in its thread, `PLACE` is a device with memory."""
+    """While it is active, `PLACE` is a device with memory in this thread."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return computed(func, args, kwargs or {})
 
 
 def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a kernel gives, computed on the CPU; on which device that lies, as on a GPU.
+    """Returns a kernel's result, computed on the CPU and placed on the device where a GPU would place it.
 
     Raises:
-        Mixed: the kernel's tensors lie on both.
+        Mixed: the kernel's tensors are on both devices.
     """
     given = [item for item in tree_flatten((args, kwargs))[0] if isinstance(item, Tensor)]
     name = func.overloadpacket.__name__
@@ -104,10 +104,10 @@ def computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def check_unmixed(name: str, args: Sequence[Any], given: Sequence[Tensor]) -> None:
-    """Torch's rule for the tensors of one kernel.
+    """Checks torch's rule for the tensors of one kernel.
 
     Raises:
-        Mixed: they lie on both devices.
+        Mixed: they are on both devices.
     """
     apart = [item for item in given if not isinstance(item, There)]
     written = args[0] if _in_place(name) else None
@@ -118,7 +118,7 @@ def check_unmixed(name: str, args: Sequence[Any], given: Sequence[Tensor]) -> No
 
 
 def _in_place(name: str) -> bool:
-    """`add_` is, `__ilshift__` too; `__lshift__` is not."""
+    """Whether a kernel works in place: `add_` and `__ilshift__` do, `__lshift__` does not."""
     return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
@@ -130,8 +130,8 @@ def _here(item: Any) -> Any:
     return item.here if isinstance(item, There) else item
 
 
-def nothing_there(value: Any) -> bool:
-    """Whether all tensors of a record, or of values in lists and maps, lie on the CPU."""
+def all_on_cpu(value: Any) -> bool:
+    """Whether all tensors of a record, or of values in lists and maps, are on the CPU."""
     found: list[bool] = []
 
     def look(tensor: Tensor) -> Tensor:
@@ -144,9 +144,9 @@ def nothing_there(value: Any) -> bool:
 
 @contextmanager
 def pretending() -> Iterator[list[str]]:
-    """In here `device: cuda` is the pretended GPU, in all that the tiers compute; what they encode must have left it.
+    """Within it `device: cuda` is the fake GPU for all computation of the tiers; encoded records must be on the CPU.
 
-    Yields the types of records that had not.
+    Yields a list of the types of records that were not.
     """
     run, encode = Worker.run, codec.encode
     left: list[str] = []
@@ -159,7 +159,7 @@ def pretending() -> Iterator[list[str]]:
         return await run(self, working)
 
     def encode_here(record: Record) -> codec.Body:
-        if not nothing_there(record):
+        if not all_on_cpu(record):
             left.append(type(record).__name__)
         return encode(record)
 

@@ -21,7 +21,7 @@ AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 async def test_containers_have_named_profiles_and_give_the_same_record_in_any_start_order(
     tmp_path: Path,
 ) -> None:
-    """Four of one class and two of another; which of them registers first decides nothing."""
+    """Four agents of one class and two of another; the order of registration has no effect."""
     spec = small_spec(devices=AGENTS, num_rounds=3)
     slow = "phone_low"
     layouts: list[dict[str, Any]] = [
@@ -57,11 +57,11 @@ async def test_an_agent_of_an_unknown_profile_fails_the_run_with_its_name(tmp_pa
         assert f"agent {fed.agent_id(1)} has the profile 'jetsn'; did you mean 'jetson'?" in (info.reason or "")
 
 
-# ---- changed while everything runs
+# ---- changes during a run
 
 
 async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False) -> tuple[Ended, list[dict[str, Any]]]:
-    """Four rounds, after the first of which the agent of seat 0 is given another profile; the events that tell so."""
+    """Runs four rounds and changes the profile of seat 0's agent after the first; returns the events of the change."""
     async with federation(folder, n_edges=1, rooms=(1, 1)) as fed:
         spec = small_spec(devices=AGENTS, num_rounds=n_rounds, num_devices=2, num_edges=1)
         info = await fed.run(spec)
@@ -71,7 +71,7 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
         if restarted:
             await fed.stop("cloud")
             await fed.start_cloud()
-            for number in range(2):  # each registers anew, and names the profile of its environment
+            for number in range(2):  # each registers again and names the profile of its environment
                 await fed.stop(f"agent-{number}")
                 await fed.start_agent(number)
             await fed.until(lambda: fed.n_agents() == 2)
@@ -159,7 +159,7 @@ async def test_an_unknown_profile_is_refused_with_the_nearest(tmp_path: Path) ->
         assert (await fed.client.patch("/agents/a-nobody", json={"profile": "jetson"})).status_code == 404
 
 
-# ---- what a spec may say
+# ---- the spec
 
 
 @pytest.mark.parametrize(

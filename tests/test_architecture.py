@@ -1,7 +1,7 @@
-"""The rules of the house, each read off the source, and each shown able to fail.
+"""The repository's rules: each is checked on the source, and a failing example shows that the check works.
 
-A rule is a function from a file (its path in the repository, its text) to the list of what it
-found. Every rule runs over every file that it is about, and over a snippet that breaks it.
+A rule is a function from a file (its path in the repository, its text) to the list of its
+violations. Every rule checks all files that it applies to, and a snippet that breaks it.
 """
 
 import ast
@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES = 60
 
 Rule = Callable[[str, str], list[str]]
 
-# What a pure, synchronous hook has no use for: I/O, concurrency, clocks and global random streams.
+# Modules that a pure, synchronous hook does not need: I/O, concurrency, clocks and global random streams.
 # fmt: off
 IMPURE = frozenset({
     "_thread", "aiohttp", "anyio", "asyncio", "builtins", "concurrent", "ctypes", "datetime", "docker",
@@ -33,7 +33,7 @@ IMPURE = frozenset({
     "websockets",
 })
 # fmt: on
-# Modules of floors that algorithms may import which touch the network, the disk or a process.
+# Modules of importable packages that use the network, the disk or processes, and that algorithms must not import.
 IMPURE_ROOMS = (
     "shared.federation.experiment",
     "shared.federation.registry",
@@ -123,7 +123,7 @@ def _floors() -> dict[str, frozenset[str]]:
 
 
 FLOORS = _floors()
-# Packages of `shared` whose `__init__` holds names beside a docstring: they are seams.
+# Packages of `shared` whose `__init__` exports names: they are interfaces.
 SEAMS = frozenset({
     "shared.federation.aggregation", "shared.federation.hooks", "shared.simulation", "shared.storage.key_value",
     "shared.storage.states", "shared.training.models", "shared.training.partition", "shared.wire.compression",
@@ -132,10 +132,10 @@ IMPURE_CALLS = frozenset({"open", "input", "print", "eval", "exec", "compile", "
 GLOBAL_DRAWS = frozenset(
     {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"}
 )
-# joblib is here for its dump and load, which are pickle.
+# joblib is listed because its dump and load use pickle.
 PICKLERS = frozenset({"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"})
 
-# Put together from pieces, so that this file does not hold what it looks for.
+# Joined from parts, so that this file does not contain what it searches for.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/" + r"(?:work|farm|opt)/")
 REGISTRY_HOST = re.compile(
     "|".join(re.escape(".".join(parts)) for parts in (("pypi", "org"), ("pythonhosted", "org")))
@@ -148,12 +148,12 @@ REGISTRY_HOST = re.compile(
 
 
 def _module_of(path: str) -> list[str]:
-    """The dotted package that a file's relative imports start from, as parts."""
+    """Returns the package from which a file's relative imports start, as parts."""
     return list(PurePosixPath(path).parent.parts)
 
 
 def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every module that a file imports, relative and by-name imports resolved, with its line."""
+    """Yields every module that a file imports, with its line; relative and by-name imports are resolved."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -173,7 +173,7 @@ def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _dotted(node: ast.expr) -> str:
-    """`a.b.c` of a chain of attributes; the empty string of anything else."""
+    """Returns `a.b.c` for a chain of attributes, and an empty string for anything else."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -216,7 +216,7 @@ def imports_are_of_lower_floors(path: str, text: str) -> list[str]:
 
 
 def packages_of_shared_export_nothing(path: str, text: str) -> list[str]:
-    """The `__init__` of a package holds a docstring alone, so that a module loads no other; seams are excepted."""
+    """The `__init__` of a package has only a docstring, so that a module loads no other; interfaces are excepted."""
     package = path.removesuffix("/__init__.py").replace("/", ".")
     if package in SEAMS:
         return []
@@ -228,7 +228,7 @@ def packages_of_shared_export_nothing(path: str, text: str) -> list[str]:
 
 
 def circles(files: Mapping[str, str]) -> list[list[str]]:
-    """Groups of files (path -> text) that import each other in a circle."""
+    """Returns groups of files (path -> text) that import each other in a circle."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
     graph = {
         module: {name for _, name in _imports(path, ast.parse(files[path])) if name in modules and name != module}
@@ -246,7 +246,7 @@ def circles(files: Mapping[str, str]) -> list[list[str]]:
 
 
 def algorithms_import_nothing_impure(path: str, text: str) -> list[str]:
-    """Hooks are handed what they need: no module of I/O, concurrency, clocks or global randomness."""
+    """Hooks get all inputs as arguments: they import no module of I/O, concurrency, clocks or global randomness."""
     found = (
         (line, name)
         for line, name in _imports(path, ast.parse(text))
@@ -256,7 +256,7 @@ def algorithms_import_nothing_impure(path: str, text: str) -> list[str]:
 
 
 def algorithms_call_nothing_impure(path: str, text: str) -> list[str]:
-    """No `async`, no file, no console, no draw from a generator that was not handed in."""
+    """Hooks use no `async`, file, console, or generator other than those passed to them."""
     tree = ast.parse(text)
     waits = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     found = [f"{path}:{node.lineno}: async" for node in waits]
@@ -273,7 +273,7 @@ def algorithms_call_nothing_impure(path: str, text: str) -> list[str]:
 
 
 def nobody_unpickles(path: str, text: str) -> list[str]:
-    """No pickler is imported, and no loader called that runs what a file says."""
+    """No pickler is imported, and no loader is called that executes a file's content."""
     tree = ast.parse(text)
     found = [
         f"{path}:{line}: imports {name}"
@@ -305,7 +305,7 @@ def functions_are_short(path: str, text: str) -> list[str]:
 
 
 def nothing_of_this_machine(path: str, text: str) -> list[str]:
-    """No absolute path of a developer's machine, no host of a package registry."""
+    """Files contain no absolute path of a developer's machine and no host of a package registry."""
     return [
         f"{path}:{number}: {match.group()}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -314,12 +314,12 @@ def nothing_of_this_machine(path: str, text: str) -> list[str]:
     ]
 
 
-# --- which file each rule is about ---------------------------------------------------------------
+# --- the files that each rule checks -------------------------------------------------------------
 
 
 @cache
 def tracked() -> tuple[str, ...]:
-    """The repository's files: those that git has, or would take."""
+    """Returns the repository's files: those that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return tuple(sorted(name for name in listed.split("\0") if name and (ROOT / name).is_file()))
@@ -364,7 +364,7 @@ ABOUT: dict[Rule, Callable[[], list[str]]] = {
 @pytest.mark.parametrize("rule", ABOUT, ids=lambda rule: rule.__name__)
 def test_the_repository_keeps_the_rule(rule: Rule) -> None:
     files = ABOUT[rule]()
-    assert files, "a rule about no file cannot fail"
+    assert files, "a rule that checks no file cannot fail"
     found = [line for name in files for line in rule(name, (ROOT / name).read_text(encoding="utf-8"))]
     assert found == []
 
@@ -464,7 +464,7 @@ GOOD: list[tuple[Rule, str, str]] = [
 
 
 def _name_snippet(value: object) -> str | None:
-    """Test ids: the rule by its name and, of a snippet, the first line; paths stand as they are."""
+    """Returns test ids: the rule's name, the first line of a snippet, and paths unchanged."""
     if callable(value):
         return str(getattr(value, "__name__", value))
     return value.splitlines()[0][:40] if isinstance(value, str) and "\n" in value else None
@@ -486,7 +486,7 @@ def test_every_rule_has_a_failing_and_a_passing_example() -> None:
 
 @pytest.mark.parametrize("room", sorted({*IMPURE_ROOMS, *FLOORS, *SEAMS}))
 def test_modules_named_by_rules_exist(room: str) -> None:
-    """Else a renamed room would be let through without a word."""
+    """Otherwise a rule would silently ignore a renamed package."""
     path = ROOT / room.replace(".", "/")
     assert (path / "__init__.py").is_file() or path.with_suffix(".py").is_file()
 

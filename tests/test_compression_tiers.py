@@ -1,4 +1,4 @@
-"""Compression through the tiers: what travels, what is trained from, and that neither depends on the layout."""
+"""Compression through the tiers: the bytes sent and the models trained from; neither depends on the layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.shared.algorithms import flat
 from tests.shared.algorithms.ways import Ended, ended, federation, run
 
 AROUND = 4_000
-"""What a body holds beside a model, the spec above all."""
+"""Bounds the bytes of a body beside its model, mostly the spec."""
 LAYERS = {"features.1.weight": 64 * 64, "features.1.bias": 64, "head.weight": 64 * 10, "head.bias": 10}
 N = sum(LAYERS.values())
 
@@ -52,7 +52,7 @@ async def test_updates_and_broadcasts_equal_those_of_plain_code(tmp_path: Path) 
 
 
 async def test_the_compression_error_is_added_to_the_next_update(tmp_path: Path) -> None:
-    """Top-k with its memory, without tiers; without a memory the model is another."""
+    """Top-k with error feedback, without tiers; without the error memory the model differs."""
     done = await run(tmp_path, spec_of(compression=small_topk()), rooms=(3, 1))
     plain, forgetful = _topk(done, memory=True), _topk(done, memory=False)
     assert flat.same_bits(done.model, plain)
@@ -79,7 +79,7 @@ def _topk(done: Ended, *, memory: bool) -> TensorMap:
 
 @pytest.mark.parametrize("compression", [{"up": "int8", "down": "ternary"}, small_topk(0.4)])
 async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any], tmp_path: Path) -> None:
-    """One agent sends the exact sum, or single short forms, whichever is smaller; a seat pays for its own."""
+    """An agent sends the exact sum or single compressed updates, if smaller; a seat is charged for its own."""
     spec = spec_of(compression=compression)
     one = await run(tmp_path, spec, rooms=(4,))
     spread = await run(tmp_path, spec, rooms=(1, 2, 1), order=(2, 0, 1))
@@ -88,7 +88,7 @@ async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict
         assert flat.same_bits(other.model, one.model)
         assert other.links() == one.links()
     assert one.info.accuracy is not None
-    for detail in apart.rounds:  # one device an agent: what is charged is what the sockets moved
+    for detail in apart.rounds:  # with one device per agent the charged bytes are those on the sockets
         assert detail.socket_bytes == detail.bytes_up + detail.bytes_down
 
 
@@ -101,7 +101,7 @@ async def test_a_device_is_charged_for_compressed_bytes(codec: str, tmp_path: Pa
     for row in both.rounds[0].seats:
         assert UP[codec] < row.up_bytes < UP[codec] + AROUND
         assert UP[codec] < row.down_bytes < UP[codec] + AROUND
-    assert both.rounds[0].edges[0].down_bytes > 4 * N  # cloud and edges exchange what is exact
+    assert both.rounds[0].edges[0].down_bytes > 4 * N  # cloud and edges exchange uncompressed sums
 
 
 TERNARY_WEIGHTS = sum(-(-n // 4) + 4 if "weight" in name else 4 * n for name, n in LAYERS.items())
@@ -120,7 +120,7 @@ TENTH = sum(8 * -(-n // 10) for n in LAYERS.values())
 async def test_links_carry_as_many_bytes_as_the_documentation_says(
     short: dict[str, Any], up: int, down: int, tmp_path: Path
 ) -> None:
-    """Beside FedAvg's bodies, which differ in the names of parts and the spec besides."""
+    """Compared with FedAvg's bodies, which also differ in the names of parts and in the spec."""
     plain, coded = [await run(tmp_path, spec_of(num_rounds=1, **more), rooms=(4,)) for more in ({}, short)]
     for row, other in zip(coded.rounds[0].seats, plain.rounds[0].seats, strict=True):
         assert other.up_bytes - row.up_bytes == pytest.approx(4 * N - up, abs=400)
@@ -150,7 +150,7 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
 
 
 async def test_held_updates_are_fetched_compressed(tmp_path: Path) -> None:
-    """With a deadline agents hold updates and say how large they are; a late one is kept for the next round."""
+    """With a deadline agents hold updates and report their sizes; a late one is kept for the next round."""
     more = {"round_deadline_s": 30.0, "late": "next_round", "devices": {"straggler_ratio": 0.25}}
     spec = spec_of(compression={"up": "ternary"}, **more)
     one, apart = await run(tmp_path, spec, rooms=(4,)), await run(tmp_path, spec, rooms=(1, 1, 1, 1))

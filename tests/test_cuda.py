@@ -1,4 +1,4 @@
-"""`device: cuda`: refused with its cause where there is none; where there is one, FedAvg on it beside the CPU's."""
+"""`device: cuda` is refused with its cause if CUDA is missing; else FedAvg on it is compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ON_GPU: Any = pytest.mark.skipif(
 
 @pytest.fixture
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no CUDA in this process, whatever there is."""
+    """Hides CUDA from this process."""
     monkeypatch.setattr(compute_device, "cuda_missing", lambda: MISSING)
 
 
 def anything(name: str) -> ComputeDevice:
-    """A process that has whatever a spec asks for."""
+    """Makes this process accept every device that a spec requests."""
     return ComputeDevice(torch.device("cpu"))
 
 
@@ -82,7 +82,7 @@ async def test_a_run_resumed_without_cuda_fails_before_training(
 async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
     client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    """Of edges that are clients their own workers say the same."""
+    """The workers of edges that are clients fail with the same cause."""
     for module in ("manager", "executor"):
         monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", anything)
     async with federation(tmp_path, rooms=(6,)) as fed:

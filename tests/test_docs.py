@@ -1,4 +1,4 @@
-"""What the pages tell people to write works: YAML is (part of) a spec, commands exist with their options."""
+"""Examples on the pages work: YAML is (part of) a spec, and commands exist with their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def _found(pattern: str) -> list[tuple[str, str]]:
-    """What of all pages matches, with the page."""
+    """Returns all matches on the pages, each with its page."""
     return [
         (page.relative_to(ROOT).as_posix(), found)
         for page in PAGES
@@ -40,8 +40,6 @@ COMMANDS += [
 ]
 
 WRITTEN = {
-    "algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn", "select=highest_loss", "lr_decay=0.9",
-}
     "algorithm=myprox",
     "algorithm=fedavgm",
     "data=mine",
@@ -49,7 +47,7 @@ WRITTEN = {
     "select=highest_loss",
     "lr_decay=0.9",
 }
-"""What the reader has just written; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
+"""Settings with what the reader adds; `tests/docs_site/test_how_to.py` runs the code that the pages show."""
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 

@@ -1,4 +1,4 @@
-"""No tier loads Matplotlib: pictures are drawn when somebody asks for them, by commands."""
+"""No tier loads Matplotlib: pictures are drawn by commands on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = ("cloud_server", "edge_server", "device_agent", "shared.algorithms", 
 
 
 def test_tiers_that_train_and_show_a_run_load_no_matplotlib_and_drawing_that_run_does(tmp_path: Path) -> None:
-    """In a process of its own, since tests of pictures load Matplotlib into theirs."""
+    """In a separate process, since tests of pictures load Matplotlib into this one."""
     code = "import sys; from tests.test_drawing import observe; observe(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -40,7 +40,7 @@ def test_tiers_that_train_and_show_a_run_load_no_matplotlib_and_drawing_that_run
 
 
 def observe(folder: str) -> None:
-    """Import and run everything that tiers have, then draw the pictures of the run; print what each of both loaded."""
+    """Import and run all tiers, then draw the pictures of the run; print which modules each step loaded."""
     from shared.training.data.synthetic_digits import picture
     from shared.training.torchvision_compat import torchvision
 
@@ -66,7 +66,7 @@ def observe(folder: str) -> None:
 
 
 async def _train_and_show(folder: Path) -> dict[str, Any]:
-    """A run of three tiers, the cloud with its dashboard, whose pages about the run are fetched."""
+    """Completes a run with three tiers and requests the dashboard's pages of the run."""
     async with Federation(folder / "f") as fed:
         info = await fed.run(small_spec())
         paths = ("/ui/", "/ui/runs", f"/ui/runs/{info.run}", f"/ui/compare?run={info.run}")

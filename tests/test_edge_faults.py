@@ -1,4 +1,4 @@
-"""Faults between the cloud and an edge: the round goes on while its quorum is met, the record names what was lost."""
+"""Faults between the cloud and an edge: a round continues while its quorum is met, and the record names the losses."""
 
 from __future__ import annotations
 

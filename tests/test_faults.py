@@ -1,4 +1,4 @@
-"""Faults on every hop: the round goes on while its quorum is met, the record names what was lost, nothing hangs."""
+"""Faults on every hop: a round continues while its quorum is met, the record names the losses, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENT = {"visit_s": 60}
 
 
 def lost_seats(detail: RoundDetail) -> dict[int, str]:
-    """Seat -> reason, from the list of failures; each must stand in its row too."""
+    """Returns the reason for each lost seat from the list of failures; the seats' rows must agree."""
     found = {f.seat: f.reason for f in detail.failures if f.seat is not None}
     rows = {row.seat: row.reason for row in detail.seats if row.outcome == "failed"}
     found |= {seat: f.reason for f in detail.failures for seat in f.seats}
@@ -37,7 +37,7 @@ def lost_seats(detail: RoundDetail) -> dict[int, str]:
 
 
 async def seats_of(fed: Federation, run_id: str, number: int) -> list[int]:
-    """The seats of an agent."""
+    """Returns the seats of an agent."""
     agent = fed.agent_id(number)
     return [seat.seat for seat in (await fed.seats(run_id)).seats if seat.agent == agent]
 
@@ -67,7 +67,7 @@ async def test_a_failing_device_is_named_and_the_round_continues(
     tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        again = GARBLED_TIMES if reason == "garbled" else 1  # that often the same is asked again
+        again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
         fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=again)
         info = await fed.run(small_spec(timeouts=timeouts))
         assert (info.status, info.reason) == ("completed", None)
@@ -94,7 +94,7 @@ async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(tmp_path
 
 
 def _mean_by_hand(experiment: Experiment, *, without: int) -> dict[str, torch.Tensor]:
-    """w + sum n_k (w_k - w) / sum n_k in float64, over seats trained one after another."""
+    """Returns w + sum n_k (w_k - w) / sum n_k in float64, over seats trained in sequence."""
     total, n = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in experiment.initial.items()}, 0
     for seat in experiment.population.seats:
         if seat.number == without:
@@ -118,7 +118,7 @@ async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(
         if request.url.path not in ("/visits", "/rounds"):
             return await pass_on()
         if len(pairs) % 2:
-            first, again = await asyncio.gather(pass_on(), pass_on())  # while the work still runs
+            first, again = await asyncio.gather(pass_on(), pass_on())  # during the work
         else:
             first, again = await pass_on(), await pass_on()
         pairs.append((await first.aread(), await again.aread()))
@@ -190,7 +190,7 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
         seats = await seats_of(fed, info.run, 5)
         assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
         second = await fed.round(info.run, 2)
-        assert lost_seats(second) == {seats[0]: "lost"}  # known to be away, it was not even asked
+        assert lost_seats(second) == {seats[0]: "lost"}  # known to be lost, so it got no request
         assert second.failures[0].detail == f"the cloud receives no heartbeats from agent {fed.agent_id(5)}"
 
 
@@ -273,6 +273,6 @@ async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
         n_visits = host.n_visits
         got = await fed.client.post(url, content=orders[0], headers={PROFILE_HEADER: "abacus"})
         assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
-        assert host.n_visits == n_visits  # it is refused before anything is trained
+        assert host.n_visits == n_visits  # the order is refused before any training
         got = await fed.client.post(url, content=orders[0], headers={"strata-digest": "0" * 64})
         assert got.json()["detail"] == "the body does not match its digest"

@@ -1,4 +1,4 @@
-"""What stands in docs/monitoring.md, the Prometheus configuration, the board and Compose is what the tiers export."""
+"""docs/monitoring.md, the Prometheus configuration, the board and Compose agree with the metrics of the tiers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 BOARD: dict[str, Any] = json.loads((ROOT / "monitoring" / "grafana" / "boards" / "strata.json").read_text("utf-8"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SCRAPED = {"job", "instance"}
-"""Labels that a Prometheus adds."""
+"""Labels that Prometheus adds."""
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_info")
 WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__rate_interval"}
 
@@ -53,18 +53,18 @@ def tiers(folder: Path) -> list[TierMetrics]:
 
 @pytest.fixture
 def families(tmp_path: Path) -> list[Metric]:
-    """Of all tiers, each once."""
+    """Returns the metric families of all tiers, each once."""
     found = {family.name: family for metrics in tiers(tmp_path) for family in metrics.registry.collect()}
     return list(found.values())
 
 
 def exposed(family: Metric) -> str:
-    """The name of a family as it stands on the page of metrics."""
+    """Returns the name of a family as the page of metrics shows it."""
     return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
 
 
 def labels(family: Metric) -> dict[str, list[str]]:
-    """The labels of a family that Prometheus does not need itself, with their values."""
+    """Returns the labels of a family with their values, without Prometheus' own."""
     found: dict[str, list[str]] = {}
     for sample in family.samples:
         for name, value in sample.labels.items():
@@ -74,7 +74,7 @@ def labels(family: Metric) -> dict[str, list[str]]:
 
 
 def row(family: Metric) -> str:
-    """Of the page's table."""
+    """Returns a row of the page's table."""
     told = [f"`{name}`" + (f": {', '.join(v)}" if len(v) < 9 else "") for name, v in labels(family).items()]
     return f"| `{exposed(family)}` | {family.type} | {'; '.join(told)} | {family.documentation} |"
 
@@ -102,7 +102,7 @@ def expressions() -> list[str]:
 
 
 def names(expression: str) -> set[str]:
-    """The metrics that an expression names: what is no function, label or word of the language."""
+    """Returns the metrics in an expression: all names other than functions, labels and keywords."""
     bare = re.sub(r"\{[^}]*\}|\b(?:by|without) *\([^)]*\)|\[[^]]*\]", "", expression)
     return set(re.findall(r"[a-z_]{2,}", bare)) - WORDS
 

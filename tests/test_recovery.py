@@ -1,4 +1,4 @@
-"""What was lost is named, and the rest is as if it had never been: same bits as a run told to leave out just that."""
+"""Recovery from faults: losses are recorded, and a run has the same bits as one whose spec declares these losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = {"visit_s": 3000}
 
 
 def losses_of(details: list[RoundDetail]) -> list[dict[str, Any]]:
-    """What a record says was lost, as a spec says it."""
+    """Returns the recorded losses in the form of the spec's field."""
     lost = {d.round_no: sorted({row.seat for row in d.seats if row.outcome == "failed"}) for d in details}
     return [{"round_no": round_no, "seats": seats} for round_no, seats in lost.items() if seats]
 
@@ -32,7 +32,7 @@ TABLES = ("links.csv", "devices.ndjson", "edges.ndjson")
 
 
 def tables(folder: Path, info: RunInfo) -> list[str]:
-    """The tables of a results folder in which no wall-clock time stands, without the ids of agents."""
+    """Returns the tables of a results folder that have no wall-clock times, without the ids of agents."""
     texts = [(folder / "runs" / info.run / name).read_text(encoding="utf-8") for name in TABLES]
     return [re.sub('"agent":"[^"]*"', "", text) for text in texts]
 
@@ -45,7 +45,7 @@ async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunI
 
 
 def vanish(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
-    """Take a service away as soon as it is asked."""
+    """Stop a service as soon as it gets a request."""
 
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         gone.append(asyncio.create_task(fed.stop(name)))
@@ -103,14 +103,14 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
         details = await rounds_of(fed, info)
         mine = {s.seat for s in (await fed.seats(run_id)).seats if s.home == 1}
     first, second, _, last = details
-    # the round in which the edge was lost goes on without its seats, and says which
+    # the round in which the edge was lost continues without its seats and records them
     assert [(f.edge, f.reason, set(f.seats)) for f in first.failures] == [("edge-2", "lost", mine)]
     assert {row.seat for row in first.seats if row.outcome == "failed"} == mine
-    # in the next its devices visit the other edge, and nothing is lost
+    # in the next round its devices visit the other edge, and nothing is lost
     assert {row.edge for row in second.seats} == {"edge-1"}
     assert (second.n_used, second.failures) == (6, ())
     assert [(row.edge, row.outcome) for row in second.edges] == [("edge-1", "used"), ("edge-2", "away")]
-    # once it is back, they visit it again
+    # after its return they visit it again
     assert {row.seat for row in last.seats if row.edge == "edge-2"} == mine
     told = await undisturbed(tmp_path / "told", {**spec, "losses": losses_of(details)})
     assert told.model_sha256 == info.model_sha256
@@ -137,7 +137,7 @@ async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_ma
 
 
 async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None:
-    """Half of the seats are drawn; an agent is away the whole time, and its seat is drawn as if it were not."""
+    """Half of the seats are selected; one agent is lost all the time, and its seat is selected as if it were alive."""
     spec = small_spec(num_rounds=4, select="random", fraction_train=0.5, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
@@ -190,7 +190,7 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path:
         beats = fed.apps["agent-5"].state.agent.membership
         await beats.stop()
         await fed.until(lambda: not registry.agent_is_live(silent))
-        await asyncio.sleep(1.0)  # somebody looks a few times a second
+        await asyncio.sleep(1.0)  # states are checked a few times per second
         beats.start()
         await fed.until(lambda: registry.agent_info(silent).state == "revived")
         await fed.until(lambda: registry.agent_info(silent).state == "alive")
@@ -198,7 +198,7 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path:
         await fed.finish(run_id)
         events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
     told = [e.kind for e in events if e.kind.startswith("node.") and e.data == {"kind": "agent", "name": silent}]
-    lost = told.index("node.lost")  # on a busy machine it may have been suspect for a moment before that
+    lost = told.index("node.lost")  # on a busy machine it may have been suspect briefly before
     assert told[lost - 1 : lost + 3] == ["node.suspect", "node.lost", "node.revived", "node.alive"]
 
 
@@ -268,7 +268,7 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_p
                 await asyncio.sleep(0.05)
         other = await fed.client.get("/runs/some-other")
         assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
-        await asyncio.sleep(1.5)  # somebody looks twice a second
+        await asyncio.sleep(1.5)  # states are checked twice per second
         fed.away = None
         info = await fed.finish(run_id)
         details = await rounds_of(fed, info)
@@ -300,7 +300,7 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_ther
 
 
 async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, counting: str) -> None:
-    """As containers do that are restarted together. Each seat's state is at one agent only."""
+    """Containers that are restarted together may swap addresses. Each seat's state is at one agent only."""
     spec = small_spec(num_rounds=3, algorithm=counting, timeouts=LONG)
     async with Federation(tmp_path / "f") as fed:
         swapped: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""Devices that differ, through the three tiers: what the record of a run says of simulated time, and who was there."""
+"""Heterogeneous devices through the three tiers: simulated times and availability in the record of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEAR: dict[str, Any] = {"latency_s": 0, "jitter_s": 0}
 
 
 def spec_of(profile: dict[str, Any] | None = None, *, devices: dict[str, Any] | None = None, **more: Any) -> Any:
-    """A small run, whose devices speak without latency unless they say so."""
+    """Returns a small spec whose devices have no latency by default."""
     own = {"profile": {**NEAR, **(profile or {})}, "edge_latency_s": 0, **(devices or {})}
     return small_spec(devices=own, quorum=1.0, **more)
 
@@ -33,7 +33,7 @@ def rows_of(done: Ended) -> dict[tuple[int, int], VisitRow]:
     return {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats}
 
 
-# ---- what a visit takes
+# ---- the time of a visit
 
 
 async def test_a_row_shows_the_seconds_of_receiving_training_and_sending(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_row_shows_the_seconds_of_receiving_training_and_sending(tmp_pat
 
 
 async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_half_the_work(tmp_path: Path) -> None:
-    """Bodies name the figures, which here are equally long: not a byte differs."""
+    """Bodies contain the figures, which have equal lengths here: the numbers of bytes are equal."""
     figures = [{"compute_sps": 50, "up_bps": 1e6, "down_bps": 4e6}, {"compute_sps": 25, "up_bps": 2e6, "down_bps": 2e6}]
     one, other = [rows_of(await run(tmp_path, spec_of(own, num_rounds=1))) for own in figures]
     assert len(one) == 6
@@ -79,7 +79,7 @@ async def test_latency_is_added_in_each_direction_and_jitter_varies_around_it(tm
     ("figures", "reason"),
     [
         ({"drop_rate": 0.3}, "dropped"),
-        # Rounds of 1,000 s are far longer than the devices' times, so that visits are apart.
+        # Rounds of 1,000 s are far longer than the devices' on-times, so that visits are independent.
         ({"availability": {"name": "on_off", "mean_on_s": 7, "mean_off_s": 3}, "delay_s": 1000}, "unavailable"),
     ],
     ids=["drop rate", "on and off"],
@@ -167,7 +167,7 @@ def test_a_seat_that_visits_another_edge_has_that_edges_latency(tmp_path: Path) 
 _DRAWN = {"name": "uniform", "low": 0, "high": 0.1}
 
 
-# ---- who drops
+# ---- dropped visits
 
 
 async def test_a_dropped_visit_is_recorded_with_time_and_bytes_until_it_drops(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_held_updates_and_dropped_visits_can_be_combined(
     assert {row.reason for row in rows if row.outcome == "failed"} == {"dropped"}
 
 
-# ---- who is off
+# ---- availability
 
 
 def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
@@ -231,7 +231,9 @@ def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
 
 
 async def test_an_unavailable_device_is_not_visited(tmp_path: Path) -> None:
-    halves = {"availability": {"name": "trace", "traces": [[[0, 1e9]], []]}}  # even seats on, odd ones off
+    halves = {
+        "availability": {"name": "trace", "traces": [[[0, 1e9]], []]}
+    }  # even seats are available, odd ones are not
     async with Federation(tmp_path / "f", n_edges=1) as fed:
         info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
         first = await fed.round(info.run, 1)
@@ -242,12 +244,12 @@ async def test_an_unavailable_device_is_not_visited(tmp_path: Path) -> None:
     assert [row.seat for row in off] == [row.seat for row in first.seats if row.outcome == "failed"] == [1, 3, 5]
     assert all((row.simulated_s, row.energy_j, row.down_bytes, row.up_bytes) == (0, 0, 0, 0) for row in off)
     assert "the device is off at second" in first.failures[0].detail
-    # the evaluation after the last round is no part of the modelled world: it asks everybody
+    # the evaluation after the last round is not simulated: it visits all seats
     assert {seat: asked[ports[agent]] for seat, agent in agents.items() if agent} == {n: 2 - n % 2 for n in range(6)}
 
 
 async def test_availability_depends_on_the_simulated_clock(tmp_path: Path) -> None:
-    """Rounds take some 100 s: a device that goes off after 150 s is there in two of them."""
+    """Rounds take about 100 s: a device that is available for 150 s takes part in two of them."""
     slow = {"delay_s": 100, **trace((0, 150))}
     done = await run(tmp_path, spec_of(slow, num_rounds=3))
     assert [detail.n_used for detail in done.rounds] == [6, 6, 0]
@@ -278,7 +280,7 @@ async def test_an_edge_with_unavailable_devices_does_not_delay_others(tmp_path: 
     assert first.simulated_s < 10
 
 
-# ---- all of it, wherever the seats sit
+# ---- any hosts
 
 
 _PHONE = {"name": "phone_low", "drop_rate": 0.3, "delay_s": {"name": "normal", "mean": 5, "sd": 1}}

@@ -28,7 +28,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 def lasted_s(experiment: Experiment, round_no: int, use: LinkUse = BYTES) -> float:
-    """How long a round lasts: its slowest visit, from the streams of that round."""
+    """Returns the duration of a round: that of its slowest visit, from the streams of that round."""
     ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=16, edge=0)
     flops = 20 * experiment.flops
     return max(
@@ -38,7 +38,7 @@ def lasted_s(experiment: Experiment, round_no: int, use: LinkUse = BYTES) -> flo
 
 
 def expected_s(experiment: Experiment) -> float:
-    """The mean of the largest of the delays, by its distribution: the integral of 1 - prod P(delay <= x)."""
+    """Returns the mean of the largest delay from its distribution: the integral of 1 - prod P(delay <= x)."""
     delays = []
     for seat in experiment.population.seats:
         mean, sd = CLASSES[seat.profile.name]

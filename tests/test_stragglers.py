@@ -1,4 +1,4 @@
-"""What a server does about stragglers, through the three tiers: who is late, who is one too many, what it costs."""
+"""Policies for stragglers through the three tiers: late and surplus seats, and their costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 
 def spec_of(profile: dict[str, Any] | None = None, **more: Any) -> Any:
-    """A small run of devices each of whose visits takes up to 100 s."""
+    """Returns a small spec of devices whose visits take up to 100 s."""
     devices = {"profile": {**SLOW, **(profile or {})}, "edge_latency_s": 0}
     return small_spec(devices=devices, **more)
 
@@ -46,12 +46,12 @@ def with_reason(detail: RoundDetail, reason: str) -> list[int]:
 
 
 def lasted(detail: RoundDetail) -> dict[int, float]:
-    """Seconds of the visits at each home, without its link."""
+    """Returns the seconds of the visits at each home, without the link to the cloud."""
     return {edge.home: edge.simulated_s - edge.down_s - edge.up_s for edge in detail.edges}
 
 
 async def same_everywhere(folder: Path, spec: dict[str, Any]) -> Ended:
-    """Run a spec in several layouts and orders of arrival; all must tell the same."""
+    """Run a spec in several layouts and orders of arrival; all records must agree."""
     first, *others = [await run(folder, spec, **layout) for layout in LAYOUTS]
     for other in others:
         assert other.links() == first.links()
@@ -102,7 +102,7 @@ async def test_a_run_with_late_seats_equals_one_that_leaves_them_out(tmp_path: P
 
 
 async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seconds(tmp_path: Path) -> None:
-    """Our agents hold updates back, modelled devices do not: they send what they made at once, with or without it.
+    """Agents hold updates, but simulated devices send at once, with and without a deadline.
 
     Orders carry the spec: `99.0` is as long as the `null` of no deadline.
     """
@@ -125,7 +125,7 @@ async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update(tmp
 
 
 async def test_a_late_seats_bytes_count_up_to_the_deadline(tmp_path: Path) -> None:
-    """Sending takes 100 times as long as the deadline: of the update a hundredth is there."""
+    """Sending takes 100 times as long as the deadline: a hundredth of the update is sent."""
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
     free = rows_of(await run(tmp_path, spec_of(narrow, num_rounds=1)))
     whole_s = min(row.simulated_s for row in free.values())
@@ -155,7 +155,7 @@ async def test_a_dropped_visit_is_awaited_until_the_deadline(tmp_path: Path) -> 
 
 
 async def test_no_seat_works_after_the_edge_has_stopped_waiting(tmp_path: Path) -> None:
-    """Some would drop after the deadline: they are broken off like those who are late."""
+    """Some seats would drop after the deadline: they are interrupted like late ones."""
     slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
     free = rows_of(await run(tmp_path, spec_of(slow, num_rounds=3)))
     done = await run(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=40))
@@ -198,7 +198,7 @@ async def test_held_out_seats_are_tested_without_a_wait(tmp_path: Path) -> None:
     assert {row.reason for row in rows_of(done).values()} == {None, "late"}
 
 
-# ---- states and verdicts of those who are late
+# ---- states and verdicts of late seats
 
 
 async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(
@@ -243,7 +243,7 @@ async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_
 
 
 async def test_bofl_judges_the_reports_that_arrived_in_time(tmp_path: Path) -> None:
-    """The leader is the most accurate of those who are there; nobody who is late has a class or is counted refused."""
+    """The leader is the most accurate seat in time; a late seat has no class and no counted refusal."""
     spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, report_deadline_s=70)
     done = await same_everywhere(tmp_path, spec)
     late = 0
@@ -271,7 +271,7 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, 
     late = [row for row in done.rounds[0].seats if row.wave == 1]
     assert [(row.seat, row.outcome) for row in again] == [(0, "idle"), (2, "idle"), (4, "idle")]
     assert [(row.seat, row.reason) for row in late] == [(0, "late"), (2, "late"), (4, "late")]
-    assert all(15 < row.simulated_s < 25 for row in late)  # what the first wave left of the 60 s
+    assert all(15 < row.simulated_s < 25 for row in late)  # the rest of the 60 s after the first wave
     assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
 
 
@@ -292,11 +292,11 @@ async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, countin
     assert closed > 1
 
 
-# ---- more seats than are wanted
+# ---- overselection
 
 
 async def test_with_overselection_the_first_answers_are_admitted(tmp_path: Path) -> None:
-    """Of three seats a home two are chosen; with half of that beyond all three are, and the slowest is surplus."""
+    """Two of three seats per home are wanted; with 50 % more all three are selected, and the slowest is surplus."""
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.6}
     free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
     done = await same_everywhere(tmp_path, spec_of(num_rounds=3, overselection=0.5, **more))
@@ -339,11 +339,11 @@ async def test_if_too_few_answer_all_answers_are_admitted(tmp_path: Path) -> Non
     assert not any({"late", "surplus"} <= reasons for _, reasons in counts)
 
 
-# ---- late updates, used later
+# ---- late updates used in later rounds
 
 
 async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path: Path) -> None:
-    """One seat is slow: what it made in round 1 of 50 samples counts a quarter of them in round 2."""
+    """One seat is slow: its update of round 1 from 50 samples has a quarter of that weight in round 2."""
     done = await same_everywhere(tmp_path, one_slow(num_rounds=4, staleness_discount=0.25))
     found = [[(r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
     late, busy = ("refused", "late", 50), ("failed", "busy", 0)
@@ -356,7 +356,7 @@ async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path
 
 
 async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -> None:
-    """An oracle in numpy: the late update is that of a run in which there is time, from the same model."""
+    """A reference in numpy: the late update equals that of a run with enough time, from the same model."""
     spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
     done = await run(tmp_path, spec, n_edges=1, rooms=(3, 3))
     first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, rooms=(3, 3))
@@ -372,7 +372,7 @@ async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -
 
 
 async def test_a_device_is_busy_until_its_late_update_arrives(tmp_path: Path) -> None:
-    """It takes some 200 s: late in round 1, which lasts 60 s, and busy while the others go on, 40 s a round."""
+    """Its visit takes about 200 s: it is late in round 1 (60 s) and busy during the others' rounds (40 s each)."""
     done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), rooms=(2, 4))
     found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
     assert found == [
@@ -402,7 +402,7 @@ async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -
 
 
 async def one_more_after_restarts(fed: Federation, run_id: str, tmp_path: Path) -> Ended:
-    """Finish a run, restart both edges, run one more round."""
+    """Complete a run, restart both edges, and run one more round."""
     await fed.finish(run_id)
     for number in (0, 1):
         await fed.stop(f"edge-{number}")
@@ -422,7 +422,7 @@ async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> N
 
 
 async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_path: Path) -> None:
-    """The edge of seat 3 is lost in round 2 and back in round 5, where it uses what came late in round 1."""
+    """The edge of seat 3 is lost in round 2 and returns in round 5, when it uses the late update of round 1."""
     async with federation(tmp_path, ttl_s=8.0) as fed:
         gone = list[asyncio.Task[None]]()
         reached, back = asyncio.Event(), asyncio.Event()
@@ -473,11 +473,11 @@ def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str
     assert caught.value.field == "late"
 
 
-# ---- less work for the slow
+# ---- partial work
 
 
 async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline(tmp_path: Path) -> None:
-    """A third of the devices is four times as slow: of 4 epochs they have time for one, not for two."""
+    """A third of the devices is four times slower: of 4 epochs they have time for one but not for two."""
     devices = {
         "profile": {"compute_sps": 0.01, "latency_s": 0},
         "straggler_ratio": 1 / 3,
@@ -511,7 +511,7 @@ async def test_with_enough_time_partial_work_is_all_of_the_work(tmp_path: Path) 
     assert {row.work_share for row in rows_of(done).values()} == {1}
 
 
-# ---- who is selected
+# ---- selection
 
 
 async def test_fastest_leaves_out_slow_seats(tmp_path: Path) -> None:
@@ -523,7 +523,7 @@ async def test_fastest_leaves_out_slow_seats(tmp_path: Path) -> None:
 
 
 async def test_power_of_choice_uses_the_losses_of_the_last_visits(tmp_path: Path) -> None:
-    """All are candidates, one of three is chosen: first each once, then always the one whose loss was highest."""
+    """All seats are candidates, and one of three is selected: first each once, then always the one of highest loss."""
     more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
     done = await same_everywhere(
         tmp_path, small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more)
@@ -558,7 +558,7 @@ def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
 
 
 def losing(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
-    """The spec with time for everybody and without some visits."""
+    """Returns the spec with enough time for all seats and some declared losses."""
     if round_no is None:
         return spec
     quiet = {**spec, "num_rounds": 1, "late": "drop", "round_deadline_s": 1000}

@@ -1,4 +1,4 @@
-"""Simulated time of visits that report first: beside times by hand, from what travelled and the profiles alone."""
+"""Simulated time of visits with reports, compared with times computed by hand from bytes and profiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.shared.algorithms.ways import Ended, Tape, run
 Times = dict[str, float]
 JITTER_S, FAR_S = 0.05, 0.2
 WIDE = {"phi": 1e6, "omega": 1e6}
-"""Everybody is admitted."""
+"""All seats are admitted."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ async def taped(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Tape]:
 
 
 def stream(seat: int, round_no: int, purpose: str) -> float:
-    """A number in 0..1 of a visit's own stream, of seed 3."""
+    """Returns a number in 0..1 from a visit's stream with seed 3."""
     digest = hashlib.sha256(f"3|seat {seat}|{round_no}|0|0|{purpose}".encode()).digest()
     return float((np.float64(int.from_bytes(digest[:8], "big") >> 12) + 0.5) / 2**52)
 
@@ -70,7 +70,7 @@ def transfer(n_bytes: int, bps: float, seat: int, round_no: int, purpose: str) -
 
 
 def sizes(tape: Tape, path: str, round_no: int) -> dict[int, tuple[int, int]]:
-    """Bytes of the order and of the answer, by seat, as one agent a seat sends them; training visits only."""
+    """Returns the bytes of order and answer of training visits by seat, with one agent per seat."""
     found = {}
     for where, body, n_answer in tape.orders:
         order = codec.read_header(body).record
@@ -88,7 +88,7 @@ def device_of(done: Ended, seat: int) -> Device:
 
 
 def first_exchange(done: Ended, tape: Tape, round_no: int) -> dict[int, Times]:
-    """Order down, work, report up."""
+    """Returns the seconds of order, work and report."""
     found = {}
     for seat, (down, up) in sizes(tape, "/visits", round_no).items():
         device, n = device_of(done, seat), len(done.experiment.seat(seat).train)
@@ -101,7 +101,7 @@ def first_exchange(done: Ended, tape: Tape, round_no: int) -> dict[int, Times]:
 
 
 def second_exchange(done: Ended, orders: dict[int, tuple[int, int]], round_no: int) -> dict[int, Times]:
-    """Upload order down, update up."""
+    """Returns the seconds of upload order and update."""
     return {
         seat: {
             "down": transfer(down, device_of(done, seat).down_bps, seat, round_no, "upload jitter down"),
@@ -156,7 +156,7 @@ async def test_uploads_begin_when_the_slowest_report_has_arrived(tmp_path: Path)
 
 
 async def before_the_last_report(tmp_path: Path) -> tuple[int, float]:
-    """The slowest seat, and an instant after all other reports and before its own."""
+    """Returns the slowest seat, and an instant after all other reports and before its own."""
     free, tape = await taped(tmp_path, spec_of(num_rounds=1))
     arrivals = sorted(sum(times.values()) for times in first_exchange(free, tape, 1).values())
     return seat_like(free, WEAK), float(np.mean(arrivals[-2:]))
@@ -178,7 +178,7 @@ async def test_a_report_deadline_interrupts_a_report_and_the_others_start_upload
 
 
 async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_time(tmp_path: Path) -> None:
-    """The edge must wait for the report until the deadline; what it asks for then comes after it."""
+    """The edge waits for the report until the deadline, so that requested updates arrive after it."""
     slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
     assert sizes(tape, "/uploads", 1) == {}
@@ -201,7 +201,7 @@ async def test_a_deadline_interrupts_an_upload(tmp_path: Path) -> None:
     rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
     fetched = sizes(tape, "/uploads", 1)
     assert sorted([*fetched, narrow]) == [0, 1, 2]
-    # what the late one would have moved travels only where there is time; this spec, in each order, names a deadline
+    # the late seat sends its bytes only if there is time; each order of this spec contains the deadline
     before = sizes(free_tape, "/uploads", 1)[narrow]
     other = next(iter(fetched))
     longer = fetched[other][0] - sizes(free_tape, "/uploads", 1)[other][0]
@@ -250,7 +250,7 @@ async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, cou
 
 
 async def test_with_overselection_the_edge_decides_when_enough_reports_have_arrived(tmp_path: Path) -> None:
-    """Two of three are wanted, all are chosen: the third report is surplus, the others wait for the second."""
+    """Two of three seats are wanted and all selected: the third report is surplus; the first waits for the second."""
     more = {"select": "random", "fraction_train": 0.6, "overselection": 0.5, "num_rounds": 1}
     done, tape = await taped(tmp_path, spec_of(**more))
     arrivals = {seat: sum(times.values()) for seat, times in first_exchange(done, tape, 1).items()}
@@ -279,7 +279,7 @@ async def test_a_dropped_seat_is_awaited_before_the_edge_decides(tmp_path: Path)
 
 
 def dropping(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with devices half of whose visits are dropped."""
+    """Returns the spec with devices that drop half of their visits."""
     parts = [{**part, "profile": {**part["profile"], "drop_rate": 0.5}} for part in spec["devices"]["profiles"]]
     return {**spec, "devices": {**spec["devices"], "profiles": parts}}
 

@@ -1,4 +1,4 @@
-"""The table of ES-AFL's page: what it takes from which record."""
+"""The table of ES-AFL's page: which figures it takes from the records."""
 
 from __future__ import annotations
 

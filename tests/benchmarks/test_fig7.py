@@ -1,4 +1,4 @@
-"""Fig. 7 of the digital-twin paper: the simulated clock against its closed form."""
+"""Fig. 7 of the digital-twin paper: simulated times compared with the closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What half the units cost: operations and bytes, which are exact; seconds are only there."""
+"""The costs of half the units: operations and bytes are exact; seconds are only checked for presence."""
 
 from __future__ import annotations
 

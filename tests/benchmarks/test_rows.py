@@ -1,4 +1,4 @@
-"""Each row of `make bench` runs at a tiny size, so that the benchmarks cannot rot; the figures say nothing here."""
+"""Each row of `make bench` runs at a tiny size, so that the benchmarks keep working; the figures have no meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules against each other on the simulated clock: what docs/scheduler.md says of them."""
+"""Schedules compared on the simulated clock, as docs/scheduler.md describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs: operations, which are exact; seconds are only there."""
+"""The costs of a step: operations are exact; seconds are only checked for presence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The moving picture of a terminal: its times, its drawing, and what it must not tell."""
+"""The animated picture of a terminal: its times, its drawing, and the private data that it must not contain."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_terminals_output_is_drawn_with_its_colours() -> None:
     assert (last[0][0].colour, last[0][6].bold) == ("brightblack", True)
 
 
-# ---- what it must not tell
+# ---- private data
 
 
 @pytest.mark.parametrize("word", [socket.gethostname(), str(Path.home()), str(Path.cwd()), "https://example.org/x"])

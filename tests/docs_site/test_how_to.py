@@ -1,4 +1,4 @@
-"""The files that the how-to pages show are run as they stand there."""
+"""The files shown on the how-to pages run unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOW_TO = ROOT / "docs" / "how-to"
 
 
 def blocks(page: str) -> list[str]:
-    """The Python of a page."""
+    """Returns the Python code of a page."""
     return re.findall(r"^```python\n(.*?)^```", (HOW_TO / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +40,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def fedavgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The page's algorithm, where it says that it should lie."""
+    """The page's algorithm, written to the path that the page names."""
     (package := tmp_path / "mine" / "myalgs").mkdir(parents=True)
     (package / "fedavgm.py").write_text(blocks("own-algorithm.md")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(package.parent)
@@ -74,7 +74,7 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
     assert without.info.model_sha256 == plain.info.model_sha256
     once, twice = await run(tmp_path, spec(1, beta=0.5)), await run(tmp_path, spec(2, beta=0.5))
     start = await run(tmp_path, spec(1, beta=0))
-    assert once.info.model_sha256 == start.info.model_sha256  # in the first round there is no v yet
+    assert once.info.model_sha256 == start.info.model_sha256  # the first round has no v yet
     for name, tensor in twice.model.items():
         moved = twice.state.velocity[name] - 0.5 * once.state.velocity[name]
         assert torch.equal(tensor, once.model[name] + twice.state.velocity[name])

@@ -1,4 +1,4 @@
-"""The REST reference that is made from OpenAPI."""
+"""The REST reference that is generated from OpenAPI."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_operation_says_what_it_takes_and_answers(api: dict[str, Any]) -> Non
     assert "Body: [NewRun](rest-schemas.md#newrun)" in create
     assert "| `201` | [RunInfo](rest-schemas.md#runinfo) |" in create
     assert "| `429` |" in create
-    assert "| `422` |" not in create  # that any operation may say stands once, above
+    assert "| `422` |" not in create  # errors of all operations are listed once, above
     assert "| `422` | A field is wrong" in page.partition("## Errors")[2].partition("\n## ")[0]
     runs = page.partition("### `GET /runs`\n")[2].partition("\n### ")[0]
     assert "| `limit` | query | integer, from 1 to 1000 | `50` |" in runs

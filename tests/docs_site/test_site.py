@@ -1,4 +1,4 @@
-"""The site of docs/: built strictly, whole, and from this machine alone. Left out where MkDocs is not installed."""
+"""The site of docs/: a strict build without network access. The tests are skipped if MkDocs is not installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ LOADED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)
         ([{"How to": ["how-to/y.md", "how-to/*.md"]}], [{"How to": ["how-to/y.md", "how-to/x.md"]}]),
         ([{"Watch": ["dashboard*.md", "reports*.md"]}, "*.md"], [{"Watch": ["dashboard.md"]}, "a.md", "b.md"]),
         ([{"Watch": ["reports*.md"]}], []),
-        (["gone.md", {"Home": "a.md"}], ["gone.md", {"Home": "a.md"}]),  # a plain name is MkDocs' to complain of
+        (
+            ["gone.md", {"Home": "a.md"}],
+            ["gone.md", {"Home": "a.md"}],
+        ),  # MkDocs itself reports a plain name without a page
     ],
     ids=str,
 )
@@ -64,7 +67,7 @@ def test_a_broken_link_out_of_docs_stops_the_build(link: str) -> None:
         outward(link, "page.md", None)
 
 
-# ---- the whole
+# ---- the built site
 
 
 @pytest.fixture(scope="module")

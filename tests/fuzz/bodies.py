@@ -1,6 +1,6 @@
-"""Bodies to try the codec with: real ones that three tiers exchanged, and ways to break them.
+"""Bodies for fuzzing the codec: real ones that three tiers exchanged, and mutations of them.
 
-All randomness comes from a `random.Random` that is handed in, so that hypothesis and atheris can both drive it.
+All randomness comes from a `random.Random` argument, so that both hypothesis and atheris can drive it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _tape(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]
     return tamper
 
 
-# ---- how they are broken
+# ---- mutations
 
 
 def mutated(body: bytes, random: Random) -> bytes:
@@ -111,7 +111,7 @@ def _other_record(body: bytes, random: Random) -> bytes:
 
 
 def _taken_apart(body: bytes) -> tuple[Any, Any, bytes] | None:
-    """Returns header, record and tensors of a body that can still be taken apart."""
+    """Returns header, record and tensors of a body that can still be parsed."""
     try:
         (length,) = struct.unpack("<Q", body[:8])
         header = json.loads(body[8 : 8 + length])
@@ -131,7 +131,7 @@ def _put_together(header: Any, record: Any, data: bytes, random: Random) -> byte
 
 
 def _twice(text: str, random: Random) -> str:
-    """Returns JSON, now and then with a doubled key."""
+    """Returns JSON, sometimes with a duplicate key."""
     return text.replace("{", '{"seat": 0, "seat": [], ', 1) if not random.randrange(20) else text
 
 
@@ -198,7 +198,7 @@ _MADE: tuple[Callable[[], Any], ...] = (
 )  # fmt: skip
 
 
-# ---- what must hold
+# ---- checks
 
 
 def outcome(sample: Sample, body: bytes) -> str:

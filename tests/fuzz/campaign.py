@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def repeated(name: str, seconds: float, seed: int, once: Callable[[Random], None]) -> Part:
-    """Tries cases until the time is over; a failure is printed with the seed that repeats it."""
+    """Tries cases until the time limit; a failure is printed with the seed that reproduces it."""
     began, n_cases, n_failures = time.monotonic(), 0, 0
     while time.monotonic() - began < seconds and n_failures < MOST:
         try:

@@ -1,4 +1,4 @@
-"""Real bodies, recorded once, and how long a fuzzer runs."""
+"""Real bodies, recorded once per session, and the duration of fuzzing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies made to take memory or time, each decoded in a process of its own with limited memory.
+"""Bodies designed to take memory or time; each is decoded in a separate process with limited memory.
 
 `python -m tests.fuzz.hostile` prints the result of each, and by how many bytes the process grew.
 """
@@ -53,7 +53,7 @@ def answer(outcomes: str) -> str:
     return f'{{"outcomes":[{outcomes}],"uploads":{{}}}}'
 
 
-def told(token: str, times: int) -> bytes:
+def mostly_empty(token: str, times: int) -> bytes:
     """Returns a body in which a few bytes stand for 16 MiB several times: tensors of which no position is kept."""
     record = ",".join(f'"{index}":{token}' for index in range(times))
     data = '{"outcomes":[{"seat":0,"kind":"train","figures":{' + record + '}}],"uploads":{}}'
@@ -82,10 +82,10 @@ CASES: dict[str, Callable[[], bytes]] = {
     "a fraction of a million digits": lambda: holding(answer("1." + "1" * 10**6)),
     "a key of a million characters": lambda: holding(f'{{"{"k" * 10**6}":1}}'),
     "a text of thirty million characters": lambda: holding(answer(f'"{"t" * (3 * 10**7)}"')),
-    "a hundred masks": lambda: told('{"$m":[2,[2048,2048]]}', 100),
-    "a hundred tensors of which nothing is kept": lambda: told('{"$k":[1,2,[2048,2048]]}', 100),
-    "a hundred coded tensors": lambda: told('{"$c":["topk",[0,1],[2048,2048]]}', 100),
-    "a mask of many empty rows": lambda: told(f'{{"$m":[2,[0,{2**52}]]}}', 1),
+    "a hundred masks": lambda: mostly_empty('{"$m":[2,[2048,2048]]}', 100),
+    "a hundred tensors of which nothing is kept": lambda: mostly_empty('{"$k":[1,2,[2048,2048]]}', 100),
+    "a hundred coded tensors": lambda: mostly_empty('{"$c":["topk",[0,1],[2048,2048]]}', 100),
+    "a mask of many empty rows": lambda: mostly_empty(f'{{"$m":[2,[0,{2**52}]]}}', 1),
     "a million times the same key": lambda: holding("{" + ",".join(['"outcomes":[]'] * 10**6) + "}"),
 }
 
@@ -115,7 +115,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
     try:
         codec.decode(KIND, data, model=MODEL)
         ended = "read"
-    except BaseException as error:  # whatever it is, it is told
+    except BaseException as error:  # report any error
         ended = type(error).__name__
     after = resource.getrusage(resource.RUSAGE_SELF)
     return {
@@ -127,7 +127,7 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Tries all; with `--without-limits` only the case that a limit of the codec bounds, without that limit."""
+    """Tries all cases; with `--without-limits` only the case bounded by a limit of the codec, without that limit."""
     if "--without-limits" in sys.argv:
         parsing.MAX_ITEMS = 2**40
         cases = {name: CASES[name] for name in ("twenty million empty lists",)}

@@ -1,4 +1,4 @@
-"""Specs and the small JSON between tiers give a record, or an error that names the fault."""
+"""Specs and small JSON messages between tiers give a record, or an error that names the fault."""
 
 from __future__ import annotations
 

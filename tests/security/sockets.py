@@ -1,4 +1,4 @@
-"""Clients that write bytes to a socket, and a server for them in a thread."""
+"""Clients that write raw bytes to a socket, and a server for them in a thread."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fastapi import FastAPI
 from shared.service import server
 from shared.service.settings import TierSettings
 
-PATIENT_S = 30.0
-"""Seconds after which a test fails that waits for an event."""
+WAIT_S = 30.0
+"""Seconds after which a wait fails."""
 
 
 class Client:
     """One connection."""
 
     def __init__(self, port: int, first: bytes = b"") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         self.send(first)
 
     def send(self, data: bytes) -> bool:
@@ -38,7 +38,7 @@ class Client:
         """Returns the data until the other side closes.
 
         Raises:
-            TimeoutError: it does not.
+            TimeoutError: the other side does not close.
         """
         got = b""
         with suppress(ConnectionResetError):
@@ -75,7 +75,7 @@ class Client:
         except OSError:
             return False
         finally:
-            self.socket.settimeout(PATIENT_S)
+            self.socket.settimeout(WAIT_S)
         return True
 
     def close(self) -> None:
@@ -95,13 +95,13 @@ def running(app: FastAPI, **settings: Any) -> Iterator[tuple[int, server.Server]
         yield found.port, it
     finally:
         it.should_exit = True
-        thread.join(PATIENT_S)
+        thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
 def until(condition: Callable[[], bool]) -> None:
     """Waits for a condition."""
-    ends = time.monotonic() + PATIENT_S
+    ends = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""An answer with forged values of clients costs one contribution; the run goes on, and no state is spoilt."""
+"""An answer with forged values of clients costs one contribution; the run continues, and no state is corrupted."""
 
 from __future__ import annotations
 

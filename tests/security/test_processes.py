@@ -36,7 +36,7 @@ HALVES = (
 
 
 @dataclass
-class Ground:
+class Target:
     """A topology with a long run."""
 
     topology: Topology
@@ -50,7 +50,7 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     monkeypatch.setenv("STRATA_API_TOKEN", API_TOKEN)
     env = {f"{tier}_{name}_S": "2" for tier in ("CLOUD", "EDGE", "AGENT") for name in ("HEAD", "BODY")}
     runs, cache = tmp_path / "runs", str(tmp_path / "cache")
@@ -59,9 +59,9 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
         topology.wait_ready(120)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=30) as http:
-            ground = Ground(topology, runs, http, api, api.create_run(SPEC).run)
-            until(lambda: ground.rounds() > 0)
-            yield ground
+            target = Target(topology, runs, http, api, api.create_run(SPEC).run)
+            until(lambda: target.rounds() > 0)
+            yield target
 
 
 def port_of_agent(log: str) -> int:
@@ -70,64 +70,66 @@ def port_of_agent(log: str) -> int:
     return int(port)
 
 
-def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(ground: Ground) -> None:
-    edge = urlsplit(ground.api.edges().edges[0].url).port
-    agent = port_of_agent((ground.topology.folder / "logs" / "agent-1.log").read_text())
-    cloud = urlsplit(ground.topology.url).port
+def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target: Target) -> None:
+    edge = urlsplit(target.api.edges().edges[0].url).port
+    agent = port_of_agent((target.topology.folder / "logs" / "agent-1.log").read_text())
+    cloud = urlsplit(target.topology.url).port
     assert cloud is not None
     assert edge is not None
-    token = ground.topology.tier_token.encode()
+    token = target.topology.tier_token.encode()
     halves = [half.replace(b"%s", token) for half in HALVES]
-    before = ground.rounds()
+    before = target.rounds()
     slow = [Client(port, halves[n % len(halves)]) for n in range(67) for port in (cloud, edge, agent)]
     assert len(slow) > 200
-    assert ground.http.get("/readyz").status_code == 200  # while they hang on
+    assert target.http.get("/readyz").status_code == 200  # while the slow clients stay connected
     for client in slow:
         with closing(client):
             heard = client.rest()  # ends only if the other side closes
             assert not heard or heard.split(b" ", 2)[1] in (b"401", b"404", b"408")
-    until(lambda: ground.rounds() > before + 1)
-    assert {round_.n_used for round_ in ground.api.rounds(ground.run).rounds} == {4}
+    until(lambda: target.rounds() > before + 1)
+    assert {round_.n_used for round_ in target.api.rounds(target.run).rounds} == {4}
 
 
-def test_no_secret_is_in_any_file_output_or_answer(ground: Ground) -> None:
-    get, run = ground.http.get, ground.run
-    ground.api.stop(run)
-    until(lambda: ground.api.run(run).status in FINAL)
+def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
+    get, run = target.http.get, target.run
+    target.api.stop(run)
+    until(lambda: target.api.run(run).status in FINAL)
     document = get("/openapi.json").json()
     contents = [get("/docs").content, get("/openapi.json").content]
-    topology = ground.api.topology()
+    topology = target.api.topology()
     for path in document["paths"]:
         if "get" in document["paths"][path]:
             fill = {"run_id": run, "round_no": "1", "name": "global"}
             fill |= {"agent": topology.agents[0].agent, "edge": topology.edges[0].edge}
             contents.append(get(path.format(**fill)).content)
-    refused = [{"authorization": f"Bearer {ground.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
+    refused = [{"authorization": f"Bearer {target.topology.tier_token}"}, {"authorization": f"Basic {API_TOKEN}"}]
     answers = [get("/runs", headers=headers) for headers in refused]
-    answers += [ground.http.post("/agents", headers=headers, json={}) for headers in refused]
-    answers += [ground.http.post("/runs", json={"spec": {"nme": 1}}), get("/nowhere"), get(f"/runs/{run}/files/x")]
+    answers += [target.http.post("/agents", headers=headers, json={}) for headers in refused]
+    answers += [target.http.post("/runs", json={"spec": {"nme": 1}}), get("/nowhere"), get(f"/runs/{run}/files/x")]
     assert {answer.status_code for answer in answers} == {401, 404, 422}
     contents += [answer.content + repr(answer.headers.raw).encode() for answer in answers]
-    ground.topology.stop()  # so that all is written
-    folders = (ground.topology._given_folder, ground.runs_dir)
+    target.topology.stop()  # so that all files are written
+    folders = (target.topology._given_folder, target.runs_dir)
     files = {path: path.read_bytes() for folder in folders if folder for path in folder.rglob("*") if path.is_file()}
     names = {path.name for path in files}
     assert {"cloud.log", "edge-1.log", "agent-1.log", "manifest.json"} <= names
-    assert any("redis" in str(path) and run.encode() in data for path, data in files.items())  # its file is read too
-    for secret in (ground.topology.tier_token.encode(), API_TOKEN.encode()):
+    assert any(
+        "redis" in str(path) and run.encode() in data for path, data in files.items()
+    )  # the token's file is searched too
+    for secret in (target.topology.tier_token.encode(), API_TOKEN.encode()):
         assert [str(path) for path, data in files.items() if secret in data] == []
         assert [text for text in contents if secret in text] == []
 
 
-def test_a_stream_of_events_ends_when_the_cloud_is_stopped(ground: Ground) -> None:
-    ground.api.pause(ground.run)
-    until(lambda: ground.api.run(ground.run).status == "paused")
-    with ground.http.stream("GET", f"/runs/{ground.run}/events") as stream:
+def test_a_stream_of_events_ends_when_the_cloud_is_stopped(target: Target) -> None:
+    target.api.pause(target.run)
+    until(lambda: target.api.run(target.run).status == "paused")
+    with target.http.stream("GET", f"/runs/{target.run}/events") as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("id: ")
-        ground.topology.end("cloud", grace_s=60)
-        rest = list(lines)  # raises if the answer is cut off instead of ended
+        target.topology.end("cloud", grace_s=60)
+        rest = list(lines)  # raises if the answer is truncated
     assert rest[-1] == ""
-    log = (ground.topology.folder / "logs" / "cloud.log").read_text()
+    log = (target.topology.folder / "logs" / "cloud.log").read_text()
     assert "graceful shutdown exceeded" not in log
     assert "Traceback" not in log

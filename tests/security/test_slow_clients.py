@@ -157,7 +157,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
             chunk = client.socket.recv(2**22)
             assert chunk
             got += len(chunk)
-            if time.monotonic() - began < 2:  # longer than what is granted without a byte taken
+            if time.monotonic() - began < 2:  # longer than the time allowed without any byte read
                 time.sleep(0.05)
 
 

@@ -21,7 +21,7 @@ TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
 FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet"}
-"""Routes of the cloud that tiers use; those of edges and agents are all for tiers."""
+"""Routes of the cloud for other tiers; all routes of edges and agents are for tiers."""
 
 
 def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
@@ -70,7 +70,7 @@ async def test_a_route_without_a_token_check_would_be_found() -> None:
 
     @app.post("/forgotten")
     async def forgotten() -> None:
-        """Has no guard."""
+        """A route without a token check."""
 
     assert ("POST", "/forgotten") in set(routes_of(app.routes))
 

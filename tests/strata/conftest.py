@@ -1,4 +1,4 @@
-"""A fake cloud, a home of one's own, and the command in this process."""
+"""Fixtures: a fake cloud, a separate home folder, and the command in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.strata.fake_cloud import FakeCloud, served
 
 
 class Said(NamedTuple):
-    """How a command ended and what it printed."""
+    """A command's exit status and output."""
 
     code: int
     out: str
@@ -25,7 +25,7 @@ Strata = Callable[..., Said]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test has a folder of its own to run in, and nobody's settings."""
+    """Every test runs in a separate folder without the user's settings."""
     for name in ("STRATA_URL", "STRATA_API_TOKEN", "STRATA_API_TOKEN_FILE", "STRATA_HOME", "STRATA_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -47,13 +47,13 @@ def strata(capsys: pytest.CaptureFixture[str]) -> Strata:
 
 @pytest.fixture
 def cloud() -> FakeCloud:
-    """A fake cloud, to be told how to behave."""
+    """A fake cloud whose behaviour the test sets."""
     return FakeCloud()
 
 
 @pytest.fixture
 def url(cloud: FakeCloud) -> Iterator[str]:
-    """Where the fake cloud listens."""
+    """The address of the fake cloud."""
     with served(cloud.app) as address:
         yield address
 

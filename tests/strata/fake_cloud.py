@@ -1,4 +1,4 @@
-"""A small cloud behind real HTTP: it serves the models of `shared.run_records.runs` and trains nothing."""
+"""A fake cloud behind real HTTP: it serves the models of `shared.run_records.runs` and does not train."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shared.simulation.digital_twin import TwinList
 from tests.strata.samples import a_round, a_run, a_twin, some_seats
 
 Content = bytes | Callable[[str], bytes]
-"""Of a file, or a function of the run that has it."""
+"""The content of a file, or a function of its run that returns it."""
 
 FILES: dict[str, Content] = {
     "spec.yaml": b"name: small\n",
@@ -35,10 +35,10 @@ FILES: dict[str, Content] = {
 
 
 class FakeCloud:
-    """Its answers, and what it was asked.
+    """The answers of the cloud and the requests that it got.
 
-    A run has as many rounds as `n_rounds`; each step of `events` tells one event and brings the run to where
-    the event says it is.
+    A run has `n_rounds` rounds; each step of `events` sends one event and changes the run to the state that the event
+    names.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class FakeCloud:
         return self.runs[run]
 
     def script(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """(kind of event, its data, changes of the run) in order."""
+        """Returns (kind of event, its data, changes of the run) in order."""
         steps: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("run.status", {}, {"status": "running"})]
         for number in range(1, self.n_rounds + 1):
             scores = {"global": {"n": 10, "accuracy": number / 10, "loss": 1.0 / number}}
@@ -233,7 +233,7 @@ def _problem(status: int, code: str, detail: str, field: str | None = None) -> J
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
-    """An app on a free port of loopback, in a thread; gives its address."""
+    """Serves an app on a free loopback port in a thread; yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

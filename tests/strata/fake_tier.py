@@ -1,7 +1,7 @@
-"""A stand-in for all three tiers, for tests of the launcher: registers, waits, and misbehaves if told to.
+"""A fake process for all three tiers, for tests of the launcher: it registers, waits, and fails on request.
 
-`FAKE_DIES`, `FAKE_SILENT` and `FAKE_DEAF` name the process that dies at its start, never registers, or does not
-heed SIGTERM. No torch, no FastAPI: it starts in a moment.
+`FAKE_DIES`, `FAKE_SILENT` and `FAKE_DEAF` name the process that dies at its start, never registers, or ignores
+SIGTERM. It starts quickly because it imports neither torch nor FastAPI.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Cloud(BaseHTTPRequestHandler):
-    """Answers `/topology` and `/readyz` from who has registered by `POST /here`."""
+    """Answers `/topology` and `/readyz` from the nodes that registered by `POST /here`."""
 
     edges: dict[str, Any] = {}  # noqa: RUF012 - of the one server of the process
     agents: dict[str, Any] = {}  # noqa: RUF012
@@ -54,7 +54,7 @@ class Cloud(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def cloud() -> None:

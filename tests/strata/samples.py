@@ -1,4 +1,4 @@
-"""Small runs, rounds and seats with known figures, for the tests of this room."""
+"""Small runs, rounds and seats with known figures, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def a_seat(seat: int, **changes: Any) -> SeatInfo:
 
 
 def a_twin() -> Twin:
-    """A twin that has seen one visit, twice as long as predicted."""
+    """A twin after one visit that took twice as long as predicted."""
     visit: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 50, "outcome": "used"}
     seen = Sighting(**visit, predicted_s=2.0, predicted_sd_s=0.5, took_s=4.0, error_s=2.0)
     told = Telemetry(free_sps=120.0, n_collected=70)

@@ -1,4 +1,4 @@
-"""What `strata doctor` finds of data sets."""
+"""The data sets that `strata doctor` finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strata.hooks`: one import for an algorithm of one's own, without the clients and servers around it."""
+"""`strata.hooks`: one import for user-defined algorithms, without clients and servers."""
 
 from __future__ import annotations
 

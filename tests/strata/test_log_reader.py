@@ -1,4 +1,4 @@
-"""`strata log`: the lines of several processes as one story, of a folder, of what is piped in, as they come."""
+"""`strata log`: lines of several processes merged, from a folder, from a pipe, or while they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command against the real tiers: one small experiment, as a person would run it."""
+"""The command with real tiers: one small experiment, as a user would run it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def command(*arguments: object) -> list[str]:
 
 @pytest.fixture
 def env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A temporary folder of one's own, so that whatever is left behind is seen."""
+    """An environment with a separate temporary folder, so that leftovers are found."""
     (tmp_path / "tmp").mkdir()
     (tmp_path / "real.yaml").write_text(SPEC, encoding="utf-8")
     return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that were given this folder as their temporary one, and what lies in it."""
+    """Returns the processes whose temporary folder this is, and the folder's content."""
     mark = f"TMPDIR={folder}".encode()
     found = [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor")]
     for path in Path("/proc").glob("[0-9]*/environ"):

@@ -267,7 +267,7 @@ def test_run_whose_id_is_a_path_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- what is there
+# ---- nodes
 
 
 def test_algorithms_are_listed_without_a_cloud(strata: Strata) -> None:

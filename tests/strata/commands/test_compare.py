@@ -26,7 +26,7 @@ from tests.strata.samples import SPEC, a_round, a_run
 def in_folder(
     runs: Path, run: str, accuracies: Sequence[float | None], *, spec: dict[str, Any] | None = None, **changes: Any
 ) -> Path:
-    """A run whose rounds take 4 s and 200 bytes up each; None is a round without evaluation."""
+    """Writes a run whose rounds take 4 s and 200 uploaded bytes each; None is a round without evaluation."""
     fields = SPEC.model_dump(mode="json", exclude_none=True) | {"name": changes.get("name", "small")} | (spec or {})
     n = len(accuracies)
     totals = {"rounds": n, "num_rounds": n, "bytes_up": 200 * n, "simulated_s": 4.0 * n}
@@ -233,7 +233,7 @@ def test_target_must_be_a_share(strata: Strata, runs: Path, target: str) -> None
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: Sequence[Path]) -> Any:
-    """The figure as it was saved."""
+    """Captures the figure that is saved."""
     from matplotlib.figure import Figure
 
     saved: list[Figure] = []
@@ -278,7 +278,7 @@ def test_a_run_over_another_with_the_same_accuracies_is_dashed_so_that_both_are_
 def test_clients_of_each_run_have_a_box_in_its_colour(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Path
 ) -> None:
-    """Runs that tell how accuracies spread over clients; the one in the middle does not."""
+    """Runs that record the spread of accuracies over clients; the middle one does not."""
     spreads: list[dict[str, Spread]] = [
         {"received": Spread.of([0.1, 0.5, 0.9])},
         {},
@@ -292,7 +292,7 @@ def test_clients_of_each_run_have_a_box_in_its_colour(
     for line in boxes.lines:
         spans.setdefault(line.get_color(), set()).update(round(float(y), 6) for y in line.get_ydata())
     assert spans.keys() == {"#0072B2", "#009E73"} <= {line.get_color() for line in curves[0].lines}
-    assert spans["#0072B2"] == {0.1, 0.3, 0.5, 0.7, 0.9}  # least, quartiles, most; the mean is the median here
+    assert spans["#0072B2"] == {0.1, 0.3, 0.5, 0.7, 0.9}  # minimum, quartiles, maximum; the mean equals the median here
     assert {0.4, 0.45, 0.5, 0.6, 0.7, 0.533333} == spans["#009E73"]
 
 

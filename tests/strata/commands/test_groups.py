@@ -1,4 +1,4 @@
-"""Groups of clients and how their accuracies spread: what is said, what is drawn."""
+"""Groups of clients and the spread of their accuracies, as text and as pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPREAD = Spread.of([0.5, 0.9, 0.7, 0.8, 0.6])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run that clustered in round 2 and placed a late client in round 3."""
+    """The folder of a run that clustered in round 2 and placed a late client in round 3."""
     apart = cosine_distances(np.array(VECTORS))
     tree: dict[str, Any] = {"users": USERS, "linkage": average_linkage(apart).tolist(), "threshold": 0.1}
     groups = [["edge-0", "edge-1"], ["edge-2", "edge-3"]]

@@ -1,4 +1,4 @@
-"""`strata report`: which runs, which files."""
+"""`strata report`: the runs that it reads and the files that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results folder."""
+"""Writing and reading the results folder."""
 
 from __future__ import annotations
 

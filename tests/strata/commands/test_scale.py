@@ -1,4 +1,4 @@
-"""`strata scale` against a cloud whose fleet does what the test says."""
+"""`strata scale` with a fake cloud whose fleet is scripted by the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.strata.fake_cloud import served
 
 
 class FakeFleet:
-    """Shows one answer after another to who asks again; the last stays."""
+    """Gives its answers to requests one after another; the last one is repeated."""
 
     def __init__(self) -> None:
         self.wanted: Any = {}

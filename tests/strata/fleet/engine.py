@@ -1,4 +1,4 @@
-"""A container engine of a few dictionaries: what the fleet asks of a real one, and what it answers."""
+"""A fake container engine in dictionaries, with the requests that the fleet sends and their answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOLUME = "f" * 64
 
 
 def inspected(number: int, *, service: str = "device", project: str = "p", **env: str) -> dict[str, Any]:
-    """A container as `docker inspect` shows it, made by Compose 1.29 and re-created once."""
+    """Returns a container as `docker inspect` shows it, created by Compose 1.29 and recreated once."""
     identity = f"{number:x}".rjust(2, "0") * 32
     labels = {
         "com.docker.compose.project": project,
@@ -51,7 +51,7 @@ def inspected(number: int, *, service: str = "device", project: str = "p", **env
 
 
 class FakeEngine:
-    """Containers by id; `did` is what was asked of it."""
+    """Containers by id; `did` lists the requests."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         self.found = {row["Id"]: row for row in found}

@@ -1,4 +1,4 @@
-"""The fleet's way to the cloud, and its settings."""
+"""The fleet's client of the cloud, and its settings."""
 
 from __future__ import annotations
 

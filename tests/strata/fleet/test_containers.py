@@ -1,4 +1,4 @@
-"""The fleet's container backend, against an engine of dictionaries."""
+"""The fleet's container backend with a fake engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_agent_is_identified_by_its_registered_name_and_devices() -> None:
     named["Config"]["Env"].append("AGENT_DEVICES=4")
     found = backend(engine := FakeEngine(OWN, inspected(1), named))
     assert found.agents() == [Agent("010101010101", "device", 1, 1), Agent("north", "device", 4, 2)]
-    assert found.services() == {"device": Service(each=4, exactly=True)}  # of the newest, which is what is copied
+    assert found.services() == {"device": Service(each=4, exactly=True)}  # of the newest container, which is copied
     assert engine.did == []
 
 

@@ -1,4 +1,4 @@
-"""Who stays, who goes, who is started."""
+"""The fleet's plan: which agents stay, stop and start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_plan_reaches_the_wanted_number_and_is_then_stable() -> None:
             assert sum(agent.devices for agent in after) == wanted
             assert max(found.start, default=0) <= 5
             assert plan(after, wanted, ANY) == Plan()
-            # What is started is smaller than whatever is stopped: nobody is stopped to be started again.
+            # Each started agent is smaller than every stopped one: no agent is stopped and started again.
             assert all(agent.devices > start for agent in found.stop for start in found.start)
 
 

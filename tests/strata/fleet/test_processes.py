@@ -1,4 +1,4 @@
-"""The fleet's backend of local processes, with a topology that starts none."""
+"""The fleet's backend of local processes, with a fake topology that starts none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def process(resident_bytes: int, returncode: int | None = None) -> Any:
 
 
 def backend(**processes: Any) -> Processes:
-    """Over agents of 5 devices each."""
+    """Returns a backend with agents of 5 devices each."""
     found = {name.replace("_", "-"): process for name, process in processes.items()}
     rooms = dict.fromkeys(found, 5)
     topology = SimpleNamespace(processes=found, rooms=list(rooms.values()), agents=lambda: rooms)

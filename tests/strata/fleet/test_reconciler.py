@@ -13,7 +13,7 @@ from strata.fleet.reconciler import Fleet
 
 
 class FakeBackend:
-    """Agents of one or more services, as many as they are told; one device each unless said otherwise."""
+    """Agents of one or more services in the given numbers; each has one device by default."""
 
     def __init__(self, n: int = 0, *, services: dict[str, Service] | None = None) -> None:
         self.found = services or {"device": Service()}
@@ -60,7 +60,7 @@ def _error(why: str | Exception) -> Exception:
 
 
 class FakeCloud:
-    """Wants what it is told to, and releases whoever leaves, unless a round needs them."""
+    """Requests the given numbers, and releases leaving agents unless a round needs them."""
 
     def __init__(self, **wanted: int) -> None:
         self.wanted = wanted
@@ -81,7 +81,7 @@ class FakeCloud:
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test advances."""
 
     now = 1000.0
 
@@ -182,7 +182,7 @@ def test_no_agent_is_started_unless_all_missing_ones_fit_into_memory() -> None:
     backend.room = 37
     fleet = fleet_of(backend, cloud, clock)
     fleet.turn()
-    clock.now += 1  # in the pause after a failure nobody asks
+    clock.now += 1  # no request is sent in the pause after a failure
     fleet.turn()
     assert (backend.did, cloud.last().error) == ([], "no room for 38")
 
@@ -254,7 +254,7 @@ def test_agents_that_die_at_start_are_restarted_only_after_a_pause() -> None:
         clock.now += 1
     assert [n_started.index(n) for n in (1, 2, 3, 4)] == [0, 3, 8, 17]  # pauses of 2, 4 and 8 s after each end
     assert cloud.last().error == "device-2 ended unexpectedly"
-    assert all(report.left == () for report in cloud.heard)  # a crash is a fault, no farewell
+    assert all(report.left == () for report in cloud.heard)  # a crash is a fault and not a planned stop
 
 
 def test_an_impossible_number_is_reported_and_changes_nothing() -> None:

@@ -25,7 +25,7 @@ def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -
         process.trim(longest=100)
         (tmp_path / "go").touch()
         wait_for(process.log, "second")
-        assert process.log.read_bytes() == b"second\n"  # no hole in front of it
+        assert process.log.read_bytes() == b"second\n"  # no gap of zero bytes before it
         assert (tmp_path / "talker.log.1").read_text().startswith("first first")
     finally:
         end_all([process], 5.0)

@@ -1,4 +1,4 @@
-"""The private redis-server: found, started once per folder, ended with its parent, leaving nothing behind."""
+"""The private redis-server: it is found, started once per folder, and ended with its parent without leftovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    # A zombie answers the signal; nobody may have reaped it if its parent died.
+    # A zombie accepts the signal; if its parent died, it may not have been reaped.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 

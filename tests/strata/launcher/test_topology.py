@@ -47,15 +47,15 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> list[int]:
-    """Those that still live after ten seconds."""
+    """Returns the processes that still live after ten seconds."""
     deadline = time.monotonic() + 10
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return [pid for pid in pids if alive(pid)]
 
 
-def everybody(running: Topology) -> list[int]:
-    """All processes of a topology, what they started themselves included."""
+def all_processes(running: Topology) -> list[int]:
+    """Returns all processes of a topology and their children."""
     pids = [process.pid for process in running.processes.values()]
     grandchildren = [int(env_of(running.folder, name)["GRANDCHILD"]) for name in running.processes]
     return [*pids, *grandchildren, running.redis.pid]
@@ -94,7 +94,7 @@ def test_all_processes_register_and_get_the_documented_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
-    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # a topology draws a token of its own
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # each topology draws its own token
     with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
         info = running.wait_ready(30)
         cloud, edge, agents = (
@@ -128,13 +128,13 @@ def test_tier_token_differs_between_topologies() -> None:
 def test_stop_leaves_no_process_and_no_folder() -> None:
     running = topology().start()
     running.wait_ready(30)
-    folder, pids = running.folder, everybody(running)
+    folder, pids = running.folder, all_processes(running)
     assert len(pids) == 11
     assert all(map(alive, pids))
     running.stop()
     assert wait_until_gone(pids) == []
     assert not folder.exists()
-    running.stop()  # once more: nothing to do
+    running.stop()  # a second call has no effect
 
 
 def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
@@ -150,18 +150,18 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
 
 def test_environment_of_one_process_overrides_the_common_one() -> None:
     own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
-    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
+    with topology(env={"WHOSE": "all_processes's"}, env_of=own) as running:
         running.wait_ready(30)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
-    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
+    assert [edge["WHOSE"] for edge in edges] == ["all_processes's", "its own"]
     assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
     assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
-    assert agent["WHOSE"] == "everybody's"
+    assert agent["WHOSE"] == "all_processes's"
 
 
 def becomes(pid: int, *letters: str) -> bool:
-    """Whether the kernel soon gives a process one of these letters: T = stopped."""
+    """Whether a process soon has one of these kernel states (T = stopped)."""
     deadline = time.monotonic() + 10
     while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
         if time.monotonic() > deadline:
@@ -217,7 +217,7 @@ def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
     running = topology(env={"FAKE_DEAF": "edge-1"}).start()
     running.wait_ready(30)
-    pids = everybody(running)
+    pids = all_processes(running)
     running.stop()
     assert wait_until_gone(pids) == []
 
@@ -278,7 +278,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     abandoned, used = WorkFolder(None), WorkFolder(None)
-    os.close(abandoned._lock)  # what the kernel does when its launcher is killed
+    os.close(abandoned._lock)  # the kernel does this when the launcher is killed
     third = WorkFolder(None)
     assert sorted(tmp_path.iterdir()) == sorted([used.path, third.path])
     used.close()
@@ -286,7 +286,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- `strata up` as a process of its own
+# ---- `strata up` as a separate process
 
 UP = f"""
 import sys
@@ -298,7 +298,7 @@ app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0
 
 
 def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
-    """A running `strata up`: its process, what it said, and all processes that it started."""
+    """Starts `strata up`; returns its process, its output, and all processes that it started."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -336,14 +336,14 @@ def test_second_interrupt_leaves_no_process() -> None:
 
 def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, said, pids = start_up()
-    own = pids[:5]  # grandchildren die with a signal to their group only, which no kernel sends here
+    own = pids[:5]  # grandchildren end only with a signal to their group, which the kernel does not send here
     process.kill()
     process.communicate(timeout=30)
     for pid in pids[5:]:
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
     assert strata_home.running() is None
-    WorkFolder(None).close()  # the next launcher sweeps
+    WorkFolder(None).close()  # the next launcher cleans up
     assert not Path(said["folder"]).exists()
 
 

@@ -1,4 +1,4 @@
-"""Following a run: what is shown while it goes, waits, loses and is resumed."""
+"""The display of a run's progress: training, waiting, losses and resumption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.strata.samples import a_run
 
 
 class Cloud:
-    """Answers with a run's documents one after another, each after one event."""
+    """Returns a run's documents one after another, each after one event."""
 
     def __init__(self, first: RunInfo, *then: tuple[str, dict[str, Any], RunInfo]) -> None:
         self.now, self.then = first, then
@@ -42,7 +42,7 @@ def evaluated(accuracy: float) -> dict[str, Any]:
 
 
 def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> None:
-    """Its document keeps the accuracy of the pause until the run ends; the events know better."""
+    """The run's document keeps the accuracy of the pause until the run ends; the events have the newer one."""
     paused = a_run(status="running", rounds=1, accuracy=0.50)
     lines = shown(
         paused,

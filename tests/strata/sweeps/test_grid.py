@@ -1,4 +1,4 @@
-"""The grid of a sweep."""
+"""The combinations of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strata sweep` against a fake cloud; `test_sweep_real.py` has real ones."""
+"""`strata sweep` with a fake cloud; `test_sweep_real.py` uses real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.strata.samples import a_run
 
 @pytest.fixture(autouse=True)
 def results(cloud: FakeCloud) -> None:
-    """The fake cloud's folders tell how their runs are."""
+    """The fake cloud writes the state of its runs into results folders."""
     cloud.files["run.json"] = lambda run: cloud.runs[run].model_dump_json().encode()
     cloud.files["rounds.csv"] = b""
 
@@ -111,7 +111,7 @@ def test_failed_run_is_recorded_and_continued_next_time(
 def test_refused_combination_does_not_prevent_the_others(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud takes no 99
+    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud refuses 99
     assert said.code == 1
     assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
         ("r2", "completed", ""),
@@ -127,7 +127,7 @@ def test_lost_answer_creates_no_second_run(
     strata(*arguments)
     path = sweep_folder(tmp_path) / "sweep.json"
     kept = json.loads(path.read_text())
-    for each in kept["combinations"]:  # as if it had been killed before it could note its runs
+    for each in kept["combinations"]:  # as if it had been killed before it could record its runs
         each |= {"run": None, "status": "waiting"}
     path.write_text(json.dumps(kept))
     assert strata(*arguments).code == 0
@@ -160,7 +160,7 @@ def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud
 def test_run_whose_id_is_a_path_is_refused(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # where the fake cloud puts the next one
+    cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # the folder of the fake cloud's next run
     said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     assert said.code == 1
     assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
@@ -204,7 +204,7 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
 
 def test_state_belongs_to_the_sweep_once_that_is_recorded(tmp_path: Path) -> None:
     SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
-    (tmp_path / "s" / "state").mkdir()  # by its topology, which may be killed before it has a run
+    (tmp_path / "s" / "state").mkdir()  # created by its topology, which may be killed before it has a run
     again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
     again.own_state()
     assert read_sweep(tmp_path / "s") == again.sweep

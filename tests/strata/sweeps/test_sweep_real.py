@@ -1,4 +1,4 @@
-"""A sweep on real local processes: killed, interrupted, and brought to its end by the same command."""
+"""A sweep on real local processes: it is killed, interrupted, and completed by the same command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def broken_off(env: dict[str, str], combination: str, number: int) -> int:
-    """Start the sweep and send it a signal once rounds of that combination are committed; its exit status."""
+    """Start the sweep, send it a signal when rounds of that combination are committed; returns its exit status."""
     with subprocess.Popen(SWEEP, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         begun = False
@@ -68,9 +68,7 @@ def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
         ("0.2", "1", "25"),
         ("0.2", "2", "25"),
     ]
-    assert {row["run"] for row in rows} == {
-        info.run for _, info in run_folders(tmp_path / "runs")
-    }  # no run beside them
+    assert {row["run"] for row in rows} == {info.run for _, info in run_folders(tmp_path / "runs")}  # no further run
     assert len({row["model_sha256"] for row in rows}) == 4
     assert (folder / "compare.png").stat().st_size > 10_000
     assert not (folder / "state").exists()
