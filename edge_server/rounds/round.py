@@ -121,7 +121,7 @@ class EdgeRound:
         return await self._finish(partial_sum)
 
     async def _run_edge_round(self, ctx: Context, *, through: bool) -> PartialSum:
-        """Waves until the algorithm visits nobody again; returns the exact sum of their updates."""
+        """Runs waves until the algorithm visits no seat again; returns the exact sum of their updates."""
         accumulator = self._accumulator()
         self.deadline_s = self.log.simulated_s + (ctx.spec.round_deadline_s or math.inf)
         self.wall_deadline = round_deadline(ctx.spec)

@@ -15,7 +15,7 @@ Deviations and readings:
   same number of samples.
 - The whole model is sent down: a client that joins later, or has lost its state, starts from the initial batch-norm.
 - A client's model is tested before it trains: the model received with the client's own batch-norm. The global model is
-  not tested, since nobody trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
+  not tested, since no client trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
   methods without personal layers, and the model held before is reported as the one received.
 """
 
