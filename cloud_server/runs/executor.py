@@ -78,7 +78,8 @@ class RunExecutor:
         """Train until complete, paused or stopped; the document says which."""
         self.wall_before_s = self.info.wall_s
         await self._set_status("starting")
-        async for missing in self._barrier.start(self.info.spec, resumed=self.info.resolved):
+        started_before = self.info.resolved  # its spec names the numbers of edges and devices with which it started
+        async for missing in self._barrier.start(self.info.spec, resumed=started_before):
             await self._set_status("starting", f"waiting for {missing}")
         if not self.may_continue():
             return await self._halt()

@@ -91,7 +91,7 @@ class LateUpdateBuffer:
 
 
 def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> VisitRecord:
-    """Adds a late update to the sum, discounted for each round of its age; returns its record.
+    """Adds a late update to the sum and returns its record; its weight falls with its staleness, its age in rounds.
 
     Raises:
         NotFinite, OutOfBound, WireError: it cannot be added.

@@ -1,4 +1,7 @@
-"""Aggregation rules: annotations that say how each field of an update is aggregated on its way up."""
+"""Aggregation rules: annotations that say how each field of an update is aggregated on its way up.
+
+`shared/federation/aggregation` adds up and averages updates by them.
+"""
 
 from __future__ import annotations
 

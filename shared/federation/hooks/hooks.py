@@ -183,7 +183,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
     def aggregate(self, ctx: Context, state: EdgeState, update: Up) -> EdgeState:
         """Returns the state after a wave; `update` is the mean over all waves of this edge round so far.
 
-        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called as long as no seat has uploaded.
+        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called while no seat has uploaded.
         """
         return state.replace(model=add(state.start, cast("Update", update).delta))
 
