@@ -54,7 +54,7 @@ class Roster:
         return time.monotonic() - max(here, self.elsewhere.get(agent, since), since)
 
     def has_left(self, agent: str, since: float) -> bool:
-        """Whether the agent left after `since`. (One that left earlier must have come back, or nobody would ask it.)"""
+        """Whether the agent left after `since`. (One that left earlier must have registered again.)"""
         return self.stopped.get(agent, since) > since
 
     def check_alive(self, agent: str, since: float, ttl_s: float) -> None:

@@ -61,7 +61,7 @@ class RoundHandler:
         Args:
             received: the body of a `RoundOrder`.
             spec: of the run, as the order has it.
-            stop: set when nobody waits for the answer any more.
+            stop: set when the caller has disconnected.
 
         Raises:
             PlacementUnknown: this edge does not hold the placement that the order names.
@@ -93,7 +93,9 @@ class RoundHandler:
     ) -> EncodedAnswer:
         log_event("order.taken", kind=order.kind, bytes=n_bytes)
         if experiment.population.digest != order.population:
-            raise Conflict("the population derived here is not the cloud's: other data set or version?")
+            raise Conflict(
+                "the population digest differs from the cloud's; do both use the same data set and package versions?"
+            )
         await self._wait_until_registered()
         placement, loads = await self.states.placement(order)
         state, late = await self.states.state(experiment, order)
@@ -125,7 +127,7 @@ class RoundHandler:
         """Waits until the cloud has reported this edge's address: orders to agents carry it.
 
         Raises:
-            NotReady: it did not in time.
+            NotReady: the cloud has not reported it within `ADDRESS_S` seconds.
         """
         ends = time.monotonic() + ADDRESS_S
         while not self.own_url:

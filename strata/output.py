@@ -29,7 +29,7 @@ class Column:
     Attributes:
         name: heading, in one or more lines.
         cells: one cell per row.
-        spare: how dispensable the column is; 0 = it is always shown.
+        spare: how dispensable the column is; 0 means that it is always shown.
         justify: alignment of the cells.
         fold: whether a cell may take several lines.
     """

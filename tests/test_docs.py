@@ -39,8 +39,15 @@ COMMANDS += [
     if re.match(r"#\s+(\w+=\S+ )*strata ", line)
 ]
 
-WRITTEN = {"algorithm=myprox", "algorithm=fedavgm", "data=mine", "model=small_cnn"}
-"""Files that the reader writes; `tests/docs_site/test_how_to.py` runs the files that the pages show."""
+WRITTEN = {
+    "algorithm=myprox",
+    "algorithm=fedavgm",
+    "data=mine",
+    "model=small_cnn",
+    "select=highest_loss",
+    "lr_decay=0.9",
+}
+"""Settings with what the reader adds; `tests/docs_site/test_how_to.py` runs the code that the pages show."""
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 
@@ -74,3 +81,23 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
 def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20
+
+
+# ---- the table of places in docs/architecture.md
+
+
+def _places() -> list[tuple[str, str]]:
+    """Each file and definition that the table names."""
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## Where is")[1].split("\n## ")[0]
+    found = re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", table)
+    return [(file, name) for file, names in found for name in re.findall(r"\w+", names)]
+
+
+@pytest.mark.parametrize(("file", "name"), _places())
+def test_a_place_named_by_the_architecture_page_defines_that_name(file: str, name: str) -> None:
+    code = (ROOT / file).read_text(encoding="utf-8")
+    assert re.search(rf"^\s*((async )?def|class) {name}\b|^{name}\b.* = ", code, re.MULTILINE)
+
+
+def test_the_architecture_page_names_places() -> None:
+    assert len(_places()) >= 20

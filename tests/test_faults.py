@@ -191,7 +191,7 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
         assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
         second = await fed.round(info.run, 2)
         assert lost_seats(second) == {seats[0]: "lost"}  # known to be lost, so it got no request
-        assert second.failures[0].detail == f"agent {fed.agent_id(5)} is not heard"
+        assert second.failures[0].detail == f"the cloud receives no heartbeats from agent {fed.agent_id(5)}"
 
 
 async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(tmp_path: Path) -> None:
@@ -262,7 +262,9 @@ async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
         assert (status, code) == (400, "wire")
         status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')
         assert (status, code) == (409, "conflict")
-        assert detail == "the population derived here is not the edge's: other data set or version?"
+        assert detail == (
+            "the population digest differs from the edge's; do both use the same data set and package versions?"
+        )
         for body in (b"", b"\0" * 7, b"\xff" * 64, orders[0][:-1]):
             got = await fed.client.post(url, content=body)
             assert got.status_code in (400, 413)

@@ -19,7 +19,7 @@ class FormField:
     Attributes:
         kind: the input; `yaml` is one line of YAML, for every other type: `{name: dirichlet, alpha: 0.5}`.
         default: the value if none is entered.
-        low, high: bounds of a number; None: unbounded.
+        low, high: bounds of a number; None means unbounded.
         choices: the options of kind `choice`.
         nullable: whether null is allowed.
     """

@@ -67,7 +67,7 @@ class Login:
 
     Args:
         app: the guarded app.
-        token: the API token; None: development mode.
+        token: the API token; None means development mode.
         networks: from which networks clients may connect in development mode.
         hosts: further allowed `Host` names in development mode (`shared.service.auth.check_host`).
     """

@@ -81,7 +81,7 @@ def _edge(edge: EdgeInfo, row: EdgeRow | None, run_view: RunView | None) -> Node
     state = "lost" if gone else {"failed": "failed", "away": "lost"}.get(row.outcome, "used") if row else "waiting"
     details = [f"{edge.state}, {edge.n_agents} agents connected"]
     if row is not None:
-        details.append(f"environment {row.home}: {row.n_used} updates used, {row.simulated_s:.3g} s in the last round")
+        details.append(f"edge {row.home}: {row.n_used} updates used, {row.simulated_s:.3g} s in the last round")
         group = _group(run_view, str(row.home))
         details += [f"group {group}"] if group else []
         details += [row.reason] if row.reason else []

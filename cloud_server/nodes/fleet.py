@@ -163,7 +163,8 @@ def _by_service(devices: int | Mapping[str, int], services: Mapping[str, int | N
         if number % each:
             low = number - number % each
             raise BadInput(
-                f"an agent of {service} hosts {each} devices: {number} is no multiple, {low} and {low + each} are",
+                f"an agent of {service} hosts {each} devices: {number} is not a multiple of {each}; "
+                f"{low} and {low + each} are",
                 field=field,
             )
     return named

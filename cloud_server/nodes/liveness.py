@@ -1,4 +1,4 @@
-"""When a node was last heard, and its state: alive, suspect, lost, revived. Wall time only.
+"""When the last heartbeat of a node arrived, and its state by it: alive, suspect, lost, revived. Wall time only.
 
 Also the records that the registry stores of agents and edges.
 """

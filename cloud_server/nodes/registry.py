@@ -195,7 +195,10 @@ class Registry:
         return batch.put(key, value, self.ttl_s) if self._claim_refresh(now, what, self.ttl_s) else batch
 
     def _claim_refresh(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
-        """Whether a key with a TTL should be written again; not at every one of thousands of heartbeats a second."""
+        """Whether a key with a TTL is to be written again; if so, the caller must write it: it counts as written now.
+
+        A key is refreshed four times in its TTL, not at every one of thousands of heartbeats a second.
+        """
         due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
         if due:
             self._written[what] = now

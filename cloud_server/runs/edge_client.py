@@ -11,6 +11,7 @@ from shared.core.errors import Lost, PlacementUnknown, Unreachable
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundAnswer
+from shared.federation.scheduling import n_syncs
 from shared.federation.timeouts import longest_round_s
 from shared.service.bodies import testing_s
 from shared.service.client import Caller, while_alive
@@ -100,13 +101,12 @@ class EdgeClient:
         if not self.registry.edge_is_live(edge_name):
             raise Lost(f"edge {edge_name} was silent for more than {self.registry.ttl_s:g} s")
 
-    def limit_s(self, experiment: Experiment, loads: Mapping[str, int]) -> float:
+    def limit_s(self, experiment: Experiment, placement: EdgePlacement, loads: Mapping[str, int]) -> float:
         """Longest wait for an edge, in wall seconds: the edge waits for its fullest agent, wave after wave."""
         spec = experiment.spec
-        fullest = max(loads.values(), default=1)
-        return (
-            spec.timeouts.visit_s * fullest * spec.inner_rounds * WAVES + MARGIN_S + longest_round_s(experiment, WAVES)
-        )
+        edge_rounds = spec.edge_rounds * n_syncs(spec, [experiment.seat(number) for number in placement.addresses])
+        computing_s = spec.timeouts.visit_s * max(loads.values(), default=1) * edge_rounds * WAVES
+        return computing_s + MARGIN_S + longest_round_s(experiment, edge_rounds, WAVES)
 
     def _url(self, edge_name: str) -> str:
         if edge_name not in self.registry.edges:

@@ -78,7 +78,8 @@ class RunExecutor:
         """Train until complete, paused or stopped; the document says which."""
         self.wall_before_s = self.info.wall_s
         await self._set_status("starting")
-        async for missing in self._barrier.start(self.info.spec, resumed=self.info.resolved):
+        started_before = self.info.resolved  # its spec names the numbers of edges and devices with which it started
+        async for missing in self._barrier.start(self.info.spec, resumed=started_before):
             await self._set_status("starting", f"waiting for {missing}")
         if not self.may_continue():
             return await self._halt()
@@ -346,7 +347,7 @@ class RunExecutor:
         rounds = await self.services.repository.rounds(info.run)
         models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
         await self.services.results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
-        for _ in range(2):  # the first keeps what was written since the one before
+        for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
             await self.services.repository.delete_unreferenced_files()
 
     async def _set_status(self, status: Status, reason: str | None = None) -> None:

@@ -39,7 +39,7 @@ class LivenessMonitor:
         self._checking.start()
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the background task."""
         await self._checking.stop()
 
     async def check(self) -> None:

@@ -54,7 +54,10 @@ class RunManager:
         self._monitor.start()
 
     async def stop(self) -> None:
-        """End it. A run in the middle of a round resumes from its last checkpoint when the cloud is back."""
+        """Stop the background tasks.
+
+        A run in the middle of a round resumes from its last checkpoint when the cloud is back.
+        """
         await self._monitor.stop()
         await self._training.stop()
         await self.services.evaluator.drop()
@@ -109,7 +112,7 @@ class RunManager:
             raise Conflict(f"run {info.run} is {info.status}: it has ended already")
 
     async def resume(self, run_id: str) -> RunInfo:
-        """Continue from the last checkpoint."""
+        """Continue a paused, stopped or failed run from its last checkpoint, as its user requests."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
             if info.status not in ("paused", "stopped", "failed"):

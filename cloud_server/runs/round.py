@@ -170,17 +170,20 @@ class CloudRound:
         """An answer covers only seats that visit its edge, and its sum is one that their updates can have.
 
         Raises:
-            BadInput, NotFinite, OutOfBound, WireError: it covers others, or its sum is not valid.
+            BadInput, NotFinite, OutOfBound, WireError: it covers other seats, or its sum is not valid.
         """
         known = self._workers(edge) | set(self.round_map.seats_at(edge))
         named = {visit.seat for visit in answer.lines} | answer.bases.keys() | answer.retired.keys()
         scored_on = set(answer.own_on).union(*(visit.own_on for visit in answer.lines))
         unknown = scored_on - set(self.experiment.spec.test_on)
         if unknown:
-            raise WireError(f"the answer of edge {edge} has scores on {min(unknown)[:40]!r}, no test set of this run")
-        if answer.edge != edge or not named <= known:
-            others = f"edge {answer.edge}, seats {sorted(named - known)}"
-            raise WireError(f"the answer of edge {edge} covers others: {others}")
+            raise WireError(
+                f"the answer of edge {edge} has scores on {min(unknown)[:40]!r}, which is not a test set of this run"
+            )
+        if answer.edge != edge:
+            raise WireError(f"the answer of edge {edge} is that of edge {answer.edge}")
+        if not named <= known:
+            raise WireError(f"the answer of edge {edge} contains seats that do not visit it: {sorted(named - known)}")
         update: Any = answer.update
         if answer.partial_sum is not None:
             update = check_partial_sum(

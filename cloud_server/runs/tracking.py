@@ -75,7 +75,7 @@ class Tracking:
         self._exporting.start()
 
     async def stop(self) -> None:
-        """End it; what is missing is exported when the cloud is back."""
+        """Stop the background task; what is missing is exported when the cloud is back."""
         if self._exporting is not None:
             await self._exporting.stop()
         self.worker.close()

@@ -286,7 +286,7 @@ class AgentClient:
 
     @contextmanager
     def _fail_seat_on_error(self, replies: AgentReplies, seat: int) -> Iterator[None]:
-        """An error in here is a failure of one seat."""
+        """Converts an error in the block into a failure of one seat."""
         try:
             yield
         except StrataError as error:
@@ -371,7 +371,7 @@ class AgentClient:
 
         def check() -> None:
             if self.stop.is_set():
-                raise Cancelled("nobody waits for this round any more")
+                raise Cancelled("round cancelled: the caller disconnected")
             self.roster.check_alive(agent, since, self.ttl_s)
 
         reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))

@@ -80,7 +80,7 @@ def own_scores(
         ctx: of the round.
         state: the algorithm's edge state.
         number: of the edge.
-        stopped: whether nobody waits for the round any more.
+        stopped: whether the round's caller has disconnected.
     """
     edge, hooks = experiment.population.edges[number], experiment.algorithm.edge
     trainer = trainer_for(experiment, _task(ctx), edge.train, edge.test, stopped)

@@ -15,6 +15,7 @@ from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Contribution
+from shared.federation.selection import uses_losses
 from shared.run_records.visits import VisitRecord
 from shared.wire import codec
 
@@ -90,7 +91,7 @@ class LateUpdateBuffer:
 
 
 def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> VisitRecord:
-    """Adds a late update to the sum, discounted for each round of its age; returns its record.
+    """Adds a late update to the sum and returns its record; its weight falls with its staleness, its age in rounds.
 
     Raises:
         NotFinite, OutOfBound, WireError: it cannot be added.
@@ -125,7 +126,7 @@ def decode_checkpoint(experiment: Experiment, data: Any) -> tuple[Any, LateUpdat
 
 
 def _keeps_more(experiment: Experiment) -> bool:
-    return experiment.spec.late == "next_round" or experiment.spec.select == "power_of_choice"
+    return experiment.spec.late == "next_round" or uses_losses(experiment.spec)
 
 
 def _record_type(experiment: Experiment) -> type[Any]:

@@ -34,26 +34,27 @@ def check_visits(
         test_on: names of the further test sets on which a seat may have been tested.
 
     Raises:
-        WireError: it does not.
+        WireError: the answer covers other visits than the requested ones, or an outcome or update is not possible.
     """
     kinds = {outcome.seat: outcome.kind for outcome in answer.outcomes}
     if len(kinds) != len(answer.outcomes) or list(kinds.items()) != list(requested.items()):
-        raise WireError(f"the answer covers {kinds}, requested were {dict(requested)}", field="outcomes")
+        raise WireError(f"expected the outcomes of seats {dict(requested)}, the answer has {kinds}", field="outcomes")
     for outcome in answer.outcomes:
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
-            raise WireError(f"seat {outcome.seat} answers with the failure of another", field="outcomes")
+            raise WireError(f"seat {outcome.seat} reports another seat's failure", field="outcomes")
         _check_numbers(outcome)
         _check_tests(outcome.own_on, test_on, f"seat {outcome.seat}", "outcomes.own_on")
     succeeded = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (succeeded if hold else set()):
-        raise WireError(f"updates of seats {sorted(held)} are held back", field="outcomes.held_bytes")
+        raise WireError(f"updates of seats {sorted(held)} were held, but not requested", field="outcomes.held_bytes")
     reported = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
     if hold and reports and reported != held:
         raise WireError(f"reports of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
     sent = _sent(answer.uploads)
-    if not set(sent) <= (set() if hold else succeeded):
-        raise WireError(f"the answer brings updates of seats {sent}, due were {sorted(succeeded)}", field="uploads")
+    due = [] if hold else sorted(succeeded)
+    if not set(sent) <= set(due):
+        raise WireError(f"expected updates from seats {due}, the answer has those of {sent}", field="uploads")
 
 
 def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequence[int] = ()) -> None:
@@ -66,9 +67,11 @@ def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequenc
     sent, apart = _sent(answer.uploads), [item.seat for item in answer.late]
     covered = sorted([*sent, *apart, *(seat for seat in lost if seat is not None)])
     if covered != sorted([*seats, *late]) or None in lost:
-        raise WireError(f"the answer covers seats {covered}, requested were {sorted([*seats, *late])}", field="uploads")
+        raise WireError(
+            f"expected updates from seats {sorted([*seats, *late])}, the answer covers {covered}", field="uploads"
+        )
     if not set(apart) <= set(late) or not set(sent) <= set(seats):
-        raise WireError(f"seats {apart} answer as late ones, requested as late were {list(late)}", field="late")
+        raise WireError(f"expected late updates from seats {list(late)}, the answer has those of {apart}", field="late")
     for item in answer.late:
         _check_count(item.n_samples, "late.n_samples")
 
@@ -79,13 +82,14 @@ def check_sizes(answer: UploadAnswer[Any], outcomes: Mapping[int, Outcome[Any]],
     The sizes of updates in a sum cannot be checked.
 
     Raises:
-        WireError: one has another size.
+        WireError: an update has another size.
     """
     for item in (*answer.uploads.contributions, *answer.late):
         announced, found = outcomes[item.seat].held_bytes, held_bytes(outcomes[item.seat], item, reports=reports)
         if found != announced:
             raise WireError(
-                f"the update of seat {item.seat} has {found} bytes, announced were {announced}", field="uploads"
+                f"the update of seat {item.seat} has {found} bytes instead of the announced {announced}",
+                field="uploads",
             )
 
 
@@ -93,11 +97,14 @@ def _check_tests(found: Mapping[str, Score], test_on: Collection[str], subject: 
     """Checks that further scores are possible, and on test sets of the spec.
 
     Raises:
-        WireError: one is not.
+        WireError: a score is not possible, or its test set is not in the spec.
     """
     for name, score in found.items():
         if name not in test_on:
-            raise WireError(f"{subject} was tested on {name[:40]!r}, which is none of {list(test_on)}", field=field)
+            raise WireError(
+                f"{subject} was tested on {name[:40]!r}, which is not in the spec's test_on {list(test_on)}",
+                field=field,
+            )
         _check_score(score, subject, f"{field}.{name}")
 
 
@@ -105,7 +112,7 @@ def _check_numbers(outcome: Outcome[Any]) -> None:
     """Checks that an outcome's numbers are within bounds: simulated time, records and losses are computed from them.
 
     Raises:
-        WireError: one is not.
+        WireError: a number is out of bounds.
     """
     for name in ("n_samples", "n_trained", "n_steps", "held_bytes"):
         _check_count(getattr(outcome, name), f"outcomes.{name}")

@@ -116,12 +116,12 @@ class EdgeRound:
         if self.order.kind == "evaluate":
             return await self._evaluate()
         partial_sum = None
-        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx, self.trainers)):
+        for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx.spec, self.trainers)):
             partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), forward_sum=begun.forward_sum)
         return await self._finish(partial_sum)
 
     async def _run_edge_round(self, ctx: Context, *, forward_sum: bool) -> PartialSum:
-        """Waves until the algorithm visits nobody again; returns the exact sum of their updates."""
+        """Runs waves until the algorithm visits no seat again; returns the exact sum of their updates."""
         accumulator = self._accumulator()
         self.deadline_s = self.log.simulated_s + (ctx.spec.round_deadline_s or math.inf)
         self.wall_deadline = round_deadline(ctx.spec)
@@ -213,7 +213,7 @@ class EdgeRound:
         return wave
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
-        """Decides which visits are requested: those that are in time, not left out, and not kept by faults."""
+        """Decides which visits are requested: all that are in time, not left out and not prevented by faults."""
         edge, at_s = self.order.edge, self.began_s + self.log.simulated_s
         predicted = self.twins.predict(ctx, self.clock, tasks)
         cutoff = self._cutoff(ctx, predicted)
@@ -237,7 +237,7 @@ class EdgeRound:
             faults=faults,
             failures=[
                 *missing,
-                *failures_of(lost, edge, "left_out", "the spec's losses say so"),
+                *failures_of(lost, edge, "left_out", "left out by the spec (`losses`)"),
                 *simulated_failures(faults, edge, at_s),
             ],
             hold=self.algorithm.reports or ctx.spec.may_refuse,

@@ -26,7 +26,7 @@ class SimulatedFaults:
     """The simulated faults of the seats of a wave.
 
     Attributes:
-        off: seats whose device is off, with the instant at which it is on again (None: never).
+        off: seats whose device is off, with the instant at which it is on again (None means never).
         busy: seats that still work on a late update, with the instant at which it arrives.
         dropped: seats that drop their visit, with the share of their work that they do before.
     """
@@ -44,7 +44,7 @@ class EdgeClock:
         experiment: of the run.
         edge: its number.
         profiles: the agents' profiles by seat, for the seats that take over the profile of their agent.
-        round_no: the round, up to which seats have collected samples; 0: all samples.
+        round_no: the round, up to which seats have collected samples; 0 means all samples.
         at_s: the simulated instant at which the free compute is known.
     """
 

@@ -61,7 +61,7 @@ class Refusal:
 
     Attributes:
         reason: `late`: it came after the deadline; `surplus`: enough other answers came earlier.
-        at_s: when the visit was broken off, in seconds after the wave began; None: the device finishes it.
+        at_s: when the visit was broken off, in seconds after the wave began; None means that the device finishes it.
     """
 
     reason: str
@@ -74,7 +74,7 @@ class Cutoff:
 
     Attributes:
         deadline_s: the end of the edge round.
-        n_wanted: this many answers suffice; None: all are wanted.
+        n_wanted: this many answers suffice; None means that all are wanted.
         report_s: when the edge decides by the reports that it has.
     """
 
@@ -117,7 +117,7 @@ class Dispatch:
         dropping: visits that the simulated device drops after it has received its order: charged, but not sent.
         at_s: when the wave begins, on the run's simulated clock.
         cutoff: when the edge stops waiting.
-        faults: what the simulation lets happen to the seats.
+        faults: what the simulation decides for the seats.
         failures: of seats that get no request, and why.
         hold: whether updates stay at the agents until the edge fetches them.
         deadline: with `clock: real`, when the edge stops waiting for the answers.

@@ -104,14 +104,14 @@ def visit_requests(
 def unreachable(
     experiment: Experiment, placement: EdgePlacement, edge: int, requests: Sequence[VisitRequest]
 ) -> list[Failure]:
-    """Failures of the requests whose agent was taken offline, or is not heard by the cloud."""
+    """Failures of the requests whose agent was taken offline, or sends the cloud no heartbeats."""
     found: list[Failure] = []
     for seat in (request.seat for request in requests if experiment.seat(request.seat).role != "worker"):
         agent = placement.addresses[seat].agent
         if seat in placement.offline:
             found += failures_of([seat], edge, "offline", f"agent {agent} was taken offline")
         elif seat in placement.absent:
-            found += failures_of([seat], edge, "lost", f"agent {agent} is not heard")
+            found += failures_of([seat], edge, "lost", f"the cloud receives no heartbeats from agent {agent}")
     return found
 
 
@@ -135,7 +135,7 @@ class SharedWorkload:
     """The tasks of an edge round and their outcomes; with a schedule that plans, over several waves.
 
     Attributes:
-        remaining: samples that nobody has trained on yet; None before the first wave.
+        remaining: samples that no seat has trained on yet; None before the first wave.
         n_task: samples of all tasks of the first wave.
         lost: by seat, the failure after which it gets no more shares.
         n_retries: how often a seat dropped a share or overran; it may get another one.
@@ -197,20 +197,20 @@ class SharedWorkload:
         """Checks that enough samples were trained on, unless the deadline or simulated faults took the others.
 
         Raises:
-            NotReady: they were not; names the lost seats.
+            NotReady: too few samples were trained on; names the lost seats.
         """
         n_left = 0 if self.remaining is None else len(self.remaining)
         if out_of_time or not self.has_real_failure or self.n_task - n_left >= quorum:
             return
         names = "; ".join(f"seat {s}: {f.reason} ({f.detail})" for s, f in sorted(self.lost.items())[:10])
-        raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were trained on by nobody: {names}")
+        raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were not trained on: {names}")
 
 
 def require_quorum(experiment: Experiment, edge: int, wave: Wave, tasks: Mapping[int, Task]) -> None:
     """Checks that enough of the requested visits were answered.
 
     Raises:
-        NotReady: they were not; names the lost seats.
+        NotReady: too few visits were answered; names the lost seats.
     """
     requested = tasks.keys() - wave.dispatch.unrequested
     lost = [failure for seat, failure in sorted(wave.failed.items()) if seat in requested]

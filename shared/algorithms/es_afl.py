@@ -95,7 +95,7 @@ class Params(Record):
 
     Attributes:
         start: value of every gene of a client's first parent.
-        sigma: first step size; 0 = chromosomes do not change.
+        sigma: first step size; 0 means that chromosomes do not change.
         alpha: learning rate of path and step size.
         max_gene: upper bound of genes.
         max_sigma: upper bound of step sizes.

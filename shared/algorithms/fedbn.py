@@ -4,7 +4,7 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID
 Normalization. ICLR 2021, algorithm 1.
 
     w_k^l  <- SGD on client k's samples, for all layers l
-    w^l     = sum_k n_k / n * w_k^l     for each layer l that is no batch-norm; batch-norm layers stay local
+    w^l     = sum_k n_k / n * w_k^l     for each layer l that is not batch-norm; batch-norm layers stay local
 
 Scale, shift and running statistics of batch-norm are part of the client's state. For a model without batch-norm it is
 FedAvg, bit for bit.
@@ -15,7 +15,7 @@ Deviations and readings:
   same number of samples.
 - The whole model is sent down: a client that joins later, or has lost its state, starts from the initial batch-norm.
 - A client's model is tested before it trains: the model received with the client's own batch-norm. The global model is
-  not tested, since nobody trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
+  not tested, since no client trains its batch-norm. With `tested: trained` the own model is the one just trained, as in
   methods without personal layers, and the model held before is reported as the one received.
 """
 

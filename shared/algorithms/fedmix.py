@@ -122,7 +122,7 @@ class Mash(Record):
         if images.abs().max() > 1 + ROUNDED:  # NaN passes here: summation rejects it
             raise ValueError("an image is not from -1 to 1")
         if labels.min() < -ROUNDED or (labels.sum(1) - 1).abs().max() > ROUNDED:
-            raise ValueError("the labels of an entry are no shares")
+            raise ValueError("the labels of an entry are not shares that add up to 1")
         return self
 
 

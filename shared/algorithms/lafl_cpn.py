@@ -91,7 +91,7 @@ class Params(Record):
     """The paper's values are the defaults.
 
     Attributes:
-        p: number of layers that are mixed, counted from the output; 0 = none, the client starts from the global model.
+        p: number of layers that are mixed, counted from the output. With 0 a client starts from the global model.
         eta: step size of W.
         s: percentage of a client's images on which W is learned.
         clamp: whether W stays in [0, 1].

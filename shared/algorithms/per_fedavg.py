@@ -72,7 +72,7 @@ class Params(Record):
     Attributes:
         alpha: learning rate of the personal step.
         hessian: how second derivatives are approximated.
-        local_steps: tau, the steps of a visit; None = the spec's epochs.
+        local_steps: tau, the steps of a visit; None means the spec's epochs.
         delta: HF's distance from w at which the two gradients are taken, in units of v.
     """
 
@@ -92,7 +92,7 @@ def gradients(params: Params) -> int:
 def meta_objective(ctx: Context[Params], first: Iterator[Batch], second: Iterator[Batch] | None) -> Objective:
     """Returns the objective whose gradient is that of algorithm 1.
 
-    The batch of a step is D'; `first` yields D, `second` yields D'' (None = first order).
+    The batch of a step is D'; `first` yields D, `second` yields D'' (None for first order).
     """
     alpha, delta = ctx.params.alpha, ctx.params.delta
 

@@ -1,4 +1,7 @@
-"""Aggregation rules: annotations that say how each field of an update is aggregated on its way up."""
+"""Aggregation rules: annotations that say how each field of an update is aggregated on its way up.
+
+`shared/federation/aggregation` adds up and averages updates by them.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ def check_update_type(kind: type[Record]) -> None:
             raise TypeError(f"{kind.__name__}.{name} has no aggregation rule: Mean, PerClient or MaskOf")
     for name, rule in fields_with(kind, Mean).items():
         if rule.per_position and rule.per_position not in masks:
-            raise TypeError(f"{kind.__name__}.{name}: {rule.per_position} is no MaskOf field")
+            raise TypeError(f"{kind.__name__}.{name}: {rule.per_position} is not a MaskOf field")
         if rule.per_position and rule.by_group:
             raise TypeError(f"{kind.__name__}.{name}: per_position and by_group do not go together")
 

@@ -62,7 +62,7 @@ class UnknownName(BadInput):
 
 
 class WireError(StrataError):
-    """A body is no record of the expected type (400)."""
+    """A body is not a valid record of the expected type (400)."""
 
     status, code = 400, "wire"
 

@@ -56,7 +56,7 @@ def parse(text: str | bytes, what: str) -> Any:
         what: names the text in errors.
 
     Raises:
-        WireError: it is no JSON, or has a number that is NaN or infinite.
+        WireError: it is not valid JSON, or has a number that is NaN or infinite.
         TooLarge: it has more than `MAX_ITEMS` items.
     """
     try:
@@ -64,14 +64,14 @@ def parse(text: str | bytes, what: str) -> Any:
         check_items(plain)
         return json.loads(plain, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the {what} is no JSON: {str(error)[:200]}") from None
+        raise WireError(f"the {what} is not valid JSON: {str(error)[:200]}") from None
 
 
 def _finite(text: str) -> float:
     """Returns a JSON number; refuses NaN, infinity, and numbers beyond a double, as `1e999`."""
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is no finite number")
+        raise ValueError(f"{text[:40]} is not a finite number")
     return number
 
 
@@ -111,7 +111,7 @@ def load(text: str, what: str) -> Any:
         what: names the text in errors.
 
     Raises:
-        BadInput: it is no YAML, too long, or has too many values.
+        BadInput: it is not valid YAML, too long, or has too many values.
     """
     if len(text) > MAX_CHARS:
         raise BadInput(f"{what} has {len(text)} characters, the limit is {MAX_CHARS}")
@@ -125,7 +125,7 @@ def load(text: str, what: str) -> Any:
             raise BadInput(f"{what} stands for more than {MAX_NODES} values: too many aliases, or one within itself")
         return loader.construct_document(node)
     except _UNREADABLE as error:
-        raise BadInput(f"{what} is no YAML: {str(error)[:300] or type(error).__name__}") from None
+        raise BadInput(f"{what} is not valid YAML: {str(error)[:300] or type(error).__name__}") from None
     finally:
         loader.dispose()
 

@@ -127,7 +127,7 @@ def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> N
 
 
 def check_fixed_point(steps: Tensor, limit: float, what: str) -> None:
-    """Refuses a tensor that is no exact sum, whose steps are whole and within the limit.
+    """Refuses a tensor that is not an exact sum, whose steps are whole and within the limit.
 
     Raises:
         NotFinite, OutOfBound: an element is not finite, no whole number, or beyond `limit`.

@@ -1,6 +1,7 @@
 """Validation of input by pydantic: types of fields, checks with hints, and its errors as one `BadInput`.
 
 `explain` reports the first error only, with the path of the field and, for an unknown one, the nearest known name.
+The checks of a spec are in `shared/spec/experiment.py` and `shared/federation/spec_parser.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Context`: what a hook may know of where it stands, and its random streams.
 
-A random stream is keyed by (seed, place, round, edge round, wave, purpose). The place is the seat at a device and the
-home edge's number at an edge, so that a seat draws the same numbers however seats are spread over agents and edges.
+A random stream is keyed by (seed, place, round, edge round, wave, purpose). The place is the seat's number at a device
+and the edge's number at an edge, never a process, so that a seat draws the same numbers whichever agent hosts it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ModelInfo:
         """The model's units, of which sub-networks keep some.
 
         Raises:
-            BadInput: they are not known of this model.
+            BadInput: the units of this model are not known.
         """
         if self.read_units is None:
             raise BadInput("units are not known here", field="model.name")
@@ -75,9 +75,10 @@ class EdgeView:
     """What an edge knows when it selects seats and schedules their work.
 
     Attributes:
-        losses: at an edge that selects by them, by seat, the training loss of the last visit whose answer arrived.
+        losses: by seat, the training loss of the last visit whose answer arrived. An edge keeps losses of earlier
+            rounds only if the spec's selection policy uses them.
         twins: in `schedule`, at an edge that keeps digital twins, their present state by seat.
-        unfinished: in a further wave of planned shares, the samples that are still to be trained on; None: all.
+        unfinished: in a further wave of planned shares, the samples that are still to be trained on; None means all.
     """
 
     losses: Mapping[int, float] = field(default_factory=dict)
@@ -95,7 +96,8 @@ class Context(Generic[Params]):
         phase: name of the present phase.
         round_no, edge_round, wave: 1-based round; 0-based edge round and wave.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
-        edge: number of the home edge; None at the cloud.
+        edge: number of the edge that this hook runs for. For a seat it is the edge that the seat visits; a selection
+            policy is called for each home edge. None at the cloud.
         seat: number of the seat; None at cloud and edge.
         model: the run's model.
         buffers: what happens to float buffers: `average`, `local` or `drop`.

@@ -1,5 +1,10 @@
 """The bodies that travel between tiers.
 
+A seat is a virtual client of a run: its number, data and profile; any agent can host it. A visit is one seat's task:
+receive a message, train, evaluate, answer. A wave is one dispatch of an edge, in which each selected seat is visited
+once. An edge round is one or more waves that end in one aggregation at the edge. A round has one or more edge rounds
+at each edge, and ends with an aggregation at the cloud.
+
 Nothing in them depends on where a process runs (no address, agent or wall-clock time), so that the size of a body,
 which the modelled links carry, is the same however seats are spread over agents.
 

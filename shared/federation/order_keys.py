@@ -131,7 +131,7 @@ def check_order(order: VisitOrder[Any], n_seats: int) -> None:
     """Checks that an order visits seats of the run, each once, with messages that the order holds.
 
     Raises:
-        WireError: it does not.
+        WireError: a seat appears twice or is not of the run, or a message is missing.
     """
     seats = [visit.seat for visit in order.visits]
     if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):

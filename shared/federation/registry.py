@@ -91,7 +91,7 @@ def _folders(package: str) -> list[str]:
             raise
         raise BadInput(f"STRATA_ALGORITHMS: there is no package {package!r} on the Python path") from None
     except (AttributeError, TypeError, ValueError):
-        raise BadInput(f"STRATA_ALGORITHMS: {package!r} is no package (a folder of modules)") from None
+        raise BadInput(f"STRATA_ALGORITHMS: {package!r} is not a package (a folder of modules)") from None
 
 
 @cache
@@ -100,7 +100,7 @@ def _load(module: str) -> tuple[Algorithm, Callable[..., Any] | None]:
     found = importlib.import_module(module)
     algorithm, pictures = getattr(found, "ALGORITHM", None), getattr(found, "PICTURES", None)
     if not isinstance(algorithm, Algorithm) or algorithm.name != module.rpartition(".")[2]:
-        raise BadInput(f"{module}.ALGORITHM is no Algorithm of the module's name")
+        raise BadInput(f"{module}.ALGORITHM is not an Algorithm with the module's name")
     if pictures is not None and not callable(pictures):
         raise BadInput(f"{module}.PICTURES cannot be called: it must be a function from a run's history to pictures")
     return algorithm, pictures

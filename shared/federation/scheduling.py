@@ -26,6 +26,7 @@ from shared.federation.messages import Task
 from shared.federation.population import Seat
 from shared.federation.visit_estimates import expected, plain_task, twin_of
 from shared.simulation import digital_twin
+from shared.spec.experiment import ExperimentSpec
 
 Indices = npt.NDArray[np.int64]
 Shares = dict[int, Indices]
@@ -137,17 +138,21 @@ def _own_data(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, 
     return {seat.number: task for seat in seats if len(seat.train)}
 
 
-def n_steps(ctx: Context, n_samples: int) -> int:
+def n_steps(spec: ExperimentSpec, n_samples: int) -> int:
     """Number of mini-batches in one epoch over `n_samples` samples."""
-    return -(-n_samples // ctx.spec.batch_size)
+    return -(-n_samples // spec.batch_size)
 
 
-def n_syncs(ctx: Context, seats: Sequence[Seat]) -> int:
-    """Edge rounds in the place of one in which these seats train together: with `sync` one for each epoch or step."""
-    if ctx.spec.sync == "round":
+def n_syncs(spec: ExperimentSpec, seats: Sequence[Seat]) -> int:
+    """Number of edge rounds into which `sync` divides one edge round of these seats.
+
+    It is 1 with `sync: round`, the number of epochs with `sync: epoch`, and the number of mini-batches of the seats'
+    samples in all epochs with `sync: step`.
+    """
+    if spec.sync == "round":
         return 1
-    a_step = n_steps(ctx, sum(len(seat.train) for seat in seats)) if ctx.spec.sync == "step" else 1
-    return ctx.spec.local_epochs * max(a_step, 1)
+    steps_per_epoch = n_steps(spec, sum(len(seat.train) for seat in seats)) if spec.sync == "step" else 1
+    return spec.local_epochs * max(steps_per_epoch, 1)
 
 
 def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
@@ -158,7 +163,7 @@ def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
     together = np.concatenate([np.empty(0, np.int64), *(seat.train for seat in seats)])
     if ctx.spec.sync != "step" or not len(together):
         return together
-    step = ctx.edge_round % n_steps(ctx, len(together))
+    step = ctx.edge_round % n_steps(ctx.spec, len(together))
     first = ctx.at(edge_round=ctx.edge_round - step, wave=0)
     order = first.numpy_rng("epoch").permutation(together)
     return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]

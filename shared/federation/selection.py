@@ -1,23 +1,44 @@
-"""Selection policies: which seats train in a wave, by the spec's `select`."""
+"""Selection policies: which seats train in an edge round, by the spec's `select`."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from shared.federation.context import Context, EdgeView
 from shared.federation.population import Seat
 from shared.federation.visit_estimates import expected, plain_task, samples_due
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import Selection
 
 Choice = Callable[[Context, Sequence[Seat], EdgeView], list[int]]
 
 
+@dataclass(frozen=True)
+class SelectionPolicy:
+    """A way to select the seats that train.
+
+    Attributes:
+        choose: returns the numbers of the selected seats.
+        uses_losses: whether it uses `view.losses`; if so, an edge keeps the losses between rounds.
+    """
+
+    choose: Choice
+    uses_losses: bool = False
+
+
 def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """The numbers of the seats that train in this edge round, by the spec's `select`."""
-    return SELECTION[ctx.spec.select](ctx, seats, view)
+    return SELECTION[ctx.spec.select].choose(ctx, seats, view)
+
+
+def uses_losses(spec: ExperimentSpec) -> bool:
+    """Whether the spec's selection policy uses the training losses of earlier visits."""
+    return SELECTION[spec.select].uses_losses
 
 
 def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
@@ -34,7 +55,8 @@ def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
 def _by_home_edge(choose: Choice) -> Choice:
     """A policy that selects among the seats of each home edge separately.
 
-    Guests, whose home edge is lost, are selected as they would have been there: faults do not change the selection.
+    Seats that visit this edge because their home edge is lost are selected as they would have been there: faults do
+    not change the selection.
     """
 
     def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
@@ -92,9 +114,9 @@ def _beyond(ctx: Context, n: int) -> int:
     return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 
 
-SELECTION: dict[str, Choice] = {
-    "all": _all,
-    "random": _by_home_edge(_random),
-    "fastest": _by_home_edge(_fastest),
-    "power_of_choice": _by_home_edge(_power_of_choice),
+SELECTION: dict[Selection, SelectionPolicy] = {
+    "all": SelectionPolicy(_all),
+    "random": SelectionPolicy(_by_home_edge(_random)),
+    "fastest": SelectionPolicy(_by_home_edge(_fastest)),
+    "power_of_choice": SelectionPolicy(_by_home_edge(_power_of_choice), uses_losses=True),
 }

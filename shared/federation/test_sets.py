@@ -72,7 +72,7 @@ def check_test_on(spec: ExperimentSpec, domains: Sequence[str]) -> None:
     """Checks that each test set of the spec's `test_on` exists for data of these domains and the spec's partition.
 
     Raises:
-        BadInput: one does not exist; lists those that do.
+        BadInput: a test set does not exist; lists those that do.
     """
     having = spec.partition.domains if isinstance(spec.partition, ByDomainPartition) else None
     there = {"union", *domains} | ({"unseen"} if set(domains) - set(having or domains) else set())

@@ -82,13 +82,19 @@ def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
-def longest_round_s(experiment: Experiment, waves: int) -> float:
-    """An upper bound, in wall seconds, of the visits in all edge rounds of a round; 0 with simulated time."""
+def longest_round_s(experiment: Experiment, edge_rounds: int, waves: int) -> float:
+    """An upper bound, in wall seconds, of the visits in all edge rounds of a round; 0 with simulated time.
+
+    Args:
+        experiment: of the run.
+        edge_rounds: number of edge rounds in the round.
+        waves: number of waves in each edge round.
+    """
     spec = experiment.spec
     if spec.clock == "simulated":
         return 0.0
     if spec.round_deadline_s is not None:
-        return min(spec.round_deadline_s * spec.time_scale * spec.inner_rounds, MAX_WAIT_S)
+        return min(spec.round_deadline_s * spec.time_scale * edge_rounds, MAX_WAIT_S)
     ctx, n_samples = (
         experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
         experiment.population.total_samples,
@@ -99,7 +105,7 @@ def longest_round_s(experiment: Experiment, waves: int) -> float:
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
         for seat in experiment.population.seats
     )
-    return min(slowest * waves * spec.inner_rounds, MAX_WAIT_S)
+    return min(slowest * waves * edge_rounds, MAX_WAIT_S)
 
 
 def _most_due(experiment: Experiment, ctx: Context) -> float:
@@ -125,9 +131,9 @@ async def wait_until(instant: float, stop: threading.Event) -> None:
     """Waits for an instant of the monotonic clock.
 
     Raises:
-        Cancelled: no caller waits for the answer any more.
+        Cancelled: the caller disconnected.
     """
     while (left_s := instant - time.monotonic()) > 0:
         if stop.is_set():
-            raise Cancelled("no caller waits for this visit any more")
+            raise Cancelled("visit cancelled: the caller disconnected")
         await asyncio.sleep(min(left_s, POLL_S))

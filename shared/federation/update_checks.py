@@ -1,8 +1,8 @@
 """Checks of an update: at the visit that made it, and at the edge and the cloud before they aggregate it.
 
 An agent may send anything, and a sum accepts whatever has the update's type. An update with unknown tensor names, in
-the name of another client, or of other data would stay in the cloud's state and end or spoil the run rounds later.
-Refused on arrival, it costs one contribution.
+the name of another client, or of other data would stay in the cloud's state and make the run fail or bias it in later
+rounds. Refused on arrival, it costs one contribution.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_origin(experiment: Experiment, ctx: Context, update: Record, clients: 
 def clients_of(visits: Iterable[Context]) -> frozenset[str]:
     """The clients of which the updates of these visits may hold `PerClient` values.
 
-    None if several visits may be made for the same client, since `PerClient` keeps one value of each.
+    Empty if several visits may be made for the same client, since `PerClient` keeps one value of each.
     """
     return frozenset(ctx.client_id for ctx in visits if ctx.spec.client == "device" and not ctx.spec.plans)
 

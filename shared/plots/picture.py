@@ -39,8 +39,8 @@ class Series(Record):
         y: one value for each position.
         x: the positions, if the line has its own; empty: those of the panel's first series that has positions.
         dash: number of the line style: 0 solid, 1 dashed, 2 dotted, 3 dash-dotted.
-        marker: number of the symbol at its points; None: no symbols.
-        colour: number in the palette; series with the same number belong together. None: the next one.
+        marker: number of the symbol at its points; None means no symbols.
+        colour: number in the palette; series with the same number belong together. None means the next one.
         highlight: index of the point that is ringed.
         low, high: limits of a band around the line, as long as `y`, or empty.
     """

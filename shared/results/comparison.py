@@ -88,7 +88,7 @@ def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
 
     Args:
         folders: results folders, `runs/<id>`.
-        target: an accuracy from 0 to 1; None: the highest that all evaluated runs reach.
+        target: an accuracy from 0 to 1; None means the highest that all evaluated runs reach.
 
     Raises:
         NotFound: a folder holds no run.

@@ -18,11 +18,11 @@ def file_format(path: Path) -> str:
     """The format that a file's suffix stands for.
 
     Raises:
-        BadInput: the suffix stands for none of `FORMATS`.
+        BadInput: the suffix does not name one of `FORMATS`.
     """
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
-        raise BadInput(f"out: {path.name!r} ends in none of {', '.join('.' + known for known in FORMATS)}", field="out")
+        raise BadInput(f"out: {path.name!r} does not end in {', '.join('.' + known for known in FORMATS)}", field="out")
     return suffix
 
 

@@ -39,7 +39,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The lines of a file of JSON objects, with their numbers; an incomplete last line (after a crash) is ignored.
 
     Raises:
-        NotFound: the file cannot be read, or a line is no object; names it. A missing file counts as empty.
+        NotFound: the file cannot be read, or a line is not an object; names it. A missing file counts as empty.
     """
     try:
         content = path.read_bytes()

@@ -54,7 +54,7 @@ def write_results(
         info: the run as the API shows it now.
         rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
-        model: the global model; None: the file stays as it is.
+        model: the global model; None means that the file stays as it is.
         manifest: see `Manifest.of`.
         seats: the seats of the run, whose list is written once.
     """

@@ -95,7 +95,7 @@ def configure(tier: str, process: str) -> None:
 
 def _chosen(variable: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise SystemExit(f"{variable}: {value[:40]!r} is none of {', '.join(known)}")
+        raise SystemExit(f"{variable}: {value[:40]!r} is not one of {', '.join(known)}")
     return value
 
 

@@ -130,7 +130,7 @@ def host_name(text: object) -> str:
     """
     name = str(text).removesuffix(".").lower()
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{str(text)[:_QUOTED]!r} is no host name; write it without scheme, port and wildcard")
+        raise ValueError(f"{str(text)[:_QUOTED]!r} is not a host name; write it without scheme, port and wildcard")
     return name
 
 

@@ -97,13 +97,13 @@ async def receive(request: Request, limit: int) -> Received:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Returns the Content-Length, None if it is no number; of a very long number its first 18 digits."""
+    """Returns the Content-Length, None if it is not a number; of a very long number its first 18 digits."""
     text = headers.get("content-length", "")
     return int(text[:18]) if text.isascii() and text.isdigit() else None
 
 
 def testing_s(headers: Mapping[str, str]) -> float:
-    """Returns the wall seconds in `TESTING_HEADER`; 0 if it is absent or no plausible number."""
+    """Returns the wall seconds in `TESTING_HEADER`; 0 if it is absent or not a plausible number."""
     try:
         found = float(headers.get(TESTING_HEADER, "0"))
     except ValueError:

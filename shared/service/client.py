@@ -113,7 +113,7 @@ class Caller:
         Raises:
             DeadlineExceeded: no answer arrived in time.
             Garbled: the request or the answer arrived damaged `GARBLED_TIMES` times.
-            WireError: the answer is no such record.
+            WireError: the answer is not such a record.
             StrataError: the other side answered with this error.
         """
         sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
@@ -149,7 +149,7 @@ class Caller:
 
         Raises:
             DeadlineExceeded, Unreachable: naming the side that did not answer.
-            WireError: the answer is no JSON.
+            WireError: the answer is not valid JSON.
             StrataError: the other side answered with this error.
         """
         request = self.client.stream(
@@ -228,6 +228,6 @@ def remote_error(status: int, body: bytearray, url: str) -> StrataError:
         detail, code, field = f"{url} answered with status {status}", "remote", None
     field = str(field)[:200] if field else None
     error = KNOWN.get(code, StrataError)(detail, field=field)
-    # A status that is no error, as of a redirect, is one here: no tier answers so.
+    # Other statuses, such as redirects, count as errors here: no tier answers with them.
     error.status, error.code = status if status >= 400 else Unreachable.status, code
     return error

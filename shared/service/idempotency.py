@@ -60,7 +60,8 @@ class IdempotentRunner(Generic[T]):
             key: of the order, in its queue.
             digest: of the order's body.
             work: does the work; its argument is set when the work is to stop.
-            request: the work waits for its answer as long as this connection lasts; None: as long as the caller.
+            request: its connection; the work waits to be answered as long as it lasts. Without it, as long as the
+                caller waits.
             grace_s: seconds for which work goes on without a caller; by default those of this runner.
 
         Raises:

@@ -23,7 +23,7 @@ EVENT: dict[str, Any] = {
 }
 """One server-sent event of a stream."""
 MEANING = {
-    400: "The body was cut off, has no length, or is no record of the expected type",
+    400: "The body was cut off, has no length, or is not a valid record of the expected type",
     401: "The token is missing or wrong",
     403: "The caller is outside the allowed networks, or a claim of it could not be verified",
     404: "Not found",
@@ -55,7 +55,7 @@ def problems(*statuses: int) -> Answers:
 
 
 def content(media_type: str, description: str, schema: dict[str, Any] = BINARY) -> Answers:
-    """Returns the description of a successful answer that is no JSON, for a route's `responses`."""
+    """Returns the description of a successful answer that is not JSON, for a route's `responses`."""
     return {200: {"description": description, "content": {media_type: schema}}}
 
 

@@ -1,7 +1,7 @@
 """Headers between tiers: media types, checks of a body, and which order a request or an answer belongs to.
 
-An order names its recipient, and an answer its order, so that a message which strayed (an address may change hands when
-containers restart) is refused.
+An order names its recipient, and an answer its order, so that misrouted messages are refused: when containers restart,
+an address may pass to another process.
 """
 
 from __future__ import annotations
@@ -53,6 +53,4 @@ def check_reply_key(headers: Mapping[str, str], expected: str) -> None:
     """
     found = headers.get(ORDER_KEY_HEADER)
     if found != expected:
-        raise WireError(
-            f"the answer belongs to {str(found)[:200]!r}, expected was {expected!r}", field=ORDER_KEY_HEADER
-        )
+        raise WireError(f"the answer belongs to {str(found)[:200]!r}, expected {expected!r}", field=ORDER_KEY_HEADER)

@@ -59,7 +59,7 @@ class Trace(Record):
 
     Attributes:
         traces: the on-intervals of each trace, in order. A spec may give `intervals` for a single trace instead.
-        period_s: the traces repeat after this time; None = the device stays off after the last interval.
+        period_s: the traces repeat after this time; None means that the device stays off after the last interval.
     """
 
     name: Literal["trace"] = "trace"
@@ -95,7 +95,7 @@ def check_trace(trace: Sequence[Interval], what: str, period_s: float | None = N
     """
     for begin, end in trace:
         if not 0 <= begin < end < math.inf:
-            raise ValueError(f"{what}: [{begin:g}, {end:g}] is no interval of simulated seconds from 0 on")
+            raise ValueError(f"{what}: [{begin:g}, {end:g}] is not an interval of simulated seconds from 0 on")
         if period_s is not None and end > period_s:
             raise ValueError(f"{what}: [{begin:g}, {end:g}] lies beyond period_s {period_s:g}")
     for one, following in pairwise(trace):

@@ -30,7 +30,7 @@ class Passes:
         per_training_sample: passes for each sample of a training step; above 1 if a step computes several gradients or
             trains several models.
         extra_per_sample: passes for each of the client's samples in addition to training.
-        max_extra_per_sample: upper bound on `extra_per_sample`, used for timeouts; None = `extra_per_sample`.
+        max_extra_per_sample: upper bound on `extra_per_sample`, used for timeouts; None means `extra_per_sample`.
     """
 
     per_training_sample: float = 1.0

@@ -52,7 +52,7 @@ class Profile(Link):
         delay_s: delay added to the training of each visit, drawn anew for each.
         availability: when the device is on.
         load: which share of its compute is free at which time.
-        battery_j: energy for the visits of a run; None = unlimited.
+        battery_j: energy for the visits of a run; None means unlimited.
         drop_rate: probability that a visit is dropped.
         j_per_flop: energy of a floating-point operation in training.
     """

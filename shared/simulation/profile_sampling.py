@@ -41,7 +41,7 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
 
 
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
-    """Return one seat's profile, drawn from its streams."""
+    """Return one seat's profile, drawn from its streams; a straggler's compute is divided by `slowdown`."""
     base = _base(spec)
     drawing = {name: _drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
     if not drawing and slowdown == 1:

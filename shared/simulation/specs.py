@@ -58,7 +58,7 @@ class ProfileSpec(Record):
     Distributions are drawn once for each seat; those of `delay_s` and `link_delay_s`, anew for each visit.
 
     Attributes:
-        label: the profile's name in records; None = `name`.
+        label: the profile's name in records; None means `name`.
         link: a named link that replaces the profile's own.
     """
 
@@ -102,7 +102,7 @@ class DeviceSpec(Record):
     """The devices of an experiment.
 
     Attributes:
-        profile: the profile of every seat; None = `standard`, or the mixture in `profiles`.
+        profile: the profile of every seat; None means `standard`, or the mixture in `profiles`.
         profiles: a mixture: exact counts by largest remainder over `num_devices` seats in seeded order; each further
             seat takes the profile that is furthest behind its share.
         straggler_ratio: share of the seats that are stragglers, counted like a mixture.
@@ -132,7 +132,7 @@ class DeviceSpec(Record):
         """Check that listed latencies match the numbers of seats and edges, as far as these are known.
 
         Raises:
-            ValueError: they do not; names the seat.
+            ValueError: there are too few or too many of them; names the seat.
         """
         table = self.edge_latency_s
         if not isinstance(table, tuple):

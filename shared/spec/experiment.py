@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, LostVisits, Timeouts
+from shared.spec.fields import AlgorithmSpec, Count, LostVisits, Selection, Timeouts
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -33,24 +33,24 @@ class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
-        num_devices: number of seats (virtual clients, hosted by agents) at the start; None = the number of devices that
-            are connected when the run starts.
-        max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None =
+        num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
+            that are connected when the run starts.
+        max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
             `num_devices`.
-        num_edges: number of edges; None = the number of edges that are connected when the run starts.
+        num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds of the algorithm's last phase.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
-        fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None = twice
+        fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
         sync: when the edge averages what its seats trained: after their visit, after each epoch, or after each
             mini-batch.
         overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
-        arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None = a
-            device has all its samples from the start.
+        arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
+            that a device has all its samples from the start.
         quorum: share of the visits of a wave, and of the edges of a round, that must answer.
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
         report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that have arrived.
@@ -60,12 +60,12 @@ class ExperimentSpec(Record):
         overselection: share of seats that are selected beyond the wanted number; the first to answer are admitted.
         held_out_fraction: share of the seats that never train and only evaluate.
         test_fraction: share of a client's own samples that is its test set: one number, a distribution, or a list that
-            clients take in turn. None = the data set's test images are dealt like the training images.
+            clients take in turn. None means that the data set's test images are dealt like the training images.
         eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
             always evaluated.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
             together), `unseen` (domains that no client has), or a domain by its name.
-        augment: how training images are augmented, each time they are loaded or once; None = not at all.
+        augment: how training images are augmented, each time they are loaded or once; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
         edge_upload: what an edge sends to the cloud: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means
@@ -97,7 +97,7 @@ class ExperimentSpec(Record):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
 
-    select: Literal["all", "random", "fastest", "power_of_choice"] = "all"
+    select: Selection = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -166,11 +166,6 @@ class ExperimentSpec(Record):
         """Number of local epochs of one visit."""
         return self.local_epochs if self.sync == "round" else 1
 
-    @property
-    def inner_rounds(self) -> int:
-        """Number of edge rounds in a round; with `sync: epoch` or `step`, each local epoch is one edge round."""
-        return self.edge_rounds * (1 if self.sync == "round" else self.local_epochs)
-
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
 
@@ -227,7 +222,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     """Check that the fields of a spec fit together.
 
     Raises:
-        ValueError: they do not; the message begins with the name of the field at fault.
+        ValueError: two fields contradict each other; the message begins with the name of the field at fault.
     """
     _numbers(spec)
     _selection(spec)
@@ -249,7 +244,8 @@ def _numbers(spec: ExperimentSpec) -> None:
 
 def _selection(spec: ExperimentSpec) -> None:
     if spec.fraction_train < 1 and spec.select == "all":
-        raise ValueError("fraction_train below 1 needs select: random, fastest or power_of_choice")
+        *names, last = (name for name in get_args(Selection) if name != "all")
+        raise ValueError(f"fraction_train below 1 needs select: {', '.join(names)} or {last}")
     if spec.fraction_candidates is not None:
         if spec.select != "power_of_choice":
             raise ValueError("fraction_candidates needs select: power_of_choice")

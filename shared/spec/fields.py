@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from shared.core.records import Record
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
+Selection = Literal["all", "random", "fastest", "power_of_choice"]
+"""Names of the selection policies, which `shared.federation.selection` implements."""
 
 
 class LocalSpec(Record):
@@ -58,7 +60,7 @@ class LostVisits(Record):
     Attributes:
         round_no: the round, from 1.
         seats: the seats whose visits are left out.
-        edge_round, wave: the only edge round and wave concerned; None = all.
+        edge_round, wave: the only edge round and wave concerned; None means all.
     """
 
     round_no: Count

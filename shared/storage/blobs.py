@@ -92,7 +92,7 @@ class Blobs:
         Raises:
             BlobMissing: there is no such file.
             BlobCorrupt: the content has another digest.
-            BadInput: `digest` is no sha256.
+            BadInput: `digest` is not a sha256.
         """
         path = self.path(digest)
         with storage_errors(path):
@@ -110,7 +110,7 @@ class Blobs:
         """Returns the path of the file with a digest, whether it exists or not.
 
         Raises:
-            BadInput: `digest` is no sha256; a text from a message must not lead out of the folder.
+            BadInput: `digest` is not a sha256; a text from a message must not lead out of the folder.
         """
         if not _DIGEST.fullmatch(digest):
             raise BadInput(f"no sha256 digest: {digest[:80]!r}")

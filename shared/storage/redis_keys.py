@@ -31,9 +31,9 @@ def cloud_run(run_id: str) -> str:
 
 
 def cloud_run_state(run_id: str) -> str:
-    """The checkpoint of the last committed round. Owner: cloud. JSON: round number, digest of the state's blob.
+    """The checkpoint of the last committed round. Owner: cloud. Digest of the state's blob. Deleted with the run.
 
-    Every commit of a round is guarded by its value (compare and set). Deleted with the run.
+    Every commit of a round is guarded by its value (compare and set).
     """
     return f"cloud:run:{_part(run_id)}:state"
 
@@ -49,7 +49,7 @@ def cloud_events(run_id: str) -> str:
 
 
 def cloud_placement(run_id: str) -> str:
-    """The placement: which agent hosts which seat. Owner: cloud. JSON, or a blob's digest. Deleted with the run."""
+    """The placement: which agent hosts which seat. Owner: cloud. JSON. Deleted with the run."""
     return f"cloud:run:{_part(run_id)}:seating"
 
 
@@ -74,11 +74,11 @@ def cloud_dues(run_id: str) -> str:
 
 
 CLOUD_RUNS = "cloud:run-index:"
-"""Prefix of the index of runs, which holds what lists show."""
+"""Prefix of the index of runs."""
 
 
 def cloud_runs(run_id: str) -> str:
-    """The entry of a run in the index. Owner: cloud. JSON: the fields of a list of runs. Deleted with the run."""
+    """The entry of a run in the index. Owner: cloud. Creation time (ISO 8601). Deleted with the run."""
     return f"{CLOUD_RUNS}{_part(run_id)}:entry"
 
 
@@ -121,7 +121,7 @@ CLOUD_AGENTS_ALIVE = "cloud:agent-alive:"
 
 
 def cloud_edge(edge_id: str) -> str:
-    """The registration of an edge. Owner: cloud. JSON: address, profile. Expiry: 1 h after its last heartbeat."""
+    """The registration of an edge. Owner: cloud. JSON: id, URL. Expiry: 1 h after its last heartbeat."""
     return f"{CLOUD_EDGES}{_part(edge_id)}"
 
 
@@ -131,7 +131,7 @@ def cloud_edge_alive(edge_id: str) -> str:
 
 
 def cloud_agent(agent_id: str) -> str:
-    """The registration of an agent. Owner: cloud. JSON: address, capacity, profile. Expiry: 1 h after its last sign."""
+    """The registration of an agent. Owner: cloud. JSON of an `AgentEntry`. Expiry: 1 h after its last heartbeat."""
     return f"{CLOUD_AGENTS}{_part(agent_id)}"
 
 

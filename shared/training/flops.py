@@ -55,7 +55,7 @@ def meta_model(
         model: one of `shared.training.models.MODELS`.
         input_shape: (channels, height, width).
         n_classes: number of outputs of the head.
-        projection: number of outputs of the model's projection head; None = no projection head.
+        projection: number of outputs of the model's projection head; None means no projection head.
         width: share of the units of its hidden layers.
 
     Raises:

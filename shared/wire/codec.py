@@ -210,14 +210,14 @@ def read_header(body: bytearray | memoryview | bytes) -> Header:
     """
     n_bytes = len(body)
     if n_bytes < 8:
-        raise WireError(f"a body of {n_bytes} bytes is no record")
+        raise WireError(f"a body of {n_bytes} bytes is not a valid record")
     (length,) = struct.unpack("<Q", bytes(body[:8]))
     within(length, MAX_HEADER_BYTES, "bytes of header")
     if 8 + length > n_bytes:
         raise WireError(f"the header claims {length} bytes in a body of {n_bytes}")
     header = parse(bytes(body[8 : 8 + length]), "header")
     if not isinstance(header, dict):
-        raise WireError("the header is no JSON object")
+        raise WireError("the header is not a JSON object")
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("record"), str):
         raise WireError("the header holds no record")

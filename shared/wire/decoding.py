@@ -139,7 +139,7 @@ class _Decoder:
 
     def _tensor(self, index: Any) -> Tensor:
         if type(index) is not int or not 0 <= index < len(self.tensors):
-            raise WireError(f"the record names a tensor that is none of the body's {len(self.tensors)}")
+            raise WireError(f"the record names a tensor that is not among the body's {len(self.tensors)}")
         self.used.add(index)
         return self.tensors[index]
 

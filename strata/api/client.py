@@ -38,7 +38,7 @@ class Client:
 
     Args:
         url: address of the cloud, such as `http://host:port`.
-        token: token for `Authorization: Bearer`; None = STRATA_API_TOKEN or the content of STRATA_API_TOKEN_FILE.
+        token: token for `Authorization: Bearer`; None means STRATA_API_TOKEN or the content of STRATA_API_TOKEN_FILE.
         timeout_s: longest wait for an answer.
         reconnect_s: how long to try to reconnect a broken event stream before giving up.
         transport: replaces the HTTP transport in tests.

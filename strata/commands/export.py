@@ -73,7 +73,7 @@ def export(
 def _exported(
     found: Sequence[Tracked], to: Target, out: Path | None, experiment: str, runs_dir: Path, *, patient: bool
 ) -> str:
-    """Export once and return the message to print. With `patient`, an unreachable server is no error before the end."""
+    """Export once and return the message to print. `patient` tolerates an unreachable server before the end."""
     from shared.core.errors import Unreachable
 
     if to is Target.tensorboard:

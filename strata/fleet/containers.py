@@ -56,8 +56,8 @@ class Containers:
     Args:
         services: the services that may be scaled.
         grace_s: seconds that a container may take to end before it is killed.
-        engine: a low-level client of the engine; None = one for the socket that the environment names.
-        own: id of this process' container; None = its host name, which the engine sets to the id.
+        engine: a low-level client of the engine; None means one for the socket that the environment names.
+        own: id of this process' container; None means its host name, which the engine sets to the id.
     """
 
     def __init__(

@@ -192,7 +192,7 @@ def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
     Args:
         info: the run.
         n_lost: number of lost contributions.
-        room: width in columns; figures that do not fit are left out, the least important first. None: no limit.
+        room: width in columns; figures that do not fit are left out, the least important first. None means no limit.
     """
     if info.reason and info.status not in FINAL:
         return info.reason

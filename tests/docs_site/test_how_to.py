@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
+import os
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from shared.training.models.base import Classifier, Shape
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 
-HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+ROOT = Path(__file__).resolve().parents[2]
+HOW_TO = ROOT / "docs" / "how-to"
 
 
 def blocks(page: str) -> list[str]:
@@ -107,3 +112,76 @@ async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
     done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
     assert sum(tensor.numel() for tensor in done.model.values()) == 8 * 9 + 8 + 72 * 10 + 10
     assert math.isfinite(done.info.loss or math.nan)
+
+
+# ---- a selection policy and a spec field, in a copy of the code
+
+
+ROUNDS = """
+import asyncio, json, sys
+from pathlib import Path
+from tests.shared.algorithms.ways import run
+
+for spec in json.loads(sys.argv[1]):
+    done = asyncio.run(run(Path(sys.argv[2]), spec, rooms=(6,)))
+    print(json.dumps([sorted(row.seat for row in detail.seats) for detail in done.rounds]))
+"""
+REFUSAL = """
+import sys
+from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_spec
+
+print(parse_spec({}).lr_decay)
+try:
+    parse_spec({"lr_decay": 0.9, "num_rounds": 1})
+except BadInput as error:
+    print(error.field)
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder with a copy of `shared`, which a reader may edit."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "shared", tmp_path / "copy" / "shared", ignore=ignored)
+    return tmp_path / "copy"
+
+
+def edit(path: Path, pattern: str, new: Callable[[str], str]) -> None:
+    """Replaces the one match of a pattern."""
+    text, n = re.subn(pattern, lambda found: new(found[0]), path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert n == 1, (pattern, n)
+    path.write_text(text, encoding="utf-8")
+
+
+def output(copy: Path, script: str, *args: str) -> list[str]:
+    """The lines that a script prints which imports the copy of `shared`, and all else from here."""
+    env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-c", script, *args]
+    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(copied: Path, tmp_path: Path) -> None:
+    """With all seats as candidates, `power_of_choice` selects the same ones."""
+    function, entry, names = blocks("own-selection-policy.md")
+    policies = copied / "shared" / "federation" / "selection.py"
+    edit(policies, r"^SELECTION: ", lambda found: f"{function}\n\n{found}")
+    edit(policies, r"^\}\n\Z", lambda found: entry + found)
+    edit(copied / "shared" / "spec" / "fields.py", r"^Selection = .*\n", lambda _: names)
+    spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
+    known = {**spec, "select": "power_of_choice", "fraction_candidates": 1.0}
+    shown, expected = output(
+        copied, ROUNDS, json.dumps([{**spec, "select": "highest_loss"}, known]), str(tmp_path / "runs")
+    )
+    assert shown == expected
+    assert {seat for seats in json.loads(shown) for seat in seats} == set(range(6))
+
+
+def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> None:
+    field, check = blocks("own-spec-field.md")
+    specs = copied / "shared" / "spec" / "experiment.py"
+    edit(specs, r"^    lr: .*\n", lambda found: found + field)
+    edit(specs, r"^def _numbers\(.*\n", lambda found: found + check)
+    assert output(copied, REFUSAL) == ["1.0", "lr_decay"]

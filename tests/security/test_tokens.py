@@ -151,7 +151,7 @@ def limited(*tokens: str | None) -> FastAPI:
 async def test_a_caller_without_a_token_cannot_exhaust_the_memory(
     tokens: Any, shown: str | None, size: int, status: int
 ) -> None:
-    """Status 422 means that the body was read, and is no JSON."""
+    """Status 422 means that the body was read, and is not JSON."""
     inner = httpx.ASGITransport(limited(*tokens))
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {shown}"} if shown else {})
     async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:

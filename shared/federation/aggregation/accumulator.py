@@ -119,7 +119,7 @@ class Accumulator:
             checked: `check_partial_sum` has accepted it already, with this model.
 
         Raises:
-            NotFinite, OutOfBound, WireError: it is no sum of such updates, its tensors differ from those added so
+            NotFinite, OutOfBound, WireError: it is not a sum of such updates, its tensors differ from those added so
                 far, or both sums have a value of the same client; the sum is then unchanged.
         """
         if not checked:

@@ -76,7 +76,7 @@ class Footprint:
             parameter that determines it; tensors by name are not counted here.
         passes: from the algorithm's parameters, how many samples a visit passes through the model.
         flops: operations of one training step, from the algorithm's parameters, and a model, images and labels that
-            have shapes alone; the mean, if the objective draws at random what it computes. None: those of the
+            have shapes alone; the mean, if the objective draws at random what it computes. None means those of the
             cross-entropy.
     """
 
@@ -97,7 +97,7 @@ class Algorithm:
         params: record type of the algorithm's own parameters.
         cloud, edge, device: the hooks of each tier.
         broadcast: record type of the message from cloud to edges.
-        message: record type of the message from an edge to a seat; None: that of the broadcast.
+        message: record type of the message from an edge to a seat; None means that of the broadcast.
         update: record type of the update; the annotations of its fields decide how it is aggregated.
         report: record type of the small answer that is sent before an update; None unless the algorithm decides by
             reports which updates it admits.
@@ -110,8 +110,8 @@ class Algorithm:
         needs: fields of the spec that must have these values, such as `client: edge`.
         check: validates an update (or, for a sum, a stand-in that has real values only in its per-client fields);
             raises `WireError` naming the field. Called after types and tensor names have been checked.
-        objective: from the context, the loss that training minimises where hooks pass none to `Trainer.fit`; None: the
-            cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
+        objective: from the context, the loss that training minimises where hooks pass none to `Trainer.fit`; None means
+            the cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
         own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
             refused.
         footprint: what it sends, gathers and computes, from which bytes, memory and times are estimated.

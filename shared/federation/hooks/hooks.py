@@ -21,7 +21,8 @@ made there (`zeros_like`, `.to(x.device)`). At edges and cloud all tensors are o
 The hooks in the order of a round:
 
     cloud    broadcast -> ... -> aggregate -> figures        evaluate (beside the next round)
-    edge     begin -> (select -> schedule -> dispatch -> ... admit -> aggregate -> advance)* -> finish [-> evaluate]
+    edge     begin -> (select -> (schedule -> dispatch -> ... [admit] -> aggregate -> advance)*)* -> finish
+             [-> evaluate]
     device   local_update -> [report] -> personalise -> evaluate
 
 One wave is one dispatch: the edge sends out tasks and collects the answers. An edge round is one or more waves that end
@@ -182,7 +183,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
     def aggregate(self, ctx: Context, state: EdgeState, update: Up) -> EdgeState:
         """Returns the state after a wave; `update` is the mean over all waves of this edge round so far.
 
-        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called as long as nobody has uploaded.
+        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called while no seat has uploaded.
         """
         return state.replace(model=add(state.start, cast("Update", update).delta))
 

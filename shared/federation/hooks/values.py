@@ -152,10 +152,10 @@ class Trainer(Protocol):
         Args:
             ctx: context of the visit.
             start: all tensors of the model, or of a physically smaller sub-network of it (`Context.units`).
-            samples: training samples; None = those of the visit.
+            samples: training samples; None means those of the visit.
             purpose: name of the random streams that shuffle and augment.
-            epochs: number of epochs; None = as the task says.
-            trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None = all.
+            epochs: number of epochs; None means the number that the task gives.
+            trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
             objective: replaces the mean cross-entropy; returns the loss of a batch, and the logits.
             correct: changes the gradients in place before each step.
             transform: applied to the images of each batch, after the augmentation.
@@ -166,7 +166,7 @@ class Trainer(Protocol):
     def evaluate(
         self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
     ) -> Score:
-        """Returns a model's or sub-network's score on samples that are not augmented; None = the client's tests."""
+        """Returns the score of a model or sub-network on unaugmented samples; by default on the client's tests."""
         ...
 
     def importance(self, model: Mapping[str, Any], samples: Samples) -> TensorMap:
@@ -201,7 +201,8 @@ class Verdict:
 
     Attributes:
         upload: whether the update is uploaded.
-        keep: whether a refused seat keeps the state of this visit; None = as the algorithm's `on_refusal` says.
+        keep: whether a refused seat keeps the state of this visit; None means that the algorithm's `on_refusal`
+            decides.
         label: the algorithm's name for the decision, such as a class of devices.
         reason: why it was refused.
         figures: JSON values for the visit's record.
@@ -228,7 +229,7 @@ class Advance(Generic[EdgeState]):
 
     Attributes:
         state: the edge's state.
-        revisit: the seats that are visited in a further wave of this edge round; none = the edge round ends.
+        revisit: the seats that are visited in a further wave of this edge round; without any the edge round ends.
         retire: the seats that take no further part in the run, with the reason.
     """
 
@@ -243,7 +244,7 @@ class Finish(Generic[EdgeState, Up]):
 
     Attributes:
         state: the edge's state until the next round.
-        update: the edge's update; None = the exact sum of its devices' updates goes up unchanged.
+        update: the edge's update; None means that the exact sum of its devices' updates goes up unchanged.
         figures: JSON values for the round's record.
     """
 
@@ -258,13 +259,13 @@ class Local(Generic[DeviceState, Up]):
 
     Attributes:
         state: the seat's new state.
-        update: the seat's update; None = it contributes nothing.
+        update: the seat's update; None means that it contributes nothing.
         model: the trained model, which `personalise` may return to be tested.
         trained: the steps, samples, loss and hits of the training.
         n_passed: samples passed through the model for training besides those in `trained`, each pass counted; they take
             as much simulated time. `Footprint.passes` predicts them.
         n_trained: if other networks than the run's model were trained: the number of samples on which the run's model
-            could have been trained in as many operations. None = those of `trained` and `n_passed`.
+            could have been trained in as many operations. None means those of `trained` and `n_passed`.
         figures: numbers for the visit's record.
     """
 

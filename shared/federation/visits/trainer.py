@@ -203,7 +203,7 @@ def trainer_for(
 
 
 def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:
-    """The local objective: the one that the hooks give, else that of the spec's `algorithm.local`; None: cross-entropy.
+    """The local objective: from the hooks, else from the spec's `algorithm.local`; None means cross-entropy.
 
     Raises:
         BadInput: the hooks give one although the spec names another.

@@ -54,10 +54,13 @@ def run_visits(
 
     Raises:
         Conflict: the population derived here differs from the edge's.
-        Cancelled: no caller waits any more.
+        Cancelled: the caller disconnected.
     """
     if experiment.population.digest != order.population:
-        raise Conflict("the population derived here is not the edge's: other data set or version?", field="population")
+        raise Conflict(
+            "the population digest differs from the edge's; do both use the same data set and package versions?",
+            field="population",
+        )
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**wave_fields(order.stage), home=order.edge):
         for visit in order.visits:

@@ -34,7 +34,7 @@ def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> 
     """All pictures of a results folder.
 
     Args:
-        round_no: the round of the timeline; None: the slowest round.
+        round_no: the round of the timeline; None means the slowest round.
 
     Raises:
         NotFound: there is no such round, or a file cannot be read.

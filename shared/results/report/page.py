@@ -71,8 +71,8 @@ def report(folders: Sequence[Path], target: float | None = None, round_no: int |
 
     Args:
         folders: results folders, `runs/<id>`.
-        target: an accuracy, for the comparison; None = the highest that all runs reach.
-        round_no: whose timeline is shown; None = that of each run's slowest round.
+        target: an accuracy, for the comparison; None means the highest that all runs reach.
+        round_no: whose timeline is shown; None means that of each run's slowest round.
 
     Raises:
         NotFound: a folder holds no run, or no such round.

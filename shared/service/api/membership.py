@@ -37,7 +37,7 @@ class AgentRegistrationAnswer(Record):
 
 
 class AgentHeartbeat(Record):
-    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` the number of queued visits."""
+    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` the number of orders running or waiting."""
 
     agent: str = Field(pattern=ID)
     visiting: int | None = None

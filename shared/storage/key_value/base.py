@@ -94,7 +94,7 @@ class Batch:
     appends: list[Append] = field(default_factory=list)
 
     def expect(self, key: str, value: bytes | None) -> Self:
-        """Lets the batch fail unless `key` holds `value` (None: is absent) at that instant."""
+        """Lets the batch fail unless `key` holds `value` (None means that it is absent) at that instant."""
         self.guards[key] = value
         return self
 
@@ -105,7 +105,7 @@ class Batch:
         return self
 
     def delete(self, *keys: str) -> Self:
-        """Deletes keys; absent ones are no error."""
+        """Deletes keys; absent keys are ignored."""
         self.deletes.extend(keys)
         return self
 
@@ -136,7 +136,7 @@ class Store(Protocol):
     async def scan(self, prefix: str) -> dict[str, bytes]:
         """Returns the values of all keys that begin with `prefix`, sorted by key, without streams.
 
-        It is no snapshot: a value that changes meanwhile may be the old or the new one, or be missing if deleted.
+        It is not a snapshot: a value that changes meanwhile may be the old or the new one, or be missing if deleted.
         """
 
     async def keys(self, prefix: str) -> list[str]:
@@ -160,7 +160,7 @@ class Store(Protocol):
             block_s: seconds to wait for an entry if there is none; None or 0 does not wait.
 
         Raises:
-            BadEntryId: `after` is no id.
+            BadEntryId: `after` is not an entry id.
         """
 
     async def commit(self, batch: Batch) -> list[str]:
@@ -204,7 +204,7 @@ def parse_entry_id(text: str) -> tuple[int, int]:
     """Returns an entry id as (milliseconds, sequence), which sort as the ids do; `"5"` is `"5-0"`.
 
     Raises:
-        BadEntryId: `text` is no entry id.
+        BadEntryId: `text` is not an entry id.
     """
     match = _ENTRY_ID.fullmatch(text)
     parts = (int(match[1]), int(match[2] or 0)) if match else (_U64, 0)

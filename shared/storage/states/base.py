@@ -27,7 +27,7 @@ class Version(NamedTuple):
         """Returns the version of a text.
 
         Raises:
-            ValueError: it is no version.
+            ValueError: it is not a version.
         """
         match = _NAME.fullmatch(text)
         if match is None:

@@ -48,12 +48,12 @@ class DataSpec(Record):
 
     Attributes:
         name: name of the data set, see `DATASETS`.
-        n_train: number of training images, drawn with a seed and stratified by class; None = all.
-        n_test: number of test images, drawn likewise; None = all.
-        domains: the digit data sets that are combined, in this order; None = all five.
-        size: side to which their images are resized, in pixels; None = 28.
+        n_train: number of training images, drawn with a seed and stratified by class; None means all.
+        n_test: number of test images, drawn likewise; None means all.
+        domains: the digit data sets that are combined, in this order; None means all five.
+        size: side to which their images are resized, in pixels; None means 28.
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
-            images; `official`: 80 % of its training images, and its own test images. None = `whole`.
+            images; `official`: 80 % of its training images, and its own test images. None means `whole`.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")

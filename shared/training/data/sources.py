@@ -47,8 +47,8 @@ class DatasetSource:
 
     Attributes:
         n_classes: number of classes.
-        fetch: returns the arrays, given a folder for downloads; None = no download.
-        pictures: lists the images of a data set that is published as a folder; None = it is not.
+        fetch: returns the arrays, given a folder for downloads; None means no download.
+        pictures: lists the images of a data set that is published as a folder; None means that it is not.
         version: returns the version of a generated data set; each version has its own entry in the cache.
     """
 

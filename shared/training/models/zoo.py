@@ -23,7 +23,7 @@ class ModelSpec(Record):
 
     Attributes:
         name: name of the model, see `MODELS`.
-        projection: number of outputs of a projection head before the last layer; None = no projection head.
+        projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of the hidden layers, for the models in `OF_ANY_WIDTH`.
     """
 
@@ -77,7 +77,7 @@ def build(
         input_shape: (channels, height, width).
         n_classes: number of outputs of the head.
         seed: seed of the initial weights.
-        projection: number of outputs of a projection head before the last layer; None = no projection head.
+        projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
 
     Raises:

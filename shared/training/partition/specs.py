@@ -18,7 +18,7 @@ class BasePartition(BaseModel):
 
     Attributes:
         quantity_skew: sigma of the log-normal distribution to whose draws the clients' numbers of samples are
-            proportional; None or 0 = equal numbers. Refused by partitioners whose method determines the numbers.
+            proportional; None or 0 means equal numbers. Refused by partitioners whose method determines the numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,8 +106,8 @@ class ByDomainPartition(_SetsSizes):
     A client has the classes in the proportions of its domain. Images that no client gets are left out.
 
     Attributes:
-        domains: names of the domains that clients have, in this order; None = all domains of the data. Other domains
-            are unseen.
+        domains: names of the domains that clients have, in this order; None means all domains of the data. Other
+            domains are unseen.
         per_client: number of training images of each client; `smallest`: as many as a client of the smallest share can
             get; `all`: each domain is divided completely among its clients.
     """

@@ -45,7 +45,7 @@ class Fp16(Codec):
 
     name: Literal["fp16"] = "fp16"
 
-    def encode(self, x: Tensor, what: str = "it") -> Coded:
+    def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Rounds each element."""
         flat, most = _flat(x, self.name, what)
         if most > MAX_FP16:
@@ -73,12 +73,12 @@ class Int8(Codec):
 
     name: Literal["int8"] = "int8"
 
-    def encode(self, x: Tensor, what: str = "it") -> Coded:
+    def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns the numbers of steps, and the step."""
         flat, most = _flat(x, self.name, what)
         scale = torch.tensor(most / LEVELS, dtype=torch.float32)
         if not torch.isfinite(scale * LEVELS):
-            raise OutOfBound(f"{what} holds {most:g}, which is no finite number of int8's steps")
+            raise OutOfBound(f"{what} holds {most:g}, which is not a finite number of int8's steps")
         steps = (flat / scale).round_().clamp_(-LEVELS, LEVELS) if scale > 0 else torch.zeros_like(flat)
         return Coded(Int8, x.shape, (steps.to(torch.int8), scale))
 
@@ -110,7 +110,7 @@ class Ternary(Codec):
     name: Literal["ternary"] = "ternary"
     threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
 
-    def encode(self, x: Tensor, what: str = "it") -> Coded:
+    def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns the signs of the elements beyond the threshold, and their mean magnitude."""
         flat, _ = _flat(x, self.name, what)
         beyond = flat.abs() > self.threshold * mean_magnitude(flat)
@@ -128,7 +128,7 @@ class Ternary(Codec):
         packed, scale = parts
         _check_scale(scale)
         if (packed & (packed >> 1) & 0b01010101).any():
-            raise WireError("it holds a digit that is none of three")
+            raise WireError("it holds an invalid ternary digit")
         if n % PER_BYTE and packed[-1] >> 2 * (n % PER_BYTE):
             raise WireError(f"it holds digits beyond its {n} elements")
 
@@ -157,7 +157,7 @@ class TopK(Codec):
         """Whether it has a memory."""
         return self.memory
 
-    def encode(self, x: Tensor, what: str = "it") -> Coded:
+    def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns positions and values of the largest magnitudes, at least one; of equal ones the first."""
         flat, _ = _flat(x, self.name, what)
         kept = largest(flat, n_kept(len(flat), self.fraction))
@@ -188,7 +188,7 @@ class TopK(Codec):
 # ---- coding
 
 
-def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "it") -> Coded:
+def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "tensor") -> Coded:
     """Returns `scale * signs` in ternary form.
 
     Args:

@@ -35,7 +35,7 @@ class Codec(Record):
         return False
 
     @abstractmethod
-    def encode(self, x: Tensor, what: str = "it") -> Coded:
+    def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns the compressed form.
 
         Args:
@@ -56,7 +56,7 @@ class Codec(Record):
         """Checks that parts from another process represent n elements.
 
         Raises:
-            WireError: they do not.
+            WireError: they represent another number of elements, or are not valid parts of this codec.
         """
 
     @staticmethod
@@ -74,7 +74,7 @@ class Coded(Tensor):
     Attributes:
         codec: decodes the parts.
         parts: plain tensors.
-        field_path: the path of the field that held it in a body, until its parts are checked; None: they are valid.
+        field_path: the path of the field that held it in a body, until its parts are checked; then None.
     """
 
     codec: type[Codec]

@@ -62,5 +62,5 @@ def test_integer_field_returns_integers(value: object, expected: object) -> None
 
 
 def test_error_of_invalid_yaml_names_the_field() -> None:
-    with pytest.raises(BadInput, match="partition is no YAML"):
+    with pytest.raises(BadInput, match="partition is not valid YAML"):
         parse_value(FIELDS["partition"], "{name: [")

@@ -72,7 +72,7 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
 def test_details_of_an_edge_name_environment_and_group() -> None:
     edge = next(node for node in topology_view(a_topology(), a_run_view()) if node.tier == "edge")
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
-    assert any(line.startswith("environment 0: 1 updates used") for line in edge.details)
+    assert any(line.startswith("edge 0: 1 updates used") for line in edge.details)
     assert "group 2" in edge.details
 
 

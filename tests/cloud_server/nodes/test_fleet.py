@@ -84,7 +84,7 @@ async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: 
         wrong: list[tuple[Any, str, str]] = [
             (8, "devices", "the fleet scales device, device_slow: say how many of each"),
             ({"phone": 8}, "devices.phone", "unknown service 'phone'; known: device, device_slow"),
-            ({"device": 10}, "devices.device", "hosts 4 devices: 10 is no multiple, 8 and 12 are"),
+            ({"device": 10}, "devices.device", "hosts 4 devices: 10 is not a multiple of 4; 8 and 12 are"),
             ({"device": 8, "device_slow": 99_999}, "devices", "100007 devices, at most 100000"),
         ]
         for devices, field, says in wrong:

@@ -232,7 +232,7 @@ async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_
         fed.router.tamper = all_broken
         info = await fed.run(spec)
     assert info.status == "failed"
-    assert "300 of 300 samples were trained on by nobody" in (info.reason or "")
+    assert "300 of 300 samples were not trained on" in (info.reason or "")
 
 
 async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(

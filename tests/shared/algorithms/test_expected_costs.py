@@ -169,5 +169,7 @@ def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests(tmp_p
         seat = experiment.population.seats[0]
         compute_s = passed_s(experiment, timeouts.SAFETY_FACTOR * n_passed)
         assert seat.profile.compute_sps == 2
-        assert compute_s < timeouts.longest_round_s(experiment, 1) < compute_s + 10
-        assert timeouts.longest_round_s(experiment, 4) == pytest.approx(4 * timeouts.longest_round_s(experiment, 1))
+        one_wave = timeouts.longest_round_s(experiment, edge_rounds=1, waves=1)
+        assert compute_s < one_wave < compute_s + 10
+        assert timeouts.longest_round_s(experiment, edge_rounds=1, waves=4) == pytest.approx(4 * one_wave)
+        assert timeouts.longest_round_s(experiment, edge_rounds=3, waves=4) == pytest.approx(12 * one_wave)

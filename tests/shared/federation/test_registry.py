@@ -41,7 +41,7 @@ def test_errors_in_a_users_module_are_named(written: Callable[[str, str], None])
     written("other_name", ALGORITHM.format(name="another_name"))
     with pytest.raises(BadInput, match=r"\.no_function\.PICTURES cannot be called"):
         load_algorithm("no_function")
-    with pytest.raises(BadInput, match=r"\.other_name\.ALGORITHM is no Algorithm"):
+    with pytest.raises(BadInput, match=r"\.other_name\.ALGORITHM is not an Algorithm"):
         load_algorithm("other_name")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from shared.simulation import REFERENCE_FLOPS, Normal, Profile, Uniform
 from shared.simulation.cost_model import LinkUse, Passes
 from shared.simulation.digital_twin import Telemetry, Twin
 from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import Selection
 
 
 def seat(number: int, n_train: int = 10) -> Seat:
@@ -34,6 +35,10 @@ def ctx(round_no: int = 1, **spec: Any) -> Context:
 
 UNKNOWN = EdgeView()
 SEATS = [seat(number) for number in (2, 5, 7, 11)]
+
+
+def test_a_spec_can_name_exactly_the_registered_selection_policies() -> None:
+    assert get_args(Selection) == tuple(selection.SELECTION)
 
 
 def test_all_selects_all() -> None:
@@ -257,7 +262,7 @@ def test_finish_time_uses_the_twins_estimate_and_free_compute_the_workers_report
 
 def test_batches_of_an_epoch_come_from_one_shuffle_and_shares_take_one_step() -> None:
     there = ctx(schedule="equal", sync="step", batch_size=16, local_epochs=2)
-    assert scheduling.n_syncs(there, SEATS) == 2 * 3
+    assert scheduling.n_syncs(there.spec, SEATS) == 2 * 3
     batches = [scheduling.task_of(there.at(edge_round=n), SEATS).tolist() for n in range(6)]
     everything = sorted(int(sample) for one in SEATS for sample in one.train)
     assert [sorted(chain(*epoch)) for epoch in (batches[:3], batches[3:])] == [everything] * 2

@@ -189,8 +189,8 @@ def mash(n: int = 1, size: int = 8, classes: int = 10) -> Mash:
         (torch.zeros(2, 1, 8, 8), torch.full((1, 10), 0.1), "images are (2, 1, 8, 8), labels (1, 10)"),
         (torch.zeros(0, 1, 8, 8), torch.zeros(0, 10), "images are (0, 1, 8, 8)"),
         (torch.full((1, 1, 8, 8), 1e30), torch.full((1, 10), 0.1), "not from -1 to 1"),
-        (torch.zeros(1, 1, 8, 8), torch.full((1, 10), 0.2), "no shares"),
-        (torch.zeros(1, 1, 8, 8), torch.tensor([[2.0, -1.0] + [0.0] * 8]), "no shares"),
+        (torch.zeros(1, 1, 8, 8), torch.full((1, 10), 0.2), "not shares that add up to 1"),
+        (torch.zeros(1, 1, 8, 8), torch.tensor([[2.0, -1.0] + [0.0] * 8]), "not shares that add up to 1"),
     ],
 )
 def test_invalid_averages_are_refused(images: Tensor, labels: Tensor, says: str) -> None:

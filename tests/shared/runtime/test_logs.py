@@ -184,7 +184,7 @@ def test_an_unknown_setting_is_named_and_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SystemExit, match=f"{variable}: '{value}' is none of"):
+    with pytest.raises(SystemExit, match=f"{variable}: '{value}' is not one of"):
         logs.configure("cloud", "cloud")
 
 

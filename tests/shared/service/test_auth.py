@@ -50,7 +50,7 @@ def test_an_allowed_name_is_trusted_and_similar_ones_are_not() -> None:
 )
 def test_a_setting_that_is_not_a_host_name_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("CLOUD_ALLOWED_HOSTS", f"cloud.example,{text}")
-    with pytest.raises(ValidationError, match="is no host name"):
+    with pytest.raises(ValidationError, match="is not a host name"):
         CloudSettings()
 
 

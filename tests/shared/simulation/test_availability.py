@@ -109,8 +109,8 @@ def test_intervals_stand_for_a_single_trace() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"intervals": [[5, 5]]}, r"trace 0: \[5, 5\] is no interval"),
-        ({"intervals": [[-1, 5]]}, "is no interval"),
+        ({"intervals": [[5, 5]]}, r"trace 0: \[5, 5\] is not an interval"),
+        ({"intervals": [[-1, 5]]}, "is not an interval"),
         ({"intervals": [[0, 5], [4, 6]]}, r"\[4, 6\] begins before the interval before it ends"),
         ({"traces": [[], [[0, 9]]], "period_s": 8}, r"trace 1: \[0, 9\] lies beyond period_s 8"),
         ({"traces": []}, "at least 1"),
@@ -136,9 +136,9 @@ def test_a_trace_file_has_one_interval_per_line() -> None:
         ("0 0 1\nx 2 3\n", "line 2 reads 'x 2 3'"),
         ("0 0 1\n2 0 1\n", "there is no trace 1"),
         ("-1 0 1\n", "there is no trace 0"),
-        ("0 3 2\n", r"trace 0: \[3, 2\] is no interval"),
-        ("0 nan 2\n", "is no interval"),
-        ("0 1 inf\n", "is no interval"),
+        ("0 3 2\n", r"trace 0: \[3, 2\] is not an interval"),
+        ("0 nan 2\n", "is not an interval"),
+        ("0 1 inf\n", "is not an interval"),
         ("0 5 6\n0 0 1\n", "begins before"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_process_reads_its_own_files_without_a_model() -> None:
 @pytest.mark.parametrize(
     ("record", "reference"),
     [
-        ('{"x":{"a":[0,{"$t":7}]}}', "x.a.1: the record names a tensor that is none of the body's 2"),
+        ('{"x":{"a":[0,{"$t":7}]}}', "x.a.1: the record names a tensor that is not among the body's 2"),
         ('{"x":{"a":[0,{"$k":[0,1]}]}}', "x.a.1: a tensor of which some positions travel has values"),
         ('{"x":{"a":[0,{"$m":[1,[4503599627370496,4503599627370496]]}]}}', "x.a.1: a mask has places and a shape"),
         ('{"x":{"a":[0,{"$m":[1,[64,65]]}]}}', r"x.a.1: the run's model has no tensor of shape \(64, 65\)"),

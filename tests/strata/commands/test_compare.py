@@ -221,7 +221,7 @@ def test_picture_is_written_to_the_given_path_and_the_path_printed(strata: Strat
 def test_picture_in_an_unknown_format_is_refused(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5])
     said = strata("compare", "r1", "--out", "a.docx")
-    assert (said.code, said.err) == (1, "error: out: 'a.docx' ends in none of .png, .svg, .pdf\n")
+    assert (said.code, said.err) == (1, "error: out: 'a.docx' does not end in .png, .svg, .pdf\n")
 
 
 @pytest.mark.parametrize("target", ["90", "-1", "many"])

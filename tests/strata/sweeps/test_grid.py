@@ -67,7 +67,7 @@ def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
         (["lr"], "has the form key=v1,v2, not 'lr'"),
         (["=1"], "has the form key=v1,v2, not '=1'"),
         (["lr=0.1", "lr=0.2"], "lr is given twice"),
-        (["losses=[1,2"], "the value of losses is no YAML"),
+        (["losses=[1,2"], "the value of losses is not valid YAML"),
         (["seed=" + ",".join(map(str, range(MAX_COMBINATIONS + 1)))], f"at most {MAX_COMBINATIONS}"),
     ],
 )

@@ -431,7 +431,7 @@ class Both(Record):
     ("kind", "said"),
     [
         (Unsaid, "Unsaid.delta has no aggregation rule"),
-        (NoMask, "count is no MaskOf field"),
+        (NoMask, "count is not a MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],
 )

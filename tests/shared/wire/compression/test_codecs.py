@@ -174,7 +174,7 @@ WHERE, VALUES = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([1.0, 2.0]
         ("the scale is 3.00", "int8", (STEPS, SCALE * 3e38)),
         ("the scale is nan", "ternary", (DIGITS * 0, SCALE * math.nan)),
         ("the scale is -1", "ternary", (DIGITS, -SCALE)),
-        ("none of three", "ternary", (DIGITS | 0b11, SCALE)),
+        ("an invalid ternary digit", "ternary", (DIGITS | 0b11, SCALE)),
         ("beyond its 5 elements", "ternary", (DIGITS | 0b100, SCALE)),
         (r"part 0 is torch.uint8 \(1,\)", "ternary", (DIGITS[:1], SCALE)),
         (r"part 1 is torch.float32 \(1,\), not torch.float32 \(\)", "ternary", (DIGITS, SCALE[None])),
@@ -213,7 +213,7 @@ def test_parts_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tensors_that_could_not_be_decoded_are_not_coded() -> None:
     """127 times the float32 nearest to a 127th of the largest number is infinite; it is refused when encoding."""
     most = torch.tensor([torch.finfo(torch.float32).max, 1.0])
-    with pytest.raises(OutOfBound, match=r"delta w holds 3.40282e\+38, which is no finite number of int8's steps"):
+    with pytest.raises(OutOfBound, match=r"delta w holds 3.40282e\+38, which is not a finite number of int8's steps"):
         Int8().encode(most, "delta w")
     for bad in (math.nan, math.inf):
         with pytest.raises(NotFinite, match=f"delta w has the magnitude {bad}"):
