@@ -14,7 +14,7 @@ from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order
-from shared.federation.timeouts import PROFILE_HEADER, RealDuration, wait_until
+from shared.federation.real_time import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import run_visits, wave_fields
 from shared.runtime.logs import log_context, log_event

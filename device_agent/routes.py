@@ -12,7 +12,7 @@ from starlette.responses import Response
 from device_agent.dependencies import Agent, TheAgent, agent_of
 from device_agent.settings import AgentSettings
 from shared.federation.order_keys import OrderKey, read_order_key
-from shared.federation.timeouts import PROFILE_HEADER
+from shared.federation.real_time import PROFILE_HEADER
 from shared.service.api.health import Health
 from shared.service.api.membership import NonceAnswer
 from shared.service.app import health

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from edge_server.rounds.late_updates import LateUpdateBuffer, decode_checkpoint, encode_checkpoint
+from edge_server.rounds.stale_updates import LateUpdateBuffer, decode_checkpoint, encode_checkpoint
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical

@@ -18,7 +18,7 @@ Importing this module loads neither the command line nor an HTTP or Docker clien
 
 from shared.federation import hooks
 from shared.federation.hooks import *  # noqa: F403
-from shared.plots.declared import Pictures, figure_by_client, labels_by_round
+from shared.plots.algorithm_pictures import Pictures, figure_by_client, labels_by_round
 
 __all__ = ["Pictures", "figure_by_client", "labels_by_round"]
 __all__ += hooks.__all__

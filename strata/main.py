@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from shared.core.errors import StrataError
-from strata.commands import catalogue, compare, export, health, log, report, run, runs, sweep, topology
+from strata.commands import compare, doctor, export, listings, log, report, run, runs, sweep, topology
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
 
@@ -28,11 +28,11 @@ for _command in (
     report.report,
     export.export,
     sweep.sweep,
-    catalogue.algorithms,
-    catalogue.agents,
-    catalogue.edges,
-    catalogue.twins,
-    health.doctor,
+    listings.algorithms,
+    listings.agents,
+    listings.edges,
+    listings.twins,
+    doctor.doctor,
     topology.scale,
     topology.down,
 ):

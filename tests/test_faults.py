@@ -16,8 +16,8 @@ from safetensors.torch import load
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Task
+from shared.federation.real_time import PROFILE_HEADER
 from shared.federation.spec_parser import parse_spec
-from shared.federation.timeouts import PROFILE_HEADER
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import RoundDetail
 from shared.service.client import GARBLED_TIMES

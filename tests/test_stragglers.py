@@ -10,7 +10,7 @@ import httpx
 import pytest
 import torch
 
-from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer
+from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cloud_server import topology
+from cloud_server import node_views
 from cloud_server.api.runs import Name
 from cloud_server.dependencies import TheCloud
-from cloud_server.nodes.twins import twins_at, twins_of
+from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
 from shared.service.openapi import problems
 from shared.simulation.digital_twin import TwinList
@@ -21,14 +21,14 @@ RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `lat
 @router.get("/topology")
 async def get_topology(cloud: TheCloud) -> TopologyInfo:
     """All registered nodes, the wanted number of devices, and the fleet that scales them."""
-    return await topology.topology_of(cloud)
+    return await node_views.topology_of(cloud)
 
 
 @router.put("/topology", responses=problems(409))
 async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
     """Set the wanted number of devices; the fleet starts and stops agents accordingly."""
     await cloud.fleet.set_wanted_devices(body.devices)
-    return await topology.topology_of(cloud)
+    return await node_views.topology_of(cloud)
 
 
 @router.get("/edges")
@@ -46,19 +46,19 @@ async def edge_twins(edge: Name, cloud: TheCloud, run: RunQuery = "latest") -> T
 @router.get("/agents")
 async def agents(cloud: TheCloud) -> AgentPage:
     """The registered agents."""
-    return AgentPage(agents=topology.agents_of(cloud))
+    return AgentPage(agents=node_views.agents_of(cloud))
 
 
 @router.get("/agents/{agent}", responses=problems(404))
 async def agent_info(agent: Name, cloud: TheCloud) -> AgentInfo:
     """One agent."""
-    return topology.agent_of(cloud, agent)
+    return node_views.agent_of(cloud, agent)
 
 
 @router.get("/agents/{agent}/twin", responses=problems(404, 502, 504))
 async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
     """The digital twins of the seats that an agent holds in a run."""
-    topology.agent_of(cloud, agent)
+    node_views.agent_of(cloud, agent)
     info = await cloud.repository.info(run)
     placement = await cloud.repository.placement(info.run)
     seats = {seat for seat, name in placement.agents.items() if name == agent}
@@ -68,4 +68,4 @@ async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") ->
 @router.patch("/agents/{agent}", responses=problems(404, 409))
 async def change_agent(agent: Name, body: AgentChange, cloud: TheCloud) -> AgentInfo:
     """Take an agent offline, bring it back, or change its profile; each holds from the next round on."""
-    return await topology.change_agent(cloud, agent, body)
+    return await node_views.change_agent(cloud, agent, body)

@@ -5,12 +5,12 @@
     layout.py           shared by all pages: navigation, dark mode, refreshing, error messages
     offline_notice.py   the notice on an open page while the cloud does not answer
     run_views.py        runs, cached for all viewers
-    topology_view.py    cloud, edges and devices as nodes; topology_graph.py draws them
+    topology_nodes.py   cloud, edges and devices as nodes; topology_graph.py draws them
     charts.py           pictures (`shared.plots`) as ECharts options
     forms.py            the spec's JSON schema as form fields
     pages/              one file per page
 
-Pages call the same functions as the REST API (`RunManager`, `RunRepository`, `Fleet`, `cloud_server.topology`).
+Pages call the same functions as the REST API (`RunManager`, `RunRepository`, `Fleet`, `cloud_server.node_views`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from cloud_server.dependencies import Cloud
-from cloud_server.nodes.twins import twins_at
+from cloud_server.nodes.twin_client import twins_at
 from shared.core.errors import Conflict
 from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.rounds import RoundDetail, RoundInfo

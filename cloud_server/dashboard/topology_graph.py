@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud_server.dashboard.charts import Theme, escaped
-from cloud_server.dashboard.topology_view import STATES, Node, device_counts, devices_by_parent
+from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, devices_by_parent
 from shared.core.formatting import scale
 from shared.plots.palette import COLOURS
 

@@ -11,8 +11,8 @@ from shared.core.errors import Lost, PlacementUnknown, Unreachable
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundAnswer
+from shared.federation.real_time import longest_round_s
 from shared.federation.scheduling import n_syncs
-from shared.federation.timeouts import longest_round_s
 from shared.service.bodies import testing_s
 from shared.service.client import Caller, while_alive
 from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_reply_key

@@ -20,8 +20,8 @@ from cloud_server.runs.repository import RunRepository, StateUnreadable
 from shared.core.errors import NotFound, StrataError
 from shared.results.folder import read_rounds
 from shared.results.tracking.live import Live, LiveMlflow, LiveTensorboard
-from shared.results.tracking.progress import TrackerNote, read_notes, write_notes
 from shared.results.tracking.scalars import Tracked, tracked_of
+from shared.results.tracking.tracker_notes import TrackerNote, read_notes, write_notes
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.background import Repeating

@@ -33,7 +33,7 @@ from shared.federation.messages import (
     VisitOrder,
     WaveId,
 )
-from shared.federation.timeouts import wait_until
+from shared.federation.real_time import wait_until
 from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits

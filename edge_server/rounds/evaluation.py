@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from edge_server.rounds.simulated_clock import EdgeClock
+from edge_server.rounds.visit_requests import unreachable, visit_requests
 from edge_server.rounds.wave import Dispatch
-from edge_server.rounds.workload import unreachable, visit_requests
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment

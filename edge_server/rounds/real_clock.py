@@ -13,7 +13,7 @@ from typing import Any
 from edge_server.rounds.wave import Deadline, VisitRequest
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, Outcome, RoundOrder, Task, WaveId
-from shared.federation.timeouts import PROFILE_HEADER, RealDuration, longest_s
+from shared.federation.real_time import PROFILE_HEADER, RealDuration, longest_s
 from shared.spec.experiment import ExperimentSpec
 
 

@@ -24,14 +24,12 @@ from edge_server.rounds.evaluation import (
     held_out_tasks,
     own_scores,
 )
-from edge_server.rounds.late_updates import LateUpdate, LateUpdateBuffer, add_late
 from edge_server.rounds.real_clock import report_deadline, round_deadline
 from edge_server.rounds.round_log import RoundLog
 from edge_server.rounds.simulated_clock import EdgeClock
+from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer, add_late
 from edge_server.rounds.twins import Twins
-from edge_server.rounds.wave import Cutoff, Deadline, Dispatch, Wave, WaveDecision, failures_of
-from edge_server.rounds.wave_timing import WaveTiming
-from edge_server.rounds.workload import (
+from edge_server.rounds.visit_requests import (
     SharedWorkload,
     apply_phase_kind,
     cut_to_time,
@@ -42,6 +40,8 @@ from edge_server.rounds.workload import (
     visit_requests,
     without,
 )
+from edge_server.rounds.wave import Cutoff, Deadline, Dispatch, Wave, WaveDecision, failures_of
+from edge_server.rounds.wave_timing import WaveTiming
 from shared.core.errors import StrataError
 from shared.core.records import Record
 from shared.federation import scheduling, selection, visit_estimates

@@ -90,7 +90,7 @@ from shared.federation.hooks import (
     starting_model,
     uploaded_names,
 )
-from shared.plots.declared import labels_by_round
+from shared.plots.algorithm_pictures import labels_by_round
 
 # ---- parameters and records
 

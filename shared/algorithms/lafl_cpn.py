@@ -79,7 +79,7 @@ from shared.federation.hooks import (
     starting_model,
     test_by_owner,
 )
-from shared.plots.declared import figure_by_client
+from shared.plots.algorithm_pictures import figure_by_client
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, measured, normaliser, pooled
 

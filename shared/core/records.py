@@ -3,8 +3,8 @@
 The leaves of a record are JSON values and tensors. Any other value is refused when the record is made, so that whatever
 a hook returns can be sent, stored and read again.
 
-Every field of an *update* has an aggregation rule (`shared.core.aggregation_rules`), by which agent, edge and cloud add
-updates up without knowing the algorithm.
+Every field of an *update* has an aggregation rule (`shared.core.update_annotations`), by which agent, edge and cloud
+add updates up without knowing the algorithm.
 """
 
 from __future__ import annotations

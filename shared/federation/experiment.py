@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared.core.aggregation_rules import coded_fields
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.tensors import n_bytes
+from shared.core.update_annotations import coded_fields
 from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected

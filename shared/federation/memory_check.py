@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from shared.core.aggregation_rules import PerClient, fields_with
 from shared.core.errors import BadInput
 from shared.core.records import Record, TensorMap
+from shared.core.update_annotations import PerClient, fields_with
 from shared.runtime.memory import available_bytes
 
 if TYPE_CHECKING:

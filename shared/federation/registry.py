@@ -30,7 +30,7 @@ def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
 
 
 def pictures_of_algorithm(name: str) -> Callable[..., Any] | None:
-    """`PICTURES` of an algorithm's module, a `shared.plots.declared.Pictures`; None where it defines none.
+    """`PICTURES` of an algorithm's module, a `shared.plots.algorithm_pictures.Pictures`; None where it defines none.
 
     Raises:
         UnknownName, BadInput: as `load_algorithm` does.

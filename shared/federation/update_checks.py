@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from shared.core.aggregation_rules import Mean, averaged_type, fields_with, unexpected_client
 from shared.core.errors import BadInput, WireError
 from shared.core.records import Record
+from shared.core.update_annotations import Mean, averaged_type, fields_with, unexpected_client
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from shared.core.errors import NotFound, UnknownName
 from shared.core.records import Record
 from shared.federation.registry import pictures_of_algorithm
+from shared.plots.algorithm_pictures import Pictures
 from shared.plots.curves import accuracy, bytes_on_links, clients
-from shared.plots.declared import Pictures
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.picture import Picture
 from shared.results.folder import DEVICES, EDGES, SEATS, read_rounds, read_run

@@ -12,7 +12,6 @@ from shared.simulation.availability import Trace as Trace
 from shared.simulation.availability import is_on as is_on
 from shared.simulation.availability import next_on as next_on
 from shared.simulation.availability import parse_traces as parse_traces
-from shared.simulation.catalogue import PROFILES as PROFILES
 from shared.simulation.distributions import Normal as Normal
 from shared.simulation.distributions import Pareto as Pareto
 from shared.simulation.distributions import Parts as Parts
@@ -31,6 +30,7 @@ from shared.simulation.load import free_share as free_share
 from shared.simulation.profile import REFERENCE_FLOPS as REFERENCE_FLOPS
 from shared.simulation.profile import Link as Link
 from shared.simulation.profile import Profile as Profile
+from shared.simulation.profile_catalogue import PROFILES as PROFILES
 from shared.simulation.profile_sampling import apportioned as apportioned
 from shared.simulation.profile_sampling import catalogue_profile as catalogue_profile
 from shared.simulation.profile_sampling import link_of as link_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
+from shared.simulation.profile_catalogue import DEVICES, LINKS, PROFILES
 
 
 def tables() -> str:

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from shared.core.records import Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
-from shared.simulation.catalogue import AGENT, LINKS, PROFILES
 from shared.simulation.distributions import MAX_QUANTITY, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
 from shared.simulation.profile import Joules, Name
+from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES
 
 
 def _by_name(raw: Any) -> Any:

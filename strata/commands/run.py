@@ -52,7 +52,7 @@ def run(
 
 def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
-    from strata.runs.attend import follow_until_end
+    from strata.runs.run_and_wait import follow_until_end
 
     with Client(url) as client:
         info, interrupted = follow_until_end(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
@@ -62,7 +62,13 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
 def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
     from strata.fleet.processes import fleet_of
-    from strata.runs.attend import await_results, follow_until_end, local_topology, topology_size, with_topology_size
+    from strata.runs.run_and_wait import (
+        await_results,
+        follow_until_end,
+        local_topology,
+        topology_size,
+        with_topology_size,
+    )
 
     edges, devices = topology_size(spec)
     spec = with_topology_size(spec)
@@ -93,7 +99,7 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
 def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
     """Print how a run ended, and return the exit status."""
     from shared.results.folder import summary
-    from shared.results.tracking.progress import tracked_lines
+    from shared.results.tracking.tracker_notes import tracked_lines
     from strata.output import print_json, stderr, stdout
     from strata.tables import rounds_table, run_table
 

@@ -72,7 +72,7 @@ def _planned(
 ) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the new or existing folder of their sweep."""
     from shared.results.sweeps import SweepFolder
-    from strata.runs.attend import with_topology_size
+    from strata.runs.run_and_wait import with_topology_size
     from strata.sweeps.grid import combinations_of
     from strata.sweeps.runner import folder_name, sweep_of
 
@@ -93,7 +93,7 @@ def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
 def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
     """Run on one local topology, as large as the largest spec needs; its state is kept until the sweep is complete."""
     from strata.api.client import Client
-    from strata.runs.attend import local_topology, topology_size
+    from strata.runs.run_and_wait import local_topology, topology_size
     from strata.sweeps.runner import from_here, run_all
 
     edges, devices = (max(numbers) for numbers in zip(*map(topology_size, specs), strict=True))

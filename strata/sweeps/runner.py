@@ -17,8 +17,8 @@ from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.attend import await_results, ended_in, follow_until_end
 from strata.runs.download import pull_run
+from strata.runs.run_and_wait import await_results, ended_in, follow_until_end
 from strata.sweeps.grid import SpecifiedCombination
 
 _RESULTS_S, _AGAIN_S = 20.0, 0.2

@@ -18,8 +18,8 @@ import atheris
 with atheris.instrument_imports(
     include=[
         "shared.wire.codec",
-        "shared.wire.encoding",
-        "shared.wire.decoding",
+        "shared.wire.json_encoding",
+        "shared.wire.json_decoding",
         "shared.wire.sparse",
         "shared.core.parsing",
         "shared.core.records",

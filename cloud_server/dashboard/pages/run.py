@@ -17,7 +17,7 @@ from shared.plots.partition import partition
 from shared.plots.timeline import timeline
 from shared.results.folder import file_names
 from shared.results.reader import own_pictures
-from shared.results.tracking.progress import tracked_lines
+from shared.results.tracking.tracker_notes import tracked_lines
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 

@@ -10,9 +10,9 @@ from nicegui import ui
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, Node, device_counts, topology_view
-from cloud_server.nodes.twins import twins_of
-from cloud_server.topology import change_agent, topology_of
+from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, nodes_of
+from cloud_server.node_views import change_agent, topology_of
+from cloud_server.nodes.twin_client import twins_of
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
 from shared.service.api.nodes import AgentChange, TopologyInfo
@@ -79,7 +79,7 @@ class View:
         cloud = self.dashboard.cloud
         topology = await topology_of(cloud)
         run_view = await self._current_run(topology)
-        nodes = topology_view(topology, run_view)
+        nodes = nodes_of(topology, run_view)
         self._show_fleet(topology)
         self.headline.set_text(f"{len(topology.edges)} edges, {topology.n_devices} devices")
         if nodes != self.nodes:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from shared.core.aggregation_rules import Mean, PerClient, averaged_type, fields_with
 from shared.core.errors import OutOfBound, WireError
 from shared.core.records import Record, Tensor, TensorMap
 from shared.core.tensors import check_bound, check_fixed_point, mean_from_fixed_point
+from shared.core.update_annotations import Mean, PerClient, averaged_type, fields_with
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
 Model = Mapping[str, Tensor]

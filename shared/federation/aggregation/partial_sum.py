@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.core.aggregation_rules import KeptBy
 from shared.core.records import Count, Record, TensorMap
 from shared.core.tensors import fixed_point_exponent
+from shared.core.update_annotations import KeptBy
 
 PARAMETER_BOUND = 2.0**7
 """Largest absolute value of an element of a parameter tensor in an update."""

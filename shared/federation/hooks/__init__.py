@@ -3,11 +3,11 @@
 An algorithm is a frozen value (`Algorithm`): stateless hook objects of the three tiers, and the types of its records.
 """
 
-from shared.core.aggregation_rules import KeptBy, MaskOf, Mean, PerClient
 from shared.core.errors import BadInput, WireError
 from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.scores import Score
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
+from shared.core.update_annotations import KeptBy, MaskOf, Mean, PerClient
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.hooks.algorithm import Algorithm, Direction, Footprint, one_phase
 from shared.federation.hooks.hooks import (

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from torch import nn
 
-from shared.core.aggregation_rules import PerClient, coded_fields, fields_with
 from shared.core.errors import BadInput
 from shared.core.records import Record, Tensor, TensorMap
+from shared.core.update_annotations import PerClient, coded_fields, fields_with
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams

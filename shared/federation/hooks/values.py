@@ -11,9 +11,9 @@ import numpy.typing as npt
 from pydantic import Field
 from typing_extensions import TypeVar
 
-from shared.core.aggregation_rules import Mean
 from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.scores import Score
+from shared.core.update_annotations import Mean
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.core.aggregation_rules import Mean
 from shared.core.records import Record, Tensor
+from shared.core.update_annotations import Mean
 from shared.federation.aggregation import Accumulator, rule_of
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Contribution, Outcome, UploadAnswer, Uploads, VisitAnswer

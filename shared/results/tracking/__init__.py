@@ -3,6 +3,6 @@
 scalars.py       the figures of a run by round, its parameters and tags
 tensorboard.py   writes event files
 mlflow.py        client of a tracking server, over its REST API
-progress.py      which trackers have what of a run: `tracking.json`
+tracker_notes.py which trackers have what of a run: `tracking.json`
 live.py          both trackers, each given only what is new
 """

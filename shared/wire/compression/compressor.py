@@ -22,9 +22,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from shared.core.aggregation_rules import coded_fields
 from shared.core.records import Record, Tensor, TensorMap, holds_model_state
 from shared.core.tensors import memory_of
+from shared.core.update_annotations import coded_fields
 from shared.wire.compression.coded_tensor import Coded
 from shared.wire.compression.specs import CodecSpec, CompressionSpec
 

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 
 from cloud_server.runs import tracking
 from shared.results.tracking.live import TrackedRun
-from shared.results.tracking.progress import TrackerNote, read_notes
 from shared.results.tracking.scalars import Step, read_tracked
+from shared.results.tracking.tracker_notes import TrackerNote, read_notes
 from shared.run_records.events import Event
 from tests.federation import Federation, PassOn, small_spec
 from tests.mlflow_server import Mlflow

@@ -21,10 +21,10 @@ import torch
 import shared.algorithms
 import tests.probes
 from cloud_server.runs.repository import Checkpoint
-from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
 from shared.core.records import ModelState, Nothing, Record
 from shared.core.tensors import bytes_of
+from shared.core.update_annotations import Mean
 from shared.federation.aggregation import Accumulator, check_update_type
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import (

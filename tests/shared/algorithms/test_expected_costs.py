@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.by_hooks import ByHooks
 from shared.core.errors import BadInput
-from shared.federation import timeouts, visit_estimates
+from shared.federation import real_time, visit_estimates
 from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Local
@@ -167,9 +167,9 @@ def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests(tmp_p
     )
     for experiment, n_passed in ((few, 2 * 2 * 160), (many, 2 * 10_000)):
         seat = experiment.population.seats[0]
-        compute_s = passed_s(experiment, timeouts.SAFETY_FACTOR * n_passed)
+        compute_s = passed_s(experiment, real_time.SAFETY_FACTOR * n_passed)
         assert seat.profile.compute_sps == 2
-        one_wave = timeouts.longest_round_s(experiment, edge_rounds=1, waves=1)
+        one_wave = real_time.longest_round_s(experiment, edge_rounds=1, waves=1)
         assert compute_s < one_wave < compute_s + 10
-        assert timeouts.longest_round_s(experiment, edge_rounds=1, waves=4) == pytest.approx(4 * one_wave)
-        assert timeouts.longest_round_s(experiment, edge_rounds=3, waves=4) == pytest.approx(12 * one_wave)
+        assert real_time.longest_round_s(experiment, edge_rounds=1, waves=4) == pytest.approx(4 * one_wave)
+        assert real_time.longest_round_s(experiment, edge_rounds=3, waves=4) == pytest.approx(12 * one_wave)

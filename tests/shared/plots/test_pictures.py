@@ -8,8 +8,8 @@ from typing import NoReturn
 import pytest
 
 from shared.core.scores import Spread
+from shared.plots.algorithm_pictures import figure_by_client, labels_by_round
 from shared.plots.curves import accuracy, bytes_on_links, clients
-from shared.plots.declared import figure_by_client, labels_by_round
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition

@@ -30,8 +30,8 @@ from shared.simulation import (
 )
 from shared.simulation.__main__ import tables
 from shared.simulation.availability import is_on
-from shared.simulation.catalogue import DEVICES, LINKS, PROFILES
 from shared.simulation.cost_model import LinkUse, visit_cost
+from shared.simulation.profile_catalogue import DEVICES, LINKS, PROFILES
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import training_flops
 from strata.spec_files import read_spec

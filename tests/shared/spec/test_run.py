@@ -10,7 +10,7 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_run_spec, parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
-from strata.runs.attend import with_topology_size
+from strata.runs.run_and_wait import with_topology_size
 from strata.spec_files import read_spec
 from strata.sweeps.grid import combinations_of
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from shared.core import parsing
-from shared.core.aggregation_rules import Mean
 from shared.core.errors import NotFinite, TooLarge, WireError
 from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
 from shared.core.scores import Score
+from shared.core.update_annotations import Mean
 from shared.wire import codec
-from shared.wire.encoding import DTYPES as NAMED
-from shared.wire.encoding import MAX_DEPTH
+from shared.wire.json_encoding import DTYPES as NAMED
+from shared.wire.json_encoding import MAX_DEPTH
 
 DTYPES = list(NAMED.values())
 

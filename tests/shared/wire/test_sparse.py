@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.errors import WireError
 from shared.core.records import ModelState, Record
+from shared.core.update_annotations import MaskOf, Mean
 from shared.federation.aggregation import Accumulator, FixedPoint, PartialSum
 from shared.wire import codec
 from shared.wire.sparse import mask_of, n_bytes, placed, positions_of
@@ -122,5 +122,7 @@ def test_shape_that_the_model_does_not_have_is_refused_before_memory_is_allocate
 def test_sizes_are_computed_without_gathering_kept_values(monkeypatch: pytest.MonkeyPatch) -> None:
     update = half(8)
     n = codec.encode(update).n_bytes
-    monkeypatch.setattr("shared.wire.encoding.TensorIndex.kept", lambda *args: pytest.fail("elements were gathered"))
+    monkeypatch.setattr(
+        "shared.wire.json_encoding.TensorIndex.kept", lambda *args: pytest.fail("elements were gathered")
+    )
     assert codec.size(update) == n

@@ -9,7 +9,7 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.spec.run import RunSpec
-from strata.runs.attend import with_topology_size
+from strata.runs.run_and_wait import with_topology_size
 from strata.sweeps.grid import MAX_COMBINATIONS, combinations_of
 
 

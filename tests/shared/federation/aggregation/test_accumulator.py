@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
 from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.federation import aggregation
 from shared.federation.aggregation import (
     Accumulator,

@@ -49,7 +49,7 @@ class Node:
     down_bytes: int = 0
 
 
-def topology_view(topology: TopologyInfo, run_view: RunView | None) -> list[Node]:
+def nodes_of(topology: TopologyInfo, run_view: RunView | None) -> list[Node]:
     """All nodes: cloud, edges, the run's seats once they are placed, and the agents that host none of them."""
     seats = run_view.seats if run_view else ()
     agents = {agent.agent: agent for agent in topology.agents}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from pydantic import Field
 
-from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import TooLarge, WireError
 from shared.core.records import ModelState, Record, Tensor, TensorMap, copy_tensors
+from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.wire import codec
 from shared.wire.compression import Coded, TopK
-from shared.wire.decoding import MODELS_A_SEAT
+from shared.wire.json_decoding import MODELS_A_SEAT
 from tests.shared.wire.test_codec import entry, holding, raw
 
 N = 64
@@ -98,7 +98,7 @@ def test_each_reference_is_counted(kind: str) -> None:
 
 def test_the_allowance_is_proportional_to_the_seats_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update that can be read alone can be read beside others."""
-    monkeypatch.setattr("shared.wire.decoding.MODELS_A_SEAT", 2)
+    monkeypatch.setattr("shared.wire.json_decoding.MODELS_A_SEAT", 2)
     alone, together = [Several(updates=tuple(one_of(seat) for seat in range(n))) for n in (1, 12)]
     assert codec.decode(Several, codec.encode(alone).join(), model=MODEL, n_seats=1).updates[0].mask["w"].sum() > 0
     body = codec.encode(together).join()

@@ -11,7 +11,7 @@ from shared.core.errors import NotFound, StrataError
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.folder import read_run
 from shared.results.tracking.live import check_trackers
-from shared.results.tracking.progress import read_notes
+from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.memory import check_processes
 from shared.spec.experiment import ExperimentSpec

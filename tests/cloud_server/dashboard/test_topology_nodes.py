@@ -9,7 +9,7 @@ import pytest
 from cloud_server.dashboard.charts import LIGHT
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_view import STATES, device_counts, topology_view
+from cloud_server.dashboard.topology_nodes import STATES, device_counts, nodes_of
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import VisitRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
@@ -56,7 +56,7 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
     )
     run_view = a_run_view(*rows, seat_5="lost", seat_6="offline")
     topology = a_topology(an_agent("a0", visiting=0), an_agent("a9", visiting=2), active_run="r2")
-    nodes = {node.name: node for node in topology_view(topology, run_view) if node.tier == "device"}
+    nodes = {node.name: node for node in nodes_of(topology, run_view) if node.tier == "device"}
     states = [nodes[str(number)].state for number in range(8)]
     assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waiting"]
     assert set(states) | {"training"} == set(STATES)
@@ -64,13 +64,13 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
     of_active_run = {
         node.name: node.state
-        for node in topology_view(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
+        for node in nodes_of(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
     }
     assert of_active_run["0"] == "training"
 
 
 def test_details_of_an_edge_name_environment_and_group() -> None:
-    edge = next(node for node in topology_view(a_topology(), a_run_view()) if node.tier == "edge")
+    edge = next(node for node in nodes_of(a_topology(), a_run_view()) if node.tier == "edge")
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
     assert any(line.startswith("edge 0: 1 updates used") for line in edge.details)
     assert "group 2" in edge.details
@@ -83,24 +83,24 @@ def test_details_of_an_edge_give_total_and_free_compute() -> None:
         a_seat(1, edge="edge-1", agent="a1", compute_sps=50.5),
         a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
     )
-    without = next(node for node in topology_view(a_topology(), run_view) if node.tier == "edge")
+    without = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
     assert "devices can train 150.5 samples/s" in without.details
     assert not any("twins" in line for line in without.details)
     twins = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
     run_view.twins = {"edge-1": twins, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
-    edge = next(node for node in topology_view(a_topology(), run_view) if node.tier == "edge")
+    edge = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
     assert "40 samples/s are free according to 2 digital twins" in edge.details
 
 
 def test_agents_without_a_seat_are_shown_beside_the_seats() -> None:
     topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"))
-    keys = [node.key for node in topology_view(topology, a_run_view(n_seats=2))]
+    keys = [node.key for node in nodes_of(topology, a_run_view(n_seats=2))]
     assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new"]
 
 
 def test_without_a_run_agents_are_shown_and_an_empty_topology_has_only_the_cloud() -> None:
     topology = a_topology(an_agent("a0", state="lost"), an_agent("a1", online=False), an_agent("a2"))
-    devices = [node for node in topology_view(topology, None) if node.tier == "device"]
+    devices = [node for node in nodes_of(topology, None) if node.tier == "device"]
     assert [(node.key, node.state) for node in devices] == [
         ("agent a0", "lost"),
         ("agent a1", "offline"),
@@ -108,13 +108,13 @@ def test_without_a_run_agents_are_shown_and_an_empty_topology_has_only_the_cloud
     ]
     assert device_counts(devices) == {"waiting": 1, "offline": 1, "lost": 1}
     empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), agents=())
-    assert [node.tier for node in topology_view(empty, None)] == ["cloud"]
-    assert graph(topology_view(empty, None), LIGHT)["series"][0]["links"] == []
+    assert [node.tier for node in nodes_of(empty, None)] == ["cloud"]
+    assert graph(nodes_of(empty, None), LIGHT)["series"][0]["links"] == []
 
 
 @pytest.mark.parametrize("n_seats", [1, 20, 100, 1000])
 def test_no_two_nodes_have_the_same_position(n_seats: int) -> None:
-    nodes = topology_view(a_topology(), a_run_view(n_seats=n_seats))
+    nodes = nodes_of(a_topology(), a_run_view(n_seats=n_seats))
     drawn = graph(nodes, LIGHT)["series"][0]
     positions = [(node["x"], node["y"]) for node in drawn["data"]]
     assert len(set(positions)) == len(positions) == n_seats + 2
@@ -124,7 +124,7 @@ def test_no_two_nodes_have_the_same_position(n_seats: int) -> None:
 
 def test_positions_stay_when_states_change_and_marks_differ() -> None:
     before, after = (
-        graph(topology_view(a_topology(), a_run_view(a_row(0, outcome))), LIGHT) for outcome in ("used", "failed")
+        graph(nodes_of(a_topology(), a_run_view(a_row(0, outcome))), LIGHT) for outcome in ("used", "failed")
     )
     positions = [{n["id"]: (n["x"], n["y"]) for n in drawn["series"][0]["data"]} for drawn in (before, after)]
     assert positions[0] == positions[1]
@@ -135,6 +135,6 @@ def test_positions_stay_when_states_change_and_marks_differ() -> None:
 
 def test_names_of_agents_are_escaped() -> None:
     hostile = an_agent("<img src=x onerror=alert(1)>{a}")
-    drawn = graph(topology_view(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
+    drawn = graph(nodes_of(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
     assert "<img" not in drawn["tooltip"]["formatter"]
     assert "{" not in drawn["label"]["formatter"] + drawn["tooltip"]["formatter"]

@@ -1,7 +1,7 @@
 """The writing half of the codec: a record -> JSON with references to tensors, and the tensors.
 
 Of a field that is averaged per position only the values that its mask keeps are referred to (`shared/wire/sparse.py`);
-of a compressed tensor (`shared/wire/compression`) its parts. `shared/wire/decoding.py` is the other half.
+of a compressed tensor (`shared/wire/compression`) its parts. `shared/wire/json_decoding.py` is the other half.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from shared.core.aggregation_rules import KeptBy, Mean
 from shared.core.errors import WireError
 from shared.core.parsing import check_keys, check_text
 from shared.core.records import Tensor
 from shared.core.tensors import memory_of
+from shared.core.update_annotations import KeptBy, Mean
 from shared.wire.compression.coded_tensor import Coded
 from shared.wire.sparse import positions_of
 
