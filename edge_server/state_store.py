@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from edge_server.rounds.stale_updates import LateUpdateBuffer, decode_checkpoint, encode_checkpoint
+from edge_server.rounds.edge_checkpoint import decode_checkpoint, encode_checkpoint
+from edge_server.rounds.stale_updates import LateUpdateBuffer
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical

@@ -26,14 +26,13 @@ from edge_server.rounds.evaluation import (
 )
 from edge_server.rounds.real_clock import report_deadline, round_deadline
 from edge_server.rounds.round_log import RoundLog
+from edge_server.rounds.shared_workload import SharedWorkload, require_quorum
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer, add_late
 from edge_server.rounds.twins import Twins
 from edge_server.rounds.visit_requests import (
-    SharedWorkload,
     apply_phase_kind,
     cut_to_time,
-    require_quorum,
     seats_left_out,
     simulated_failures,
     unreachable,

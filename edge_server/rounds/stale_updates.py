@@ -1,4 +1,4 @@
-"""What an edge keeps between rounds beside the algorithm's state: late updates, and losses for the selection.
+"""The late updates of an edge, and their weight by staleness; also the losses by which seats are selected.
 
 A late update arrives after the deadline of its edge round; with `late: next_round` it is used in a later round.
 """
@@ -10,16 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_server.rounds.wave import Wave
-from shared.core.records import Count, Record, copy_tensors
+from shared.core.records import Count, Record
 from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
-from shared.federation.experiment import Experiment
 from shared.federation.messages import Contribution
-from shared.federation.selection import uses_losses
 from shared.run_records.visits import VisitRecord
-from shared.wire import codec
 
-S = TypeVar("S")
 U = TypeVar("U")
 
 
@@ -34,14 +30,6 @@ class LateUpdate(Record, Generic[U]):
     round_no: Count
     arrives_s: float
     contribution: Contribution[U]
-
-
-class EdgeCheckpoint(Record, Generic[S, U]):
-    """What an edge stores after a round: the algorithm's state, at most one late update per seat, losses by seat."""
-
-    state: S
-    late: tuple[LateUpdate[U], ...]
-    losses: dict[int, float]
 
 
 @dataclass
@@ -90,6 +78,11 @@ class LateUpdateBuffer:
         return found
 
 
+def staleness_weight(n_samples: int, staleness: int, discount: float) -> int:
+    """The weight of an update whose staleness, its age in rounds, is given: discounted for each round, at least 1."""
+    return max(round(n_samples * discount**staleness), 1)
+
+
 def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> VisitRecord:
     """Adds a late update to the sum and returns its record; its weight falls with its staleness, its age in rounds.
 
@@ -97,7 +90,8 @@ def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> V
         NotFinite, OutOfBound, WireError: it cannot be added.
     """
     contribution = item.contribution
-    weight = max(round(contribution.n_samples * ctx.spec.staleness_discount ** (ctx.round_no - item.round_no)), 1)
+    staleness = ctx.round_no - item.round_no
+    weight = staleness_weight(contribution.n_samples, staleness, ctx.spec.staleness_discount)
     accumulator.add(contribution.update, weight)
     return VisitRecord(
         seat=contribution.seat,
@@ -107,28 +101,3 @@ def add_late(ctx: Context, item: LateUpdate[Any], accumulator: Accumulator) -> V
         reason=f"late in round {item.round_no}",
         n_samples=weight,
     )
-
-
-def encode_checkpoint(experiment: Experiment, state: Record, buffer: LateUpdateBuffer) -> codec.Body:
-    """The encoded checkpoint of an edge; the algorithm's state alone if the run needs nothing else."""
-    if not _keeps_more(experiment):
-        return codec.encode(state)
-    late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
-    return codec.encode(_record_type(experiment)(state=state, late=late, losses=losses))
-
-
-def decode_checkpoint(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
-    """The algorithm's state and the buffer of a checkpoint, with tensors copied into torch's memory."""
-    if not _keeps_more(experiment):
-        return copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)), LateUpdateBuffer()
-    kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
-    return kept.state, LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
-
-
-def _keeps_more(experiment: Experiment) -> bool:
-    return experiment.spec.late == "next_round" or uses_losses(experiment.spec)
-
-
-def _record_type(experiment: Experiment) -> type[Any]:
-    kind: type[Any] = EdgeCheckpoint[experiment.algorithm.edge_state, experiment.algorithm.update]  # type: ignore[name-defined]
-    return kind

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from shared.core.errors import OutOfBound, WireError
+from shared.core.exact_sum import add_fixed_point, check_bound
 from shared.core.records import Record, Tensor, TensorMap, copy_tensors
-from shared.core.tensors import add_fixed_point, check_bound, private_copies
+from shared.core.tensors import private_copies
 from shared.core.update_annotations import Mean, PerClient, fields_with
 from shared.federation.aggregation.mean import check_finite, check_partial_sum
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum

@@ -63,8 +63,7 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
     assert "round 1: refused, class C, 0 s" in nodes["2"].details
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
     of_active_run = {
-        node.name: node.state
-        for node in nodes_of(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
+        node.name: node.state for node in nodes_of(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
     }
     assert of_active_run["0"] == "training"
 

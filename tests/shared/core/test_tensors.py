@@ -1,14 +1,11 @@
-"""Tensor algebra, and exact summation in fixed-point steps."""
+"""Tensor algebra, and the digest of a model."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 
 from shared.core import tensors
-from shared.core.errors import NotFinite, OutOfBound
 from shared.core.records import TensorMap
 
 A: TensorMap = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
@@ -65,85 +62,3 @@ def test_the_digest_does_not_depend_on_order_or_memory_layout() -> None:
 )
 def test_the_digest_depends_on(other: TensorMap) -> None:
     assert tensors.digest(other) != tensors.digest({"w": torch.tensor([1.0, 2.0])})
-
-
-# ---- fixed-point steps
-
-
-@pytest.mark.parametrize(
-    ("total_weight", "bound", "exponent"),
-    [
-        (60_000, 2.0**7, 30),
-        (1, 1.0, 53),
-        (0, 1.0, 53),
-        (2, 1.0, 52),
-        (3, 1.0, 51),
-        (65_536, 2.0**7, 30),
-        (65_537, 2.0**7, 29),
-        (1, 0.5, 54),
-        (1, 3.0, 51),
-        (2**49 + 1, 1.0, 3),
-    ],
-)
-def test_the_step_is_the_finest_at_which_the_largest_sum_is_exact(
-    total_weight: int, bound: float, exponent: int
-) -> None:
-    assert tensors.fixed_point_exponent(total_weight, bound) == exponent
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool]
-)
-def test_terms_of_any_dtype_are_added_exactly(dtype: torch.dtype) -> None:
-    into = torch.full((2,), 5.0, dtype=torch.float64)
-    tensors.add_fixed_point(into, torch.tensor([1, 0]).to(dtype), 3, 4)
-    assert into.tolist() == [5 + 3 * 16, 5]
-
-
-def test_a_term_is_rounded_to_the_nearest_step_before_it_is_weighted() -> None:
-    into = torch.zeros(4, dtype=torch.float64)
-    tensors.add_fixed_point(into, torch.tensor([0.3, 0.3125, 0.375, -0.3]), 7, 2)  # steps of a quarter, ties to even
-    assert into.tolist() == [7 * 1, 7 * 1, 7 * 2, -7]
-
-
-def test_tensors_larger_than_a_block_and_of_other_strides_are_added() -> None:
-    n = tensors.BLOCK + 3
-    term = torch.arange(2 * n, dtype=torch.float64).reshape(n, 2).T  # not contiguous
-    into = torch.zeros(2, n, dtype=torch.float64)
-    tensors.add_fixed_point(into, term, 2, 0)
-    assert torch.equal(into, 2 * term)
-
-
-def test_the_mean_is_zero_where_the_weight_is_zero() -> None:
-    steps = torch.tensor([6.0, 8.0, 0.0], dtype=torch.float64)
-    assert tensors.mean_from_fixed_point(steps, 4, 1, torch.float32).tolist() == [0.75, 1, 0]
-    assert tensors.mean_from_fixed_point(steps * 0, 0, 1, torch.float32).tolist() == [0, 0, 0]
-    weights = torch.tensor([3.0, 2.0, 0.0], dtype=torch.float64)
-    assert tensors.mean_from_fixed_point(steps, weights, 1, torch.float64).tolist() == [1, 2, 0]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_refused_by_name(value: float) -> None:
-    with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
-        tensors.check_bound(torch.tensor([0.0, value, 1.0]), 10, "delta w")
-
-
-@pytest.mark.parametrize("value", [10.5, -10.5])
-def test_values_beyond_the_bound_are_refused_by_name(value: float) -> None:
-    with pytest.raises(OutOfBound, match=f"w holds {value}, sums are exact up to 10"):
-        tensors.check_bound(torch.tensor([value]), 10, "w")
-
-
-def test_the_bound_itself_and_an_empty_tensor_pass() -> None:
-    tensors.check_bound(torch.tensor([10.0, -10.0]), 10, "w")
-    tensors.check_bound(torch.zeros(0), 10, "w")
-
-
-def test_steps_are_whole_and_within_the_limit() -> None:
-    tensors.check_fixed_point(torch.tensor([3.0, -3.0]), 3, "w")
-    with pytest.raises(OutOfBound, match="a fraction of a step"):
-        tensors.check_fixed_point(torch.tensor([2.5]), 3, "w")
-    with pytest.raises(OutOfBound, match="holds 4"):
-        tensors.check_fixed_point(torch.cat([torch.zeros(tensors.BLOCK), torch.tensor([4.0])]), 3, "w")
-    with pytest.raises(NotFinite):
-        tensors.check_fixed_point(torch.tensor([math.nan]), 3, "w")
