@@ -39,6 +39,7 @@ IMPURE_PACKAGES = (
     "shared.federation.registry",
     "shared.training.data.dataset",
     "shared.training.data.digit_domains",
+    "shared.training.data.open_data",
     "shared.training.data.image_folders",
     "shared.training.data.sources",
 )

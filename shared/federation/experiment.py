@@ -33,7 +33,7 @@ from shared.spec.experiment import ExperimentSpec
 from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
-from shared.training.data.digit_domains import open_data
+from shared.training.data.open_data import open_data
 from shared.training.flops import meta_model, training_flops
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units

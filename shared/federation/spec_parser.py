@@ -13,7 +13,8 @@ from shared.federation.registry import load_algorithm, load_local
 from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S, check_counts
 from shared.spec.run import RunSpec
-from shared.training.data.digit_domains import NAME, check_data, names_of
+from shared.training.data.digit_domains import NAME, names_of
+from shared.training.data.open_data import check_data
 from shared.training.models import check_name
 from shared.training.partition import ByDomainPartition
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from shared.core.errors import BadInput, UnknownName
+from shared.core.errors import UnknownName
 from shared.runtime.memory import check_images
 from shared.training.data.dataset import Dataset, DataSpec, load, open_unpacked, unpack_once
-from shared.training.data.sources import Arrays, DataUnavailable, check_name
+from shared.training.data.sources import Arrays, DataUnavailable
 
 NAME = "digit_domains"
 FIVE = ("mnist", "mnist_m", "svhn", "synth_digits", "usps")
@@ -42,33 +42,25 @@ def names_of(spec: DataSpec) -> tuple[str, ...]:
     return (spec.domains or FIVE) if spec.name == NAME else ()
 
 
-def check_data(spec: DataSpec) -> None:
-    """Checks the name and the options of a data set.
+def check_domains(spec: DataSpec) -> None:
+    """Checks the names of the data sets that a spec combines.
 
     Raises:
-        UnknownName, BadInput: the name or an option is wrong; the error has the field.
+        UnknownName: a name is wrong; the error has the field.
     """
-    if spec.name != NAME:
-        for field in ("domains", "size", "split"):
-            if getattr(spec, field) is not None:
-                raise BadInput(f"{field} goes with data: {NAME}, not with {spec.name}", field=f"data.{field}")
-        check_name(spec.name, also=(NAME,))
-        return
     for name in names_of(spec):
         if name not in FIVE:
             raise UnknownName("domain", name, list(FIVE), field="data.domains")
 
 
-def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
-    """Opens the data set of a spec, memory-mapped.
+def open_domains(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
+    """Opens the combined data set of a spec, memory-mapped; the first time it is made and stored in the cache.
 
     Raises:
         DataUnavailable, DataMalformed: as for `load`, for each of the data sets.
         BadInput: there is too little memory to combine them.
     """
     names = names_of(spec)
-    if not names:
-        return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
     parts = [_part(name, names, data_dir, cache_dir) for name in names]
     size, split = spec.size or SIZE, spec.split or "whole"
     key = "|".join([f"{size} {split}", *(f"{part.name} {part.digest}" for part in parts)])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
 from shared.training.partition.specs import (
     BasePartition,
@@ -70,18 +71,10 @@ def assign(spec: PartitionSpec, task: PartitionTask) -> Parts:
 # ---- sizes
 
 
-def _apportion(weights: Floats, total: int) -> Ints:
-    """Returns integers in proportion to the weights that sum to the total (largest remainder, ties by index)."""
-    exact = weights / weights.sum() * total
-    counts: Ints = np.floor(exact).astype(np.int64)
-    counts[np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]] += 1
-    return counts
-
-
 def _sizes(spec: BasePartition, task: PartitionTask) -> Ints:
     """Returns the number of samples of each client: one each, the rest in equal or log-normal proportions."""
     weights = np.exp((spec.quantity_skew or 0.0) * task.rng.standard_normal(task.n_clients))
-    return 1 + _apportion(weights, len(task.labels) - task.n_clients)
+    return 1 + largest_remainder(weights, len(task.labels) - task.n_clients)
 
 
 def _cut(samples: Ints, sizes: Ints) -> Parts:
@@ -110,7 +103,7 @@ def _dirichlet(spec: DirichletPartition, task: PartitionTask) -> Parts:
             field="partition.min_samples",
         )
     concentration = np.full(task.n_clients, spec.alpha)
-    pools = [_cut(s, _apportion(task.rng.dirichlet(concentration), len(s))) for s in task.by_class()]
+    pools = [_cut(s, largest_remainder(task.rng.dirichlet(concentration), len(s))) for s in task.by_class()]
     return _repair(_pour(pools), task, spec.min_samples)
 
 

@@ -14,7 +14,7 @@ from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.spec.experiment import ExperimentSpec
-from shared.training.data.digit_domains import open_data
+from shared.training.data.open_data import open_data
 from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()

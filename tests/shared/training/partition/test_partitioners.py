@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
 from shared.training.partition import (
     ByDomainPartition,
@@ -23,7 +24,7 @@ from shared.training.partition import (
     label_counts,
     partition,
 )
-from shared.training.partition.partitioners import _apportion, _fit, _interleave, _log_dirichlet
+from shared.training.partition.partitioners import _fit, _interleave, _log_dirichlet
 
 Array = np.ndarray[Any, Any]
 READ: TypeAdapter[PartitionSpec] = TypeAdapter(PartitionSpec)
@@ -106,8 +107,8 @@ def test_the_global_generator_is_not_changed() -> None:
 
 
 def test_apportion_is_by_largest_remainder_and_ties_go_to_the_first() -> None:
-    assert _apportion(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
-    assert _apportion(np.ones(4), 6).tolist() == [2, 2, 1, 1]
+    assert largest_remainder(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
+    assert largest_remainder(np.ones(4), 6).tolist() == [2, 2, 1, 1]
 
 
 def test_iid_sizes_differ_by_one_at_most() -> None:
