@@ -6,7 +6,7 @@ from Decentralized Data. AISTATS 2017, algorithm 1.
     w_k  <- E epochs of SGD from w_t on the n_k samples of client k
     w_t+1 = w_t + sum_k n_k / n * (w_k - w_t)
 
-All hooks are the defaults: `CloudHooks`, `EdgeHooks` and `DeviceHooks` in `shared/federation/hooks/hooks.py`. The sum
+All hooks are the defaults: `CloudHooks`, `EdgeHooks` and `DeviceHooks` in `shared/federation/hooks/tiers.py`. The sum
 over k is computed where updates arrive, by `Accumulator` in `shared/federation/aggregation`; `mean_of` divides it by n,
 and the hook `aggregate` adds the mean to w_t.
 

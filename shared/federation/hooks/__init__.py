@@ -10,7 +10,9 @@ from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
 from shared.core.update_annotations import KeptBy, MaskOf, Mean, PerClient
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.hooks.algorithm import Algorithm, Direction, Footprint, one_phase
-from shared.federation.hooks.hooks import (
+from shared.federation.hooks.records import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Update
+from shared.federation.hooks.results import Admission, Advance, Begin, Finish, Local, Phase, Verdict
+from shared.federation.hooks.tiers import (
     CloudHooks,
     DeviceHooks,
     EdgeHooks,
@@ -23,22 +25,7 @@ from shared.federation.hooks.hooks import (
     test_by_owner,
     uploaded_names,
 )
-from shared.federation.hooks.values import (
-    Admission,
-    Advance,
-    Begin,
-    Broadcast,
-    EdgeModel,
-    Finish,
-    Fit,
-    GlobalModel,
-    Local,
-    OwnBuffers,
-    Phase,
-    Trainer,
-    Update,
-    Verdict,
-)
+from shared.federation.hooks.trainer import Fit, Trainer
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples, TestSet

@@ -15,8 +15,9 @@ from shared.core.update_annotations import PerClient, coded_fields, fields_with
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams
-from shared.federation.hooks.hooks import CloudHooks, DeviceHooks, EdgeHooks, uploaded_names
-from shared.federation.hooks.values import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Phase, Update
+from shared.federation.hooks.records import Broadcast, EdgeModel, GlobalModel, OwnBuffers, Update
+from shared.federation.hooks.results import Phase
+from shared.federation.hooks.tiers import CloudHooks, DeviceHooks, EdgeHooks, uploaded_names
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.loop import Objective

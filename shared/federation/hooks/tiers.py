@@ -42,28 +42,22 @@ from shared.core.scores import Score
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
 from shared.federation.context import Context, EdgeView
-from shared.federation.hooks.values import (
-    Admission,
-    Advance,
-    Begin,
+from shared.federation.hooks.records import (
     Broadcast,
     CloudState,
     DeviceState,
     Down,
     EdgeModel,
     EdgeState,
-    Finish,
-    Fit,
     GlobalModel,
-    Local,
     Message,
     OwnBuffers,
     Report,
-    Trainer,
     Up,
     Update,
-    Verdict,
 )
+from shared.federation.hooks.results import Admission, Advance, Begin, Finish, Local, Verdict
+from shared.federation.hooks.trainer import Fit, Trainer
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import TestSet

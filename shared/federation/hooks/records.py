@@ -1,0 +1,60 @@
+"""FedAvg's records, which are the hooks' defaults, and the type variables of an algorithm's own records."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from typing_extensions import TypeVar
+
+from shared.core.records import ModelState, Nothing, Record
+from shared.core.update_annotations import Mean
+
+
+class Broadcast(Record):
+    """Down: the global model from the cloud, the edge's model from an edge."""
+
+    model: ModelState
+
+
+class Update(Record):
+    """Up: trained minus received, averaged by number of samples."""
+
+    delta: Annotated[ModelState, Mean(weight="samples")]
+
+
+class GlobalModel(Record):
+    """The cloud's state: the global model."""
+
+    model: ModelState
+
+
+class EdgeModel(Record):
+    """The edge's state, empty between rounds; the default hooks keep the fields that a subclass adds.
+
+    Attributes:
+        start: the model from which the present edge round starts.
+        received: the model received from the cloud in this round.
+        model: the edge's model, after the last wave.
+    """
+
+    start: ModelState = Field(default_factory=dict)
+    received: ModelState = Field(default_factory=dict)
+    model: ModelState = Field(default_factory=dict)
+
+
+class OwnBuffers(Record):
+    """The device's state: its own batch-norm statistics, if they stay local."""
+
+    buffers: ModelState = Field(default_factory=dict)
+
+
+# ---- the records that an algorithm's hook classes name; FedAvg's unless they are named
+
+CloudState = TypeVar("CloudState", bound=GlobalModel, default=GlobalModel)
+EdgeState = TypeVar("EdgeState", bound=EdgeModel, default=EdgeModel)
+DeviceState = TypeVar("DeviceState", bound=Record, default=OwnBuffers)
+Down = TypeVar("Down", bound=Broadcast, default=Broadcast)
+Up = TypeVar("Up", bound=Record, default=Update)
+Message = TypeVar("Message", bound=Broadcast, default=Down)
+Report = TypeVar("Report", bound=Record, default=Nothing)

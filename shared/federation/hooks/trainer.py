@@ -1,0 +1,120 @@
+"""The trainer that device hooks get: it trains and evaluates models on one client's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.records import Tensor, TensorMap
+from shared.core.scores import Score
+from shared.federation.context import Context
+from shared.federation.messages import Task
+from shared.federation.test_sets import Samples, TestSet
+from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A trained model, and the steps, samples, loss and hits that its training counted."""
+
+    model: TensorMap
+    trained: Trained
+
+
+class Trainer(Protocol):
+    """Trains and evaluates models on one client's samples. Its tensors are torch's own, never views of a message."""
+
+    @property
+    def task(self) -> Task:
+        """The task of this visit: kind, epochs or steps, batch size."""
+        ...
+
+    @property
+    def n_samples(self) -> int:
+        """Number of training samples of this visit: the client's weight."""
+        ...
+
+    @property
+    def samples(self) -> Samples:
+        """The training samples of this visit."""
+        ...
+
+    @property
+    def tests(self) -> Samples:
+        """The client's own test samples."""
+        ...
+
+    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Returns all images and labels of one part of the data set, read-only; `Samples` are positions in them.
+
+        Images are uint8, (n, height, width) or (n, height, width, channels); labels are int64, (n,).
+        """
+        ...
+
+    def images(self, samples: Samples) -> Tensor:
+        """Returns images as the model gets them: float32, (n, channels, height, width), from -1 to 1."""
+        ...
+
+    @property
+    def test_sets(self) -> Mapping[str, TestSet]:
+        """The run's named test sets, each made of clients' parts; see `Population`."""
+        ...
+
+    def batches(
+        self,
+        ctx: Context,
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        augment: bool = True,
+    ) -> Iterator[Batch]:
+        """Yields the batches on which `fit` trains with the same arguments, shuffled and augmented as the spec says."""
+        ...
+
+    def fit(
+        self,
+        ctx: Context,
+        start: Mapping[str, Any],
+        *,
+        samples: Samples | None = None,
+        purpose: str = "batches",
+        epochs: int | None = None,
+        trains: Collection[str] | None = None,
+        objective: Objective | None = None,
+        correct: Correct | None = None,
+        transform: Transform | None = None,
+        step: Step | None = None,
+    ) -> Fit:
+        """Trains from `start` as the task says; see `shared.training.loop.train`.
+
+        Args:
+            ctx: context of the visit.
+            start: all tensors of the model, or of a physically smaller sub-network of it (`Context.units`).
+            samples: training samples; None means those of the visit.
+            purpose: name of the random streams that shuffle and augment.
+            epochs: number of epochs; None means the number that the task gives.
+            trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
+            objective: replaces the mean cross-entropy; returns the loss of a batch, and the logits.
+            correct: changes the gradients in place before each step.
+            transform: applied to the images of each batch, after the augmentation.
+            step: replaces the spec's optimiser.
+        """
+        ...
+
+    def evaluate(
+        self, model: Mapping[str, Any], samples: Samples | None = None, *, transform: Transform | None = None
+    ) -> Score:
+        """Returns the score of a model or sub-network on unaugmented samples; by default on the client's tests."""
+        ...
+
+    def importance(self, model: Mapping[str, Any], samples: Samples) -> TensorMap:
+        """Returns the importance of each unit of a model on these samples, by group of units.
+
+        See `shared.training.subnetworks.pruning`.
+        """
+        ...
