@@ -19,7 +19,7 @@ ROUNDS = 3
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
-    """Five clients, of which one never trains; a model with batch-norm, and chromosomes far apart."""
+    """Returns a spec of five clients of which one never trains, a model with batch-norm, and distant chromosomes."""
     spec = {
         "algorithm": {"name": "es_afl", "params": {"sigma": 0.3}},
         "data": {"name": "digits", "n_train": 250, "n_test": 50},
@@ -87,7 +87,7 @@ def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
 async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_the_supernet(
     tmp_path: Path,
 ) -> None:
-    """Runs the hooks alone beside the run; the winner's scores equal those in the run's rows."""
+    """Runs the hooks without services; the winner's scores equal those in the run's rows."""
     done = await run(tmp_path, spec_of(), n_edges=1, agent_devices=(5,))
     alone = ByHooks(experiment_of(done.experiment.spec, tmp_path))
     (outside,) = [seat for seat in done.experiment.population.seats if seat.role == "held_out"]

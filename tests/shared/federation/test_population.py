@@ -23,7 +23,7 @@ K = 4
 
 
 def dataset(n_train: int = 240, n_test: int = 80, digest: str = "data") -> Dataset:
-    """Labels in turn, so that every class has a quarter; the images are never read."""
+    """Returns a data set with labels in turn, so that every class has a quarter; the images are never read."""
     return Dataset(
         name="digits",
         train_x=np.zeros((n_train, 2, 2), np.uint8),
@@ -54,7 +54,7 @@ def every_one(parts: list[Any]) -> list[int]:
     return sorted(int(index) for part in parts for index in part)
 
 
-# ---- the same for everybody
+# ---- reproducibility
 
 
 def test_the_same_spec_and_data_give_the_same_population() -> None:
@@ -318,7 +318,7 @@ def test_seats_are_numbered_from_zero_and_found_by_number() -> None:
 
 
 def test_the_digest_covers_every_change_of_the_population() -> None:
-    """Two edges that swapped a sample between training and test set are not the same."""
+    """Swapping a sample between training and test set changes the digest."""
     assert (
         population_of(client="edge", test_fraction=0.25).digest
         != population_of(client="edge", test_fraction=0.26).digest
@@ -359,7 +359,7 @@ def test_length_of_samples_is_their_count() -> None:
 
 
 def of_domains(n_clients: int = 2, /, **changes: Any) -> Population:
-    """Three domains of 80 training and 40, 20 and 20 test images."""
+    """Returns a population on three domains of 80 training and 40, 20 and 20 test images."""
     images = replace(
         DATA,
         train_domain=np.repeat(np.arange(3), 80),

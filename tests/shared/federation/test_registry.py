@@ -1,4 +1,4 @@
-"""Algorithms are found by the name of their module, with their pictures; what a package got wrong is said by name."""
+"""Algorithms are found by the name of their module, with their pictures; errors of a package are named."""
 
 from __future__ import annotations
 

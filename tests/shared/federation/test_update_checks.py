@@ -1,4 +1,4 @@
-"""Updates that cannot come from their senders are refused before they are aggregated, whatever came before."""
+"""Updates that cannot come from their senders are refused before aggregation, after any earlier updates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(experiment: Experiment, seat: int | None, phase: str = "train", **fiel
 
 
 def stand_in_of(experiment: Experiment, update: Record) -> Record:
-    """The stand-in of the sum of one update."""
+    """Returns the stand-in for the sum of one update."""
     accumulator = Accumulator(experiment.algorithm.update, experiment.fixed_point)
     accumulator.add(update, 10)
     found = check_partial_sum(accumulator.result(), accumulator.kind, accumulator.fixed_point, model=experiment.shapes)
@@ -65,11 +65,11 @@ def stand_in_of(experiment: Experiment, update: Record) -> Record:
 
 
 def zeros(experiment: Experiment, *, without: str = "") -> dict[str, Tensor]:
-    """As the model, all 0; but for one tensor."""
+    """Returns tensors like the model's, all 0 except one."""
     return {name: torch.zeros_like(tensor) for name, tensor in experiment.initial.items() if name != without}
 
 
-# ---- whole maps
+# ---- complete maps
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_layers_of_a_group_must_be_complete(experiment_of: ExperimentOf) -> None
         check(experiment, None, delta=base, grouped={"0": {"head.weight": head["head.weight"]}})
 
 
-# ---- whose it is
+# ---- ownership
 
 
 def test_values_of_other_clients_are_refused(experiment_of: ExperimentOf) -> None:
@@ -159,7 +159,7 @@ def test_devices_send_no_values_of_an_edge_that_is_the_client(experiment_of: Exp
 
 
 def base_of(experiment: Experiment) -> dict[str, Tensor]:
-    """All but the last layer."""
+    """Returns all layers except the last."""
     return {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
 
 
@@ -261,7 +261,7 @@ def test_statistics_of_other_data_are_refused(experiment_of: ExperimentOf) -> No
 
 
 def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
-    """Half of each layer, but for what is changed."""
+    """Returns choices that keep half of each layer, with changes."""
     half = {name: n // 2 for name, n in experiment.units.multiply_adds(experiment.shapes).items()}
     return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
@@ -320,7 +320,7 @@ def test_masks_match_their_tensors_and_masked_positions_have_no_weight(experimen
     assert mean.delta["head.bias"].tolist() == [75.25] * 5 + [1.0] * 5
 
 
-# ---- what algorithms send
+# ---- tensors that algorithms send
 
 
 @pytest.mark.parametrize("edge_rounds", [1, 2])

@@ -1,4 +1,4 @@
-"""Each distribution against its formula, and what no distribution may be."""
+"""Each distribution compared with its formula, and invalid distributions."""
 
 from __future__ import annotations
 

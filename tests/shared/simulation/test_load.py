@@ -1,4 +1,4 @@
-"""Which share of a device's compute is free when."""
+"""Load: the free share of a device's compute over time."""
 
 from __future__ import annotations
 

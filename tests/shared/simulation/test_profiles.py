@@ -1,4 +1,4 @@
-"""From the description to the seats: names, overrides, mixtures, draws, stragglers; and the catalogue's page."""
+"""Device profiles: names, overrides, mixtures, draws, stragglers; and the catalogue's page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def profiles(n: int = 10, first: int | None = None, **devices: Any) -> list[Prof
 
 
 def test_the_page_shows_the_catalogue() -> None:
-    assert tables() in PAGE.read_text(encoding="utf-8"), "python -m shared.simulation prints what stands there"
+    assert tables() in PAGE.read_text(encoding="utf-8"), "python -m shared.simulation prints the page's table"
 
 
 def test_the_reference_models_operations_are_those_of_the_constant() -> None:

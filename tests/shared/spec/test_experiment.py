@@ -1,4 +1,4 @@
-"""The description of an experiment: what is refused, and how it is said."""
+"""The spec of an experiment: refused values and their messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_short_forms_stand_for_a_name() -> None:
     ("raw", "field", "near"),
     [
         ({"num_round": 3}, "num_round", "num_rounds"),
-        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", "lr"),  # what others call it
+        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", "lr"),  # a name used by other programs
         ({"num_clients": 3}, "num_clients", "num_devices"),
         ({"batchsize": 3}, "batchsize", "batch_size"),
         ({"partition": {"name": "dirichlet", "alhpa": 0.5}}, "partition.alhpa", "alpha"),
@@ -218,7 +218,7 @@ def test_the_first_error_is_shown_and_the_others_are_counted() -> None:
     assert refusal({"lr": 0, "quorum": 2, "seed": -1}).detail.endswith("(and 2 more)")
 
 
-# ---- numbers that depend on who is there
+# ---- numbers that depend on the available nodes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs for other programs: what they are given, and that their own readers find it."""
+"""Exports of runs to other programs, checked with the programs' own readers."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_run_is_followed_to_its_end_although_the_server_restarts(
         return "m1"
 
     def later(seconds: float) -> None:
-        if seen:  # once written as it ran, it ends with another round
+        if seen:  # it was exported during the run; then it ends after another round
             info = a_run(run="r1", status="completed")
             write_results(folder, info, [a_round(3)], model=None, manifest=Manifest.of(info))
 
