@@ -175,10 +175,10 @@ class Federation:
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
-    async def until(self, there: Callable[[], bool], limit_s: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Wait for a condition; the limit is generous for a busy machine."""
         async with asyncio.timeout(limit_s):
-            while not there():  # noqa: ASYNC110 - what is waited for has no event
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)
 
     # ---- runs

@@ -50,7 +50,7 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "timeouts", "reason", "says"),
+    ("reply", "timeouts", "reason", "message"),
     [
         (hang, {"visit_s": 3}, "timeout", "did not answer within 3 s"),
         (garbage, PATIENT, "wire", "no JSON"),
@@ -64,7 +64,7 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
     ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
 )
 async def test_a_failing_device_is_named_and_the_round_continues(
-    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
+    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, message: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
         again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
@@ -74,7 +74,7 @@ async def test_a_failing_device_is_named_and_the_round_continues(
         (seat,) = await seats_of(fed, info.run, 2)
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
         assert lost_seats(first) == {seat: reason}
-        assert says in first.failures[0].detail
+        assert message in first.failures[0].detail
         assert (first.n_used, second.n_used) == (5, 6)
         assert lost_seats(second) == {}
 

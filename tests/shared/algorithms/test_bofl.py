@@ -93,7 +93,7 @@ def flipped(model: TensorMap, first: int, n: int) -> TensorMap:
 
 
 def verdicts(ctx: Context, rhos: dict[int, int], *, sigma: int = 10, refusals: dict[int, int] | None = None) -> Any:
-    """Returns the edge's admission: seat 0 leads at distance `sigma` from the global model, the others at `rhos` from it."""
+    """Returns the admission: seat 0, the leader, is `sigma` from the global model, the others `rhos` from seat 0."""
     start = {"w": torch.ones(200)}
     top = flipped(start, 0, sigma)
     models = {0: top} | {seat: flipped(top, 100, rho) for seat, rho in rhos.items()}

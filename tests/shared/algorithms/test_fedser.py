@@ -310,7 +310,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "field", "says"),
+    ("algorithm", "field", "message"),
     [
         ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
         ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
@@ -330,11 +330,11 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         (ser(bn="frozen"), "algorithm.params.bn", "'batch' or 'running'"),
     ],
 )
-def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: str, says: str) -> None:
+def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_spec({"algorithm": algorithm})
     assert refused.value.field == field
-    assert says in refused.value.detail
+    assert message in refused.value.detail
 
 
 @pytest.mark.parametrize(

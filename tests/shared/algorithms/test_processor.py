@@ -60,7 +60,7 @@ async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
     return here, there
 
 
-def same_science(here: Ended, there: Ended) -> None:
+def same_results(here: Ended, there: Ended) -> None:
     """Whether both runs have the same model and record, except for the sizes of orders, since their specs differ."""
     assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
     assert there.info.model_sha256 == here.info.model_sha256
@@ -73,12 +73,12 @@ def same_science(here: Ended, there: Ended) -> None:
 @pytest.mark.parametrize("name", NAMES)
 async def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str, tmp_path: Path) -> None:
     """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
-    same_science(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
+    same_results(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
 
 
 @pytest.mark.parametrize("way", OTHERWISE)
 async def test_other_branches_mix_no_torch_devices_either(way: str, tmp_path: Path) -> None:
-    same_science(*await both(tmp_path, spec_of(**OTHERWISE[way])))
+    same_results(*await both(tmp_path, spec_of(**OTHERWISE[way])))
 
 
 # ---- the checks can fail

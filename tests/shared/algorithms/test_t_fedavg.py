@@ -128,7 +128,7 @@ def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("quantise", "delta", "weights", "says"),
+    ("quantise", "delta", "weights", "message"),
     [
         (True, ("w", "b"), ("w",), "delta of device-0 holds 'features.1.weight'"),
         (True, ("b",), (), "weights of device-0 lacks 'features.1.weight'"),
@@ -140,7 +140,7 @@ def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> 
     ],
 )
 def test_ternary_weights_are_sent_beside_the_other_tensors(
-    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], says: str | None, tmp_path: Path
+    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], message: str | None, tmp_path: Path
 ) -> None:
     """`w` stands for the weights of all layers, `b` for the biases."""
     experiment = resolved(tmp_path, **spec_of({"quantise": quantise}))
@@ -152,7 +152,7 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
         weights={k: t for part in weights for k, t in parts[part].items()},
     )
     visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
-    with pytest.raises(WireError, match=re.escape(says)) if says else nullcontext():
+    with pytest.raises(WireError, match=re.escape(message)) if message else nullcontext():
         check_origin(experiment, visit, update, clients_of([visit]))
 
 

@@ -179,7 +179,7 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
 
 
 @pytest.mark.parametrize(
-    ("listed", "said"),
+    ("listed", "message"),
     [
         ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies instead of 2"),
         ([[0.1], [0.1]], "seat 0 has 1 latencies instead of 2"),
@@ -190,10 +190,10 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
     ],
     ids=str,
 )
-def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, said: str) -> None:
+def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, message: str) -> None:
     with pytest.raises(BadInput) as found:
         parse_spec({"num_devices": 2, "num_edges": 2, "devices": {"edge_latency_s": listed}})
-    assert said in found.value.detail
+    assert message in found.value.detail
 
 
 def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None:

@@ -375,7 +375,7 @@ async def test_a_slow_json_answer_reaches_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "there"),
+    ("address", "is_inside"),
     [
         ("127.0.0.1", True),
         ("10.1.2.3", True),
@@ -387,9 +387,9 @@ async def test_a_slow_json_answer_reaches_the_deadline() -> None:
         (None, False),
     ],
 )
-def test_an_address_is_matched_against_networks(address: str | None, there: bool) -> None:
+def test_an_address_is_matched_against_networks(address: str | None, is_inside: bool) -> None:
     networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
-    assert auth.inside(address, networks) is there
+    assert auth.inside(address, networks) is is_inside
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_no_draw_is_infinite_or_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"name": "paretto", "shape": 1, "scale": 1}, "did you mean 'pareto'"),
         ({"shape": 1, "scale": 1}, "distribution without a `name`"),
@@ -82,6 +82,6 @@ def test_no_draw_is_infinite_or_negative() -> None:
         ("fast", "valid number"),
     ],
 )
-def test_invalid_amounts_are_refused(raw: object, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_amounts_are_refused(raw: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         READ.validate_python(raw)

@@ -110,7 +110,7 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "field", "said"),
+    ("devices", "field", "message"),
     [
         ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
         ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
@@ -136,11 +136,11 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
         ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slowdown'"),
     ],
 )
-def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, said: str) -> None:
+def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_spec({"devices": devices})
     assert caught.value.field == (f"devices.{field}" if field else "devices")
-    assert said in caught.value.detail
+    assert message in caught.value.detail
 
 
 def test_an_unknown_link_of_an_edge_is_refused_with_the_nearest() -> None:

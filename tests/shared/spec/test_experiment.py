@@ -130,7 +130,7 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"num_devices": 4, "max_devices": 3}, "max_devices 3 is below num_devices 4"),
         ({"num_devices": 4, "min_devices": 5}, "min_devices 5 is above num_devices 4"),
@@ -161,10 +161,10 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
         ([], "a spec is a mapping of fields, not list"),
     ],
 )
-def test_contradicting_numbers_are_refused(raw: Any, said: str) -> None:
+def test_contradicting_numbers_are_refused(raw: Any, message: str) -> None:
     found = refusal(raw)
-    assert said in found.detail
-    first = said.split(" ")[0].rstrip(":")
+    assert message in found.detail
+    first = message.split(" ")[0].rstrip(":")
     assert first not in ExperimentSpec.model_fields or found.field == first
 
 
@@ -268,7 +268,7 @@ def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("num_rounds", "key=value"),
         ("=3", "key=value"),
@@ -277,10 +277,10 @@ def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
         ("num_runds=3", "did you mean 'num_rounds'"),
     ],
 )
-def test_a_bad_override_is_refused(tmp_path: Path, override: str, said: str) -> None:
+def test_a_bad_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("num_rounds: 5\n", encoding="utf-8")
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_spec(path, [override])
 
 

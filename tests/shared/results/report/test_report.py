@@ -186,7 +186,7 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
 
 
 def edges(**changes: Any) -> tuple[EdgeRow, ...]:
-    """The first edge was used and timed, of the second as is rounds."""
+    """Returns two edges: the first was used and timed, the second has the given fields."""
     first = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_s=0.5, up_s=1.0, simulated_s=9.0)
     return first, EdgeRow.model_validate({"edge": "edge-2", "home": 1, "outcome": "used", **changes})
 
