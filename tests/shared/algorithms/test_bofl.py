@@ -168,7 +168,7 @@ def test_an_accuracy_lies_between_0_and_1() -> None:
         bofl.Report(accuracy=7.0, loss=1.0, signs=torch.zeros(1, dtype=torch.uint8))
 
 
-def test_class_b_uploads_with_probability_one_half_whoever_else_reports(tmp_path: Path) -> None:
+def test_class_b_uploads_with_probability_one_half_independently_of_other_reports(tmp_path: Path) -> None:
     ctx = ctx_of(tmp_path)
     found = verdicts(ctx, dict.fromkeys(range(1, 1001), 13)).verdicts
     wins = {seat for seat in range(1, 1001) if found[seat].upload}
@@ -185,7 +185,7 @@ def test_class_b_uploads_with_probability_one_half_whoever_else_reports(tmp_path
     [((0.5, 0.9, 0.7), (1, 1, 1), 1), ((0.5, 0.9, 0.9), (1, 2, 1), 2), ((0.9, 0.5, 0.9), (1, 0, 1), 0)],
     ids=["accuracy", "loss", "number"],
 )
-def test_leader_is_the_most_accurate_whatever_the_order_of_arrival(
+def test_leader_is_the_most_accurate_in_any_order_of_arrival(
     accuracies: tuple[float, ...], losses: tuple[float, ...], leader: int, tmp_path: Path
 ) -> None:
     ctx, edge = ctx_of(tmp_path), bofl.ALGORITHM.edge

@@ -51,7 +51,7 @@ def seats_of(rows: list[VisitRow]) -> set[int]:
 # ---- bytes
 
 
-async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
+async def test_only_reports_are_sent_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
     tape = Recorder()
     done = await run(tmp_path, mixed_spec({}), tamper=tape, agent_devices=SEVEN)
     asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
@@ -74,7 +74,7 @@ async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_
 # ---- the edge model
 
 
-async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
+async def test_class_c_gets_the_edge_model_and_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
     done = await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)
     assert not any("edge_model_bytes" in row.figures for row in done.rounds[0].seats)
     for before, after in pairwise(done.rounds):

@@ -308,7 +308,7 @@ def test_searches_that_start_out_of_bounds_are_refused(params: dict[str, float])
         parse_spec({"algorithm": {"name": "es_afl", "params": params}})
 
 
-def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Path) -> None:
+def test_record_has_the_sizes_of_sub_networks_and_of_the_supernet(tmp_path: Path) -> None:
     run = ByHooks(experiment_with(tmp_path, {"start": 0.5}))
     ctx, locals_ = run.ctx(1), run.round()
     found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.experiment.units

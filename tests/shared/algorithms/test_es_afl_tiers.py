@@ -63,14 +63,14 @@ async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tm
     layout: dict[str, Any] = {"n_edges": 2, "agent_devices": (3, 2)}
     whole = await run(tmp_path, spec_of(num_edges=2), **layout)
     async with federation(tmp_path, **layout) as fed:
-        run_id = await fed.begin(spec_of(num_edges=2), rounds)
+        run_id = await fed.start_and_pause(spec_of(num_edges=2), rounds)
         for name in ("edge-0", "edge-1", "cloud"):
             await fed.stop(name)
         await fed.start_cloud()
         for number in range(2):
             await fed.start_edge(number)
         await fed.until(lambda: fed.n_agents() == 2)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert same_state(whole, done)
     assert done.links() == whole.links()

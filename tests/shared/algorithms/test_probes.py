@@ -55,7 +55,7 @@ async def test_refused_seat_keeps_or_reverts_its_state(
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
-async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
+async def test_only_admitted_updates_are_sent_and_count(tmp_path: Path) -> None:
     tape = Recorder()
     done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, agent_devices=FOUR)
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, chosen=uploads_in))
@@ -180,7 +180,7 @@ def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
 
 @pytest.mark.parametrize("edge_upload", ["sum", "mean"])
 @pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
-async def test_positions_and_groups_are_averaged_over_those_who_contributed(
+async def test_positions_and_groups_are_averaged_over_their_contributors(
     n_edges: int, agent_devices: tuple[int, ...], edge_upload: str, tmp_path: Path
 ) -> None:
     spec = spec_of("probe_position", num_rounds=1, num_edges=n_edges, edge_upload=edge_upload)

@@ -385,7 +385,7 @@ def test_a_client_is_tested_on_its_own_domain_and_domains_of_no_client_are_unsee
     assert every_one([part.samples.indices for part in found.test_sets["union"]]) == found.test.indices.tolist()
 
 
-def test_union_is_all_clients_tests_wherever_they_come_from() -> None:
+def test_union_is_the_test_sets_of_all_clients() -> None:
     cut = of_domains(test_fraction=0.25)
     assert {part.samples.part for part in cut.test_sets["union"]} == {"train"}
     assert parts_of(cut, "union") == [("device-0", 20), ("device-1", 20)]

@@ -350,7 +350,7 @@ async def test_garbage_and_short_answers_are_refused() -> None:
 # ---- small JSON
 
 
-async def test_json_is_sent_and_received_and_an_empty_answer_is_none() -> None:
+async def test_json_is_exchanged_and_an_empty_answer_is_none() -> None:
     assert await call("GET", "/json") == {"a": 1}
     assert await call("DELETE", "/json") is None
 

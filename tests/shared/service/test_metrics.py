@@ -123,15 +123,15 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
 
 async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(6,), n_edges=2) as fed:
-        first = await fed.begin(small_spec(num_rounds=50), 1)
-        await fed.ask(first, "resume")
+        first = await fed.start_and_pause(small_spec(num_rounds=50), 1)
+        await fed.control(first, "resume")
         await fed.until_status(first, "running")
         waiting = [await fed.submit(small_spec()) for _ in range(3)]
         cloud, _, _ = await pages(fed)
         assert total(cloud, "strata_cloud_runs", status="pending") == 3
         assert total(cloud, "strata_cloud_training") == 1
         assert total(cloud, "strata_cloud_run_rounds_wanted") == 50
-        await fed.ask(waiting[0], "pause")
+        await fed.control(waiting[0], "pause")
         await fed.stop("cloud")
         await fed.start_cloud()
         await fed.until_status(first, "running")
@@ -139,8 +139,8 @@ async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path
         assert total(cloud, "strata_cloud_runs", status="pending") == 2
         assert total(cloud, "strata_cloud_runs", status="paused") == 1
         for run in waiting[1:]:
-            await fed.ask(run, "stop")
-        await fed.ask(first, "stop")
+            await fed.control(run, "stop")
+        await fed.control(first, "stop")
         await fed.finish(first)
         cloud, _, _ = await pages(fed)
         assert total(cloud, "strata_cloud_runs") == total(cloud, "strata_cloud_runs", status="paused") == 1

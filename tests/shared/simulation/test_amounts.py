@@ -50,7 +50,7 @@ def test_zipf_ranks_have_the_frequencies_of_their_power_law() -> None:
     assert stats.chisquare(counts, expected).pvalue > 1e-3
 
 
-def test_a_number_is_itself_and_draws_nothing() -> None:
+def test_a_plain_number_is_constant_and_uses_no_random_draw() -> None:
     def never(purpose: str) -> int:
         raise AssertionError(purpose)
 

@@ -102,7 +102,7 @@ def test_seats_follow_the_traces_in_turn() -> None:
     ]
 
 
-def test_intervals_stand_for_a_single_trace() -> None:
+def test_intervals_are_short_for_a_single_trace() -> None:
     assert Trace.model_validate({"intervals": [[0, 1], [2, 3]]}) == Trace(traces=(((0, 1), (2, 3)),))
 
 

@@ -28,7 +28,7 @@ def test_a_transfer_is_latency_and_bits_over_bandwidth() -> None:
     assert transfer_s(1000, 8_000, 0.5) == 1.5
 
 
-def test_nothing_sent_costs_nothing() -> None:
+def test_sending_no_bytes_costs_nothing() -> None:
     assert transfer_s(0, 8_000, 0.5) == 0
 
 

@@ -259,7 +259,7 @@ def test_delays_stay_distributions_until_a_visit() -> None:
     assert found.availability == OnOff(mean_on_s=1, mean_off_s=2)
 
 
-def test_the_first_homes_may_have_links_of_their_own() -> None:
+def test_the_first_homes_may_have_their_own_links() -> None:
     spec = parse_spec({"edge_link": {"name": "fibre", "by_home": ["lte", {"name": "dsl", "up_bps": 5e5}]}}).edge_link
     found = [link_of(spec.of(home), streams(f"home {home}")) for home in range(3)]
     assert [link.name for link in found] == ["lte", "dsl", "fibre"]
@@ -275,6 +275,6 @@ def test_a_homes_link_may_be_drawn() -> None:
     assert stats.kstest(found, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
 
 
-def test_a_device_spec_says_its_one_profile_as_a_mixture_of_one() -> None:
+def test_a_device_spec_with_one_profile_is_a_mixture_of_one() -> None:
     (part,) = DeviceSpec().mixture
     assert (part.share, part.profile.name) == (1, "standard")

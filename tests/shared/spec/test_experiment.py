@@ -28,7 +28,7 @@ def test_an_empty_spec_is_fedavg_on_digits() -> None:
     assert (spec.num_devices, spec.num_edges, spec.max_devices) == (None, None, None)
 
 
-def test_short_forms_stand_for_a_name() -> None:
+def test_short_forms_are_names() -> None:
     short = parse_spec({"algorithm": "fedprox", "data": "mnist", "partition": "shards"})
     long = parse_spec({"algorithm": {"name": "fedprox"}, "data": {"name": "mnist"}, "partition": {"name": "shards"}})
     assert short == long

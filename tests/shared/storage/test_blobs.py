@@ -32,7 +32,7 @@ def no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_the_digest_is_the_sha256_of_the_content_however_it_is_cut(blobs: Blobs) -> None:
+def test_the_digest_is_the_sha256_of_the_content_for_any_parts(blobs: Blobs) -> None:
     alike: list[Parts] = [
         b"abc",
         bytearray(b"abc"),

@@ -59,9 +59,7 @@ def test_run_prints_a_table_of_rounds_and_sends_a_key(
     assert len(cloud.keys[0]) >= 16
 
 
-def test_newest_evaluation_is_shown_while_the_run_goes_on(
-    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
-) -> None:
+def test_newest_evaluation_is_shown_during_the_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
     cloud.n_rounds, cloud.pace_s = 1, 0.25  # slower than the screen is drawn
     result = strata("run", spec_file, "--url", url)
     assert "round 1/1  accuracy 10.00 %  loss 1.0000" in result.err
