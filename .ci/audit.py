@@ -1,8 +1,8 @@
-"""Known vulnerabilities of the pinned packages, by pip-audit: `make audit`.
+"""Reports known vulnerabilities of the pinned packages with pip-audit: `make audit`.
 
-Exit status: 0, every pin was looked up and none is known to be vulnerable; 1, some are, they are listed; 3, no
-advisory service answers for some or all of them (pip-audit itself calls a package that the service does not know
-"skipped", and ends well).
+Exit status: 0 if every pin was looked up and none is known to be vulnerable; 1 if some are, which are listed; 3 if no
+advisory service answers for some or all of them (pip-audit itself reports a package that the service does not know as
+"skipped" and exits with 0).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMIT_S = 60
 
 
 def asked(service: str) -> list[dict[str, Any]]:
-    """What a service says of each pin; empty if it does not answer."""
+    """Returns a service's answer for each pin; empty if it does not answer."""
     command = [sys.executable, "-m", "pip_audit", "-r", str(PINS), "--no-deps", "--disable-pip"]
     command += ["--vulnerability-service", service, "--format", "json", "--progress-spinner", "off", "--timeout", "10"]
     try:
@@ -33,7 +33,7 @@ def asked(service: str) -> list[dict[str, Any]]:
 
 
 def verdict(answers: list[list[dict[str, Any]]]) -> tuple[int, list[str]]:
-    """The exit status and what to say, of what all services said of all pins."""
+    """Returns the exit status and the messages for the answers of all services."""
     lines = [line for answer in answers for line in answer]
     known = {line["name"]: line for line in lines if "skip_reason" not in line}
     missing = sorted({line["name"] for line in lines} - known.keys())
@@ -52,11 +52,11 @@ def verdict(answers: list[list[dict[str, Any]]]) -> tuple[int, list[str]]:
 
 
 def main() -> int:
-    """Ask each service."""
+    """Query each service and print the result."""
     if importlib.util.find_spec("pip_audit") is None:
         sys.exit("pip-audit is not installed: `make audit` does that")
-    status, said = verdict([asked(service) for service in SERVICES])
-    print("\n".join(said))
+    status, messages = verdict([asked(service) for service in SERVICES])
+    print("\n".join(messages))
     return status
 
 

@@ -29,11 +29,11 @@ def main() -> None:
     unknown = sorted(set(rows) - set(ROWS))
     if unknown:
         parser.error(f"no row {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
-    _as_the_product()
+    _use_product_environment()
     _print(rows, tiny=options.tiny)
 
 
-def _as_the_product() -> None:
+def _use_product_environment() -> None:
     """Restart with the environment of the product's processes, so that threads and memory are the same for all."""
     if MARK not in os.environ:
         os.execve(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]], common({MARK: "1"}, ""))  # noqa: S606

@@ -1,4 +1,4 @@
-"""A run in a local topology of real processes, one round at a time, so that contenders can take turns."""
+"""A run in a local topology of real processes, one round at a time, so that variants can take turns."""
 
 from __future__ import annotations
 

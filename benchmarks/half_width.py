@@ -1,6 +1,6 @@
-"""What training a sub-network of half the units costs beside the whole network: operations, bytes and seconds.
+"""The cost of training a sub-network of half the units compared with the whole network: operations, bytes, seconds.
 
-Both are trained by `shared.training.loop` on the same made-up images, in this process, in turns. Operations are those
+Both are trained by `shared.training.loop` on the same random images, in this process, in turns. Operations are those
 of ES-AFL's simulated time (`Units.training_flops`), bytes those of an update as it is sent (`shared.wire.sparse`).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.step_cost import Case, made_up
+from benchmarks.step_cost import Case, random_samples
 from benchmarks.turns import in_turns
 from shared.core.records import TensorMap
 from shared.training.loop import batches, train
@@ -67,7 +67,7 @@ def _upload_bytes(units: Units, part: TensorMap, state: TensorMap, kept: TensorM
 
 def _step_s(model: nn.Module, case: Case) -> float:
     """Mean seconds of a step over one epoch."""
-    x, y = made_up(case)
+    x, y = random_samples(case)
     generator = torch.Generator().manual_seed(0)
     drawn = batches(x, y, np.arange(len(y)), batch_size=case.batch_size, generator=generator, epochs=1)
     began = time.perf_counter()

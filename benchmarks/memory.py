@@ -27,7 +27,7 @@ class Peak:
 
 
 @contextmanager
-def watched(pids: Sequence[int]) -> Iterator[Peak]:
+def monitored(pids: Sequence[int]) -> Iterator[Peak]:
     """Sample the memory every 20 ms. Sampling takes time: do not use it in timed rounds."""
     peak, done = Peak(), threading.Event()
 

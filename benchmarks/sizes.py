@@ -13,7 +13,7 @@ class Sizes:
     """Sizes of all rows.
 
     Attributes:
-        n_rounds: timed rounds of each contender, after its first.
+        n_rounds: timed rounds of each variant, after its first.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
         long: rounds after which memory is measured: early, late.

@@ -1,4 +1,4 @@
-"""What a step of a method costs beside FedAvg's: operations and seconds, in this process, in turns.
+"""The cost of a step of each method compared with FedAvg's: operations and seconds, in this process, in turns.
 
 One device goes through some rounds with the hooks of all tiers, so that its state and its message are those of a
 running experiment; then its next visit is repeated, in turns with the visits of the other methods, so that each ratio
@@ -62,8 +62,8 @@ class Cost:
     ratio: float
 
 
-def made_up(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Images and labels of one epoch."""
+def random_samples(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Returns images and labels of one epoch."""
     n = case.batch_size * case.n_batches
     size = case.shape[1:] if case.shape[0] == 1 else (*case.shape[1:], case.shape[0])
     return np.random.default_rng(0).integers(0, 256, (n, *size), dtype=np.uint8), np.arange(n) % 10
@@ -115,7 +115,7 @@ def _steps(done: Local) -> int:
 
 
 def _experiment(algorithm: Any, case: Case) -> Experiment:
-    x, y = made_up(case)
+    x, y = random_samples(case)
     data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, 10, case.shape, "made up")
     fields = {
         "algorithm": algorithm,

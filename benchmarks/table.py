@@ -17,7 +17,7 @@ class Line:
     Attributes:
         figure: the measured value with its unit.
         spread: minimum and maximum, if the figure is a median.
-        ratio: ratio of this line's contender to the reference, if the row compares.
+        ratio: ratio of this line's variant to the reference, if the row compares.
         target: upper limit of the ratio or the figure; `met` says whether it holds.
     """
 
@@ -42,7 +42,7 @@ def timed(row: str, what: str, seconds: Sequence[float]) -> Line:
 
 
 def compared(row: str, what: str, seconds: Sequence[float], ours: Sequence[float], most: float | None = None) -> Line:
-    """A line with the median seconds of a contender, and the ratio of our rounds to its."""
+    """A line with the median seconds of a variant, and the ratio of our rounds to its."""
     line = timed(row, what, seconds)
     ratio = statistics.median(ours) / statistics.median(seconds)
     target = "" if most is None else f"{most:.2f}"

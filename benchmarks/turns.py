@@ -1,4 +1,4 @@
-"""Contenders take turns, one round each, so that a disturbance affects all of them."""
+"""Variants take turns, one round each, so that a disturbance affects all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ Round = Callable[[], float]
 """Runs one round and returns its seconds."""
 
 
-def in_turns(contenders: Mapping[str, Round], n_rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender's rounds, without its first; a different contender begins each turn."""
-    names = list(contenders)
+def in_turns(variants: Mapping[str, Round], n_rounds: int) -> dict[str, list[float]]:
+    """Seconds of each variant's rounds, without its first; a different variant begins each turn."""
+    names = list(variants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(n_rounds + 1):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            seconds[name].append(contenders[name]())
+            seconds[name].append(variants[name]())
     return {name: found[1:] for name, found in seconds.items()}

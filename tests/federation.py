@@ -69,7 +69,7 @@ class Router(httpx.AsyncBaseTransport):
                 await asyncio.gather(task, return_exceptions=True)
             self._in_flight[port].discard(task)
 
-    def cut(self, port: int) -> None:
+    def close_port(self, port: int) -> None:
         """Close a port and cancel the requests in progress."""
         del self.apps[port]
         for task in self._in_flight.get(port, ()):
@@ -97,7 +97,7 @@ class Federation:
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
         self.router, self.store = Router(), MemoryStore()
-        self.away: str | None = None  # the reason for which the store does not answer
+        self.store_error: str | None = None  # the reason for which the store does not answer
         self.apps: dict[str, FastAPI] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 
@@ -129,7 +129,7 @@ class Federation:
             settle_s=0.2,
             **self.cloud_extra,
         )
-        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, Kept(self)))
+        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, PersistentStore(self)))
 
     async def start_edge(self, number: int) -> None:
         settings = EdgeSettings(
@@ -141,7 +141,7 @@ class Federation:
             heartbeat_s=0.05,
             ttl_s=self.ttl_s,
         )
-        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, Kept(self)))
+        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, PersistentStore(self)))
 
     async def start_agent(self, number: int, devices: int | None = None, port: int | None = None) -> None:
         settings = AgentSettings(
@@ -166,7 +166,7 @@ class Federation:
         """Stop a service and close its port."""
         gone = [port for port, app in self.router.apps.items() if app is self.apps[name]]
         for port in gone:
-            self.router.cut(port)
+            self.router.close_port(port)
         await self._stacks.pop(name).aclose()
 
     def n_agents(self) -> int:
@@ -175,10 +175,10 @@ class Federation:
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
-    async def until(self, there: Callable[[], bool], limit_s: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Wait for a condition; the limit is generous for a busy machine."""
         async with asyncio.timeout(limit_s):
-            while not there():  # noqa: ASYNC110 - what is waited for has no event
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)
 
     # ---- runs
@@ -207,28 +207,28 @@ class Federation:
                 await asyncio.sleep(0.02)
         return info
 
-    async def ask(self, run_id: str, what: str) -> None:
+    async def control(self, run_id: str, action: str) -> None:
         """Pause, resume or stop a run."""
-        answer = await self.client.post(f"/runs/{run_id}/{what}")
+        answer = await self.client.post(f"/runs/{run_id}/{action}")
         assert answer.status_code == 200, answer.text
 
-    async def begin(self, spec: dict[str, Any], rounds: int) -> str:
+    async def start_and_pause(self, spec: dict[str, Any], rounds: int) -> str:
         """Submit a run and pause it after `rounds` rounds; the first edge gets one order in each of them."""
         gate = Gate(self, rounds, "/rounds", EDGE_PORT)
         run_id = await self.submit(spec)
         await self.pause_at(gate, run_id)
         return run_id
 
-    async def go_on(self, run_id: str, rounds: int) -> None:
+    async def resume_and_pause(self, run_id: str, rounds: int) -> None:
         """Resume a run and pause it after `rounds` further rounds."""
         gate = Gate(self, rounds, "/rounds", EDGE_PORT)
-        await self.ask(run_id, "resume")
+        await self.control(run_id, "resume")
         await self.pause_at(gate, run_id)
 
     async def pause_at(self, gate: Gate, run_id: str) -> None:
         """Pause a run after the round whose order the gate holds."""
         await gate.reached.wait()
-        await self.ask(run_id, "pause")
+        await self.control(run_id, "pause")
         gate.open.set()
         await self.until_status(run_id, "paused")
 
@@ -244,15 +244,15 @@ class Federation:
         return SeatPage.model_validate((await self.client.get(f"/runs/{run_id}/seats")).json())
 
 
-class Kept:
+class PersistentStore:
     """A store that, like Redis, survives the service that closes it; a test can make it unreachable."""
 
     def __init__(self, fed: Federation) -> None:
         self._fed = fed
 
     def __getattr__(self, name: str) -> Any:
-        if self._fed.away is not None:
-            raise StoreUnavailable(self._fed.away)
+        if self._fed.store_error is not None:
+            raise StoreUnavailable(self._fed.store_error)
         return getattr(self._fed.store, name)
 
     async def close(self) -> None:

@@ -163,12 +163,12 @@ async def test_an_unknown_profile_is_refused_with_the_nearest(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "message"),
     [
         ({"profile": {"name": "agent", "compute_sps": 5}}, "it allows no other values"),
         ({"profiles": [{"profile": "agent", "share": 1}]}, "it cannot be part of a mixture"),
     ],
 )
-def test_profile_agent_applies_to_all_devices_without_changes(devices: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_profile_agent_applies_to_all_devices_without_changes(devices: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         parse_spec(small_spec(devices=devices))

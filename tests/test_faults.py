@@ -24,7 +24,7 @@ from shared.service.client import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
-PATIENT = {"visit_s": 60}
+LONG_TIMEOUT = {"visit_s": 60}
 
 
 def lost_seats(detail: RoundDetail) -> dict[int, str]:
@@ -50,21 +50,21 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "timeouts", "reason", "says"),
+    ("reply", "timeouts", "reason", "message"),
     [
         (hang, {"visit_s": 3}, "timeout", "did not answer within 3 s"),
-        (garbage, PATIENT, "wire", "no JSON"),
-        (half, PATIENT, "garbled", "broke off"),
-        (half_order, PATIENT, "garbled", "broke off"),
-        (flipped, PATIENT, "garbled", "does not match its checksum"),
-        (ending_in(struct.pack("<f", math.nan)), PATIENT, "not_finite", "NaN"),
-        (ending_in(struct.pack("<f", 1e6)), PATIENT, "out_of_bound", "1e+06"),
-        (broken, PATIENT, "internal", "it is broken"),
+        (garbage, LONG_TIMEOUT, "wire", "no JSON"),
+        (half, LONG_TIMEOUT, "garbled", "broke off"),
+        (half_order, LONG_TIMEOUT, "garbled", "broke off"),
+        (flipped, LONG_TIMEOUT, "garbled", "does not match its checksum"),
+        (ending_in(struct.pack("<f", math.nan)), LONG_TIMEOUT, "not_finite", "NaN"),
+        (ending_in(struct.pack("<f", 1e6)), LONG_TIMEOUT, "out_of_bound", "1e+06"),
+        (broken, LONG_TIMEOUT, "internal", "it is broken"),
     ],
     ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
 )
 async def test_a_failing_device_is_named_and_the_round_continues(
-    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, says: str
+    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, message: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
         again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
@@ -74,7 +74,7 @@ async def test_a_failing_device_is_named_and_the_round_continues(
         (seat,) = await seats_of(fed, info.run, 2)
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
         assert lost_seats(first) == {seat: reason}
-        assert says in first.failures[0].detail
+        assert message in first.failures[0].detail
         assert (first.n_used, second.n_used) == (5, 6)
         assert lost_seats(second) == {}
 

@@ -263,7 +263,7 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_p
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec())
         await asyncio.wait_for(gate.reached.wait(), 60)
-        fed.away = "Redis does not answer"
+        fed.store_error = "Redis does not answer"
         gate.open.set()
         async with asyncio.timeout(30):
             while not str((await fed.info(run_id)).reason).startswith("waiting: Redis"):  # noqa: ASYNC110 - over HTTP
@@ -271,7 +271,7 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_p
         other = await fed.client.get("/runs/some-other")
         assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
         await asyncio.sleep(1.5)  # states are checked twice per second
-        fed.away = None
+        fed.store_error = None
         info = await fed.finish(run_id)
         details = await rounds_of(fed, info)
         events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)

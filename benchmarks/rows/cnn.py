@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.beside import beside_loops
+from benchmarks.comparison import compare_with_loops
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """Target: at most 1.10 times the two-process loop with the same training code."""
-    return beside_loops("cnn", folder, sizes.cnn, sizes.n_rounds, {("own", 2): 1.10})
+    return compare_with_loops("cnn", folder, sizes.cnn, sizes.n_rounds, {("own", 2): 1.10})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.beside import beside_loops
+from benchmarks.comparison import compare_with_loops
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """Target: at most 0.7 times the plain loop with one thread."""
-    return beside_loops("mlp", folder, sizes.mlp, sizes.n_rounds, {("plain", 1): 0.70})
+    return compare_with_loops("mlp", folder, sizes.mlp, sizes.n_rounds, {("plain", 1): 0.70})

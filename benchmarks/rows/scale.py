@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.data import make_images
 from benchmarks.federation import Federation, federation, spec_of
 from benchmarks.loops import Job
-from benchmarks.memory import watched
+from benchmarks.memory import monitored
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line, at_most, timed
 from benchmarks.turns import in_turns
@@ -31,7 +31,7 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
         seconds = in_turns({n: run.round for n, run in runs.items()}, sizes.n_rounds)
         for count, run in runs.items():
             found.append(timed("scale", f"{count} devices, a round", seconds[count]))
-            with watched(run.pids()) as peak:
+            with monitored(run.pids()) as peak:
                 run.round()
             limit = LIMIT_GB.get(int(count))
             found.append(at_most("scale", f"{count} devices, peak memory (PSS)", peak.n_bytes / 1e9, "GB", limit))
@@ -41,6 +41,6 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
 
 
 def slope(counts: Sequence[int], seconds: Sequence[float]) -> float:
-    """Of the line through the logarithms, by least squares: 1 = a device costs the same however many there are."""
+    """Returns the slope of the least-squares line through the logarithms; 1 means constant cost per device."""
     x, y = [math.log(n) for n in counts], [math.log(s) for s in seconds]
     return statistics.linear_regression(x, y).slope

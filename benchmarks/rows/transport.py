@@ -1,7 +1,7 @@
-"""Transport-dominated: a model of 11.2 million parameters for 20 devices, and nobody trains.
+"""Transport-dominated: a model of 11.2 million parameters for 20 devices that do not train.
 
-Beside it what a simulator in one process cannot do without: a copy of the model for each device, and one of its
-update. Nothing is added up there; here everything is, exactly, and written to disk.
+It is compared with the minimum work of a simulator in one process: a copy of the model and of the update for each
+device. That simulator sums nothing; here updates are summed exactly and results written to disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.data import SHAPES, make_images
 from benchmarks.federation import federation
-from benchmarks.memory import watched
+from benchmarks.memory import monitored
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line, at_most, compared, timed
 from benchmarks.turns import in_turns
@@ -32,7 +32,7 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     state = build(sizes.transport_model, (channels, height, width), 10, 0).state_dict()
     with federation(folder, {**spec, "algorithm": "bench_transport"}) as ours:
         seconds = in_turns({"ours": ours.round, "copies": lambda: copied(state, n_devices)}, sizes.n_rounds)
-        with watched(ours.pids()) as peak:
+        with monitored(ours.pids()) as peak:
             for _ in range(ROUNDS_WATCHED):
                 ours.round()
     return [

@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 EVERY_S = 5.0
 """Shortest pause between two exports, in wall seconds."""
 SHARE = 0.1
-"""Exports take at most this share of the wall time: a long export is followed by a long pause,"""
+"""Largest share of the wall time for exports: a long export is followed by a long pause,"""
 MAX_WAIT_S = 60.0
 """but not by a longer one than this, in wall seconds, so that a server that hung is soon tried again."""
 LIMIT_S = 60.0
-"""Longest export of one run to one tracker, in wall seconds."""
+"""Time limit of one export of a run to a tracker, in wall seconds."""
 TRIES = 5
 """Failed exports after the end of a run before its tracker is given up."""
 HEARD = frozenset({"run.status", "round.committed", "round.evaluated"})
@@ -75,7 +75,7 @@ class Tracking:
         self._exporting.start()
 
     async def stop(self) -> None:
-        """Stop the background task; what is missing is exported when the cloud is back."""
+        """Stop exporting; missing exports follow when the cloud runs again."""
         if self._exporting is not None:
             await self._exporting.stop()
         self.worker.close()
@@ -88,7 +88,7 @@ class Tracking:
             await self._export_due(repository, run_id)
 
     async def _left(self, repository: RunRepository) -> set[str]:
-        """The runs that have ended but whose end is missing at a tracker."""
+        """Returns the ended runs whose final status is missing at a tracker."""
         found = set()
         for info in await repository.infos():
             notes = await self.worker.run(read_notes, self.runs_dir / info.run) if info.tracking else {}
@@ -125,14 +125,14 @@ class Tracking:
 
     async def _export_to(self, repository: RunRepository, name: Tracker, tracked: Tracked) -> None:
         info = tracked.info
-        where, why = await self._tried(name, tracked)
+        address, error = await self._tried(name, tracked)
         before = self._failed.pop((info.run, name), 0)
-        if why is not None:
-            note = await self._failing(repository, name, info, why, before)
+        if error is not None:
+            note = await self._failing(repository, name, info, error, before)
         else:
             if before:
                 await repository.add_event(info.run, RunEvent("tracking.resumed", {"tracker": name}))
-            note = TrackerNote(status=info.status, rounds=info.rounds, where=where)
+            note = TrackerNote(status=info.status, rounds=info.rounds, where=address)
         await self.worker.run(self._note, info, name, note)
 
     async def _failing(
@@ -153,7 +153,7 @@ class Tracking:
         return TrackerNote(status=info.status if given_up else None, reason=why)
 
     async def _tried(self, name: Tracker, tracked: Tracked) -> tuple[str | None, str | None]:
-        """Where the tracker shows the run, or why the export failed."""
+        """Returns where the tracker shows the run, or why the export failed."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await self.to[name].export(tracked), None

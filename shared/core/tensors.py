@@ -39,7 +39,7 @@ def without(a: Mapping[str, Tensor], names: Iterable[str]) -> TensorMap:
 
 
 def private_copies(a: Mapping[str, Tensor]) -> TensorMap:
-    """Returns copies in torch's own memory: views of a body must not be trained or evaluated."""
+    """Returns copies in torch's memory: views of a received body must not be trained or evaluated."""
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in a.items()}
 
 

@@ -29,8 +29,8 @@ _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes"
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
 Key = tuple[int, bool]
-"""A round in a table: its number, and whether it only evaluated (which comes after training). Number and kind
-stand in a fixed form at the start of each line."""
+"""A round in a table: its number, and whether it only evaluated (such rounds follow training). Each line begins with
+number and kind in a fixed form."""
 
 
 def write_results(
@@ -74,7 +74,7 @@ def write_results(
 
 
 def write_begun(folder: Path, info: RunInfo) -> None:
-    """Make the results folder of a run that has committed nothing yet: its spec, and why it waits or failed."""
+    """Makes the results folder of a run without committed rounds: its spec, and the reason why it waits or failed."""
     _write_spec(folder, info)
     _write_json(folder / "run.json", info.model_dump(mode="json"))
 
@@ -85,7 +85,7 @@ def _write_spec(folder: Path, info: RunInfo) -> None:
 
 @lru_cache(maxsize=8)
 def _spec_text(spec: str) -> bytes:
-    """A spec as YAML, given as canonical JSON: written every round, made once."""
+    """Returns a spec (canonical JSON) as YAML; cached, since it is written in every round."""
     fields = ExperimentSpec.model_validate_json(spec).model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).encode()
 
@@ -96,7 +96,7 @@ def has_seats(folder: Path) -> bool:
 
 
 def last_round(folder: Path) -> int:
-    """The last round with lines in all tables, perhaps not all of its lines; 0 for none, or a line cut short."""
+    """Returns the last round with lines in all tables, perhaps incomplete; 0 for none or a truncated line."""
     path = folder / DEVICES  # the last one written
     line = read_last_line(path) if path.exists() else b""
     last = _key_of(line) if line.endswith(b"\n") else None
@@ -115,7 +115,7 @@ def _key(row: RoundInfo) -> Key:
 
 
 def _round_line(row: RoundInfo) -> bytes:
-    """All fields but the edges; structures as JSON; the global test set once more in columns of its own."""
+    """Returns all fields except the edges; structures are JSON; the global test set has further columns."""
     values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
     cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
     on_global = (row.evaluation or {}).get("global")
@@ -126,13 +126,13 @@ def _round_line(row: RoundInfo) -> bytes:
 
 
 def _row_lines(row: RoundInfo, rows: Sequence[Record]) -> list[bytes]:
-    """Visits or edges of a round as JSON."""
+    """Returns visits or edges of a round as JSON."""
     head = {"round_no": row.round_no, "kind": row.kind}
-    return [json.dumps({**head, **one.model_dump(mode="json")}, separators=(",", ":")).encode() for one in rows]
+    return [json.dumps({**head, **item.model_dump(mode="json")}, separators=(",", ":")).encode() for item in rows]
 
 
 def _link_lines(row: RoundInfo) -> list[bytes]:
-    """Bytes by link and purpose; several visits of a seat in a round add up. None of a round without its visits."""
+    """Returns bytes by link and purpose, summed over a seat's visits in a round; none for a round without visits."""
     if not isinstance(row, RoundDetail):
         return []
     used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
@@ -148,7 +148,7 @@ def _link_lines(row: RoundInfo) -> list[bytes]:
 
 
 def _line(cells: Sequence[object]) -> bytes:
-    """One line of CSV without its end; a line break within a cell becomes a blank, so that lines are rows."""
+    """Returns one line of CSV without its end; line breaks in cells become blanks, so that each line is a row."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="").writerow([" ".join(str(cell).splitlines()) for cell in cells])
     return buffer.getvalue().encode()
@@ -159,36 +159,36 @@ def _line(cells: Sequence[object]) -> bytes:
 
 def _merge(path: Path, header: bytes, new: dict[Key, list[bytes]]) -> None:
     """Writes lines of rounds into a table: appended, or in place of lines of the same rounds."""
-    fresh = {key: lines for key, lines in sorted(new.items()) if lines}
+    new_lines = {key: lines for key, lines in sorted(new.items()) if lines}
     head = header + b"\n" * bool(header)
     if not path.exists():
-        write_file(path, head + _joined(fresh))
+        write_file(path, head + _joined(new_lines))
         return
     last_line = read_last_line(path)
     last = _key_of(last_line) if last_line.endswith(b"\n") else None
-    if fresh and last is not None and min(fresh) > last:
-        append_file(path, _joined(fresh))
-    elif fresh:
-        write_file(path, head + _regrouped(path.read_bytes(), fresh))
+    if new_lines and last is not None and min(new_lines) > last:
+        append_file(path, _joined(new_lines))
+    elif new_lines:
+        write_file(path, head + _regrouped(path.read_bytes(), new_lines))
 
 
 def _joined(groups: Mapping[Key, list[bytes]]) -> bytes:
     return b"".join(line + b"\n" for lines in groups.values() for line in lines)
 
 
-def _regrouped(old: bytes, fresh: Mapping[Key, list[bytes]]) -> bytes:
-    """Old and new lines by round; an incomplete last line (after a crash) is dropped."""
+def _regrouped(old: bytes, new_lines: Mapping[Key, list[bytes]]) -> bytes:
+    """Returns old and new lines by round; an incomplete last line (after a crash) is dropped."""
     groups: dict[Key, list[bytes]] = defaultdict(list)
     for line in old[: old.rfind(b"\n") + 1].splitlines():
         key = _key_of(line)
-        if key is not None and key not in fresh:
+        if key is not None and key not in new_lines:
             groups[key].append(line)
-    groups.update(fresh)
+    groups.update(new_lines)
     return _joined(dict(sorted(groups.items())))
 
 
 def _key_of(line: bytes) -> Key | None:
-    """Round and kind at the start of a line, of CSV or JSON; None for a header or an empty file."""
+    """Returns round and kind from the start of a CSV or JSON line; None for a header or an empty file."""
     if line.startswith(b"{"):
         number, kind = line.split(b",", 2)[:2]
         return int(number.rpartition(b":")[2]), kind.endswith(b'"evaluate"')

@@ -32,8 +32,8 @@ def test_rows_show_means_over_seeds_in_the_last_round(tmp_path: Path) -> None:
         combinations.append(Combination.model_validate(of))
     sweep = Sweep(sweep="s", name="t", arguments=(), keys=("seed", "algorithm"), combinations=tuple(combinations))
     SweepFolder(tmp_path / "sweep", sweep, tmp_path / "runs").note(0)
-    said = table(tmp_path / "runs", [tmp_path / "sweep"]).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in said[2:]]
+    lines = table(tmp_path / "runs", [tmp_path / "sweep"]).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert cells[0][1:8] == [
         "2",
         "60.0 ± 14.1",

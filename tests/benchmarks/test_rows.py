@@ -67,11 +67,11 @@ def test_an_unknown_row_is_refused_with_a_list_of_the_known() -> None:
 def test_variants_take_turns_and_their_first_rounds_are_left_out() -> None:
     order: list[str] = []
 
-    def contender(name: str) -> float:
+    def variant(name: str) -> float:
         order.append(name)
         return float(len(order))
 
-    found = in_turns({name: partial(contender, name) for name in "ab"}, 2)
+    found = in_turns({name: partial(variant, name) for name in "ab"}, 2)
     assert "".join(order) == "abbaab"
     assert found == {"a": [4.0, 5.0], "b": [3.0, 6.0]}
 

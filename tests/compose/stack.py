@@ -29,11 +29,11 @@ def docker(*words: str) -> str:
     return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def until(what: str, there: Any, limit_s: float = 180.0) -> Any:
+def until(what: str, condition: Any, limit_s: float = 180.0) -> Any:
     """Wait for a condition of the stack; the error names it."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
-        found = there()
+        found = condition()
         if found:
             return found
         time.sleep(0.3)

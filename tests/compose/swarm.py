@@ -39,11 +39,11 @@ def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Map
     return done.stdout
 
 
-def until(what: str, there: Callable[[], T], limit_s: float = 180.0) -> T:
+def until(what: str, condition: Callable[[], T], limit_s: float = 180.0) -> T:
     """Wait for a condition of the stack; the error shows the tasks and the last lines of the logs."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
-        found = there()
+        found = condition()
         if found:
             return found
         time.sleep(0.5)

@@ -24,16 +24,16 @@ def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
     stack: httpx.Client, tmp_path: Path
 ) -> None:
     spec = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text(encoding="utf-8"))
-    there = ended(stack, submit(stack, spec))
+    in_containers = ended(stack, submit(stack, spec))
     with Topology(edges=2, devices=10, agents=2, runs_dir=tmp_path / "runs") as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
             run = client.create_run(spec).run
             here = until("the local run", lambda: (found := client.run(run)).status in ENDED and found)
-    assert there["status"] == here.status == "completed"
-    assert there["accuracy"] > 0.9
+    assert in_containers["status"] == here.status == "completed"
+    assert in_containers["accuracy"] > 0.9
     for field in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "loss"):
-        assert there[field] == getattr(here, field), field
+        assert in_containers[field] == getattr(here, field), field
 
 
 def test_every_device_container_takes_part(stack: httpx.Client) -> None:

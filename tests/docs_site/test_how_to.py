@@ -54,7 +54,7 @@ def fedavgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Path) -> None:
     contract.test_algorithm_is_found_by_its_name_and_frozen(fedavgm)
     contract.test_hooks_keep_no_state(fedavgm)
-    contract.test_every_field_of_an_update_says_how_it_travels(fedavgm)
+    contract.test_every_field_of_an_update_has_an_aggregation_rule(fedavgm)
     contract.test_parameters_have_a_schema_and_defaults(fedavgm)
     with contract.monitoring(load_algorithm(fedavgm)) as monitor:
         monitored = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4), monitor

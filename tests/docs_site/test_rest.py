@@ -29,7 +29,7 @@ def test_every_link_to_a_schema_leads_to_one(api: dict[str, Any]) -> None:
     assert {"runinfo", "problem", "experimentspec"} <= linked
 
 
-def test_an_operation_says_what_it_takes_and_answers(api: dict[str, Any]) -> None:
+def test_an_operation_lists_its_parameters_and_answers(api: dict[str, Any]) -> None:
     page = rest_page(api)
     create = page.partition("### `POST /runs`\n")[2].partition("\n### ")[0]
     assert "Body: [NewRun](rest-schemas.md#newrun)" in create
@@ -47,7 +47,7 @@ def test_requests_between_tiers_are_listed_last(api: dict[str, Any]) -> None:
     assert titles[-1] == "Between tiers"
 
 
-def test_a_schema_shows_types_bounds_defaults_and_what_its_docstring_says() -> None:
+def test_a_schema_shows_types_bounds_defaults_and_its_docstring() -> None:
     schema = {
         "description": "A thing.\n\nAttributes:\n    share: of all,\n        at most 1.\n",
         "required": ["name"],

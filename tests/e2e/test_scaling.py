@@ -54,9 +54,9 @@ def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def until(what: str, there: Callable[[], bool], limit_s: float = 120.0) -> None:
+def until(what: str, condition: Callable[[], bool], limit_s: float = 120.0) -> None:
     ends = time.monotonic() + limit_s
-    while not there():
+    while not condition():
         assert time.monotonic() < ends, what
         time.sleep(0.1)
 

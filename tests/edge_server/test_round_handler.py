@@ -165,7 +165,7 @@ async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"client": "edge", "edge_worker": False},
@@ -175,9 +175,9 @@ async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -
     ],
 )
 async def test_a_run_fails_if_several_visits_may_send_one_value_per_client(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
         info = await fed.run(small_spec(algorithm="probe_seat", num_devices=2, num_edges=1, **changes))
         assert info.status == "failed"
-        assert said in str(info.reason)
+        assert message in str(info.reason)

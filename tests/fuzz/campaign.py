@@ -86,7 +86,7 @@ def endpoints(seconds: float, seed: int) -> Iterator[Part]:
         began = time.monotonic()
         for found in documents(Path(folder), n_examples=200, seed=seed, seconds=max(int(seconds / 3), 1)):
             if found.status:
-                print(found.said, flush=True)
+                print(found.output, flush=True)
             yield Part(f"endpoints of {found.tier}", found.n_cases, int(found.status != 0), time.monotonic() - began)
             began = time.monotonic()
 

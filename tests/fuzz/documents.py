@@ -27,7 +27,7 @@ class Tried:
     tier: str
     n_cases: int
     status: int
-    said: str
+    output: str
 
 
 def documents(folder: Path, *, n_examples: int, seed: int, seconds: int | None = None) -> Iterator[Tried]:
@@ -69,14 +69,14 @@ def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
 
 def _address(log: Path) -> str:
     """Returns the address of a process, from its log."""
-    said = re.findall(r"listens on ([0-9.]+:[0-9]+)", log.read_text(encoding="utf-8"))
-    return str(said[-1])
+    output = re.findall(r"listens on ([0-9.]+:[0-9]+)", log.read_text(encoding="utf-8"))
+    return str(output[-1])
 
 
 def _try(tier: str, url: str, token: str, config: Path, options: list[str], seconds: int) -> Tried:
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{url}/openapi.json"]
     command += ["-H", f"Authorization: Bearer {token}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 300, check=False)
-    said = done.stdout + done.stderr
-    counted = re.search(r"(\d+) generated", said)
-    return Tried(tier, int(counted.group(1)) if counted else 0, done.returncode, said)
+    output = done.stdout + done.stderr
+    counted = re.search(r"(\d+) generated", output)
+    return Tried(tier, int(counted.group(1)) if counted else 0, done.returncode, output)

@@ -100,9 +100,9 @@ def tried(make: Callable[[], bytes]) -> dict[str, Any]:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
+        output = pipe.read()
     os.waitpid(child, 0)
-    return dict(json.loads(said)) if said else {"ended": "killed"}
+    return dict(json.loads(output)) if output else {"ended": "killed"}
 
 
 def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:

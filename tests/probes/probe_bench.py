@@ -1,6 +1,6 @@
 """Trainer features beyond local training: training part of a model, augmented batches, transformed tests.
 
-A device first trains its head alone for an epoch, with a random stream of its own, and discards the result; then it
+A device first trains its head alone for an epoch, with a separate random stream, and discards the result; then it
 trains as in FedAvg. It makes its own test images black and all others white, so that the scores show for which client
 `prepare` was called.
 """

@@ -1,7 +1,7 @@
 """The edge is the client: its devices and its own worker share its samples, in two waves.
 
-In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat that
-was lost in the first goes to the first seat that answered. `seen` reports which samples were trained on.
+In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat
+that was lost in the first wave is given to the first seat that answered. `seen` reports which samples were trained on.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Edge(EdgeHooks[Rounds, Broadcast, Shares]):
         shares = scheduling.schedule(ctx.at(wave=0), seats, view)
         halves = {seat: _samples(task)[ctx.wave :: 2] for seat, task in shares.items()}
         if ctx.wave:
-            heir = min(halves.keys() - set(state.lost))
+            successor = min(halves.keys() - set(state.lost))
             left = [_samples(shares[seat]) for seat in state.lost]
-            halves[heir] = torch.cat([halves[heir], *left]).sort().values
+            halves[successor] = torch.cat([halves[successor], *left]).sort().values
         return {
             seat: task.replace(samples=halves[seat], evaluate=False)
             for seat, task in shares.items()

@@ -1,4 +1,4 @@
-"""A message of its own type for each seat; the cloud keeps a number and a tensor of each client and hands them back.
+"""Separate messages, of a new type, for each seat; the cloud stores a number and a tensor per client and returns them.
 
 In round 1 seat i gets the factor i + 1; it answers twice its factor, which it gets in the next round. Its update is
 its factor / 64 everywhere; nothing is trained.

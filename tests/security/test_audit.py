@@ -28,7 +28,7 @@ def audit() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("answers", "status", "says"),
+    ("answers", "status", "message"),
     [
         ([[FINE], []], 0, "1 packages, no known vulnerability"),
         ([[UNKNOWN, FINE], [{**UNKNOWN, "skip_reason": "?"}]], 3, "NOT AUDITED: no advisory service knows lost"),
@@ -40,11 +40,11 @@ def audit() -> Any:
     ],
 )
 def test_only_what_was_looked_up_counts_as_audited(
-    audit: Any, answers: list[list[dict[str, Any]]], status: int, says: str
+    audit: Any, answers: list[list[dict[str, Any]]], status: int, message: str
 ) -> None:
     found, messages = audit.verdict(answers)
     assert found == status
-    assert messages[-1] == says
+    assert messages[-1] == message
 
 
 @pytest.mark.parametrize("printed", ["", "no JSON", "{}", '{"dependencies": []}'])

@@ -88,7 +88,7 @@ def bias_alone(sent: Any, _: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "field", "change", "says"),
+    ("algorithm", "field", "change", "message"),
     [
         ("fedmix", "averages", strange_mash, r"averages of device-\d: 1 of images \(1, 9, 9\)"),
         ("fedmix", "averages", anothers, r"averages: a value of 'device-\d'"),
@@ -99,11 +99,11 @@ def bias_alone(sent: Any, _: str) -> dict[str, Any]:
     ids=["mash", "sender", "statistics", "control", "delta"],
 )
 async def test_a_forged_answer_costs_one_contribution_and_is_named(
-    tmp_path: Path, algorithm: str, field: str, change: Callable[[Any, str], Any], says: str
+    tmp_path: Path, algorithm: str, field: str, change: Callable[[Any, str], Any], message: str
 ) -> None:
     failure = await failure_of(tmp_path, algorithm, with_field(field, change))
     assert failure.reason == "wire"
-    assert re.match(says, failure.detail)
+    assert re.match(message, failure.detail)
 
 
 async def test_scores_on_test_sets_that_were_not_requested_are_refused(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Deployment:
         try:
             info, nodes = self.client.run(run), self.client.topology()
         except StrataError as error:
-            return f"the cloud does not answer:  {error.detail}"
+            return f"the cloud does not answer: {error.detail}"
         states = {node.name: node.state for node in nodes.agents} | {e.edge: e.state for e in nodes.edges}
         dead = [process.name for process in self.topology.dead()]
         return f"{info.status} ({info.reason}) after {info.rounds} of {info.num_rounds} rounds; {states}; dead: {dead}"

@@ -98,7 +98,7 @@ def _text(store: redis.Redis, key: bytes) -> str:
 
 
 def _files(deployment: Deployment, subfolder: str) -> list[Path]:
-    return sorted(path for path in deployment.folder.glob(f"**/{subfolder}/**/*") if path.is_file())
+    return sorted(path for path in deployment.folder.glob(f"*/{subfolder}/**/*") if path.is_file())
 
 
 def _unfinished(deployment: Deployment) -> list[str]:

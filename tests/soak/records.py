@@ -73,7 +73,7 @@ def _moves(details: Sequence[RoundDetail], events: Sequence[Event]) -> list[str]
     for detail in details:
         for row in detail.seats:
             if hosts.get(row.seat, row.agent) != row.agent and (row.seat, row.agent) not in moved:
-                found.append(f"round {detail.round_no}: seat {row.seat} moved_seats to {row.agent}, no event says so")
+                found.append(f"round {detail.round_no}: seat {row.seat} went to {row.agent}, no event says so")
             if row.fresh_state and row.seat not in moved_seats:
                 found.append(f"round {detail.round_no}: seat {row.seat} has fresh state though it was never moved")
             hosts[row.seat] = row.agent

@@ -12,7 +12,7 @@ from strata.main import app_entry
 from tests.strata.fake_cloud import FakeCloud, served
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """A command's exit status and output."""
 
     code: int
@@ -20,7 +20,7 @@ class Said(NamedTuple):
     err: str
 
 
-Strata = Callable[..., Said]
+Strata = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +36,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def strata(capsys: pytest.CaptureFixture[str]) -> Strata:
     """Run the command with these arguments."""
 
-    def run(*arguments: object) -> Said:
+    def run(*arguments: object) -> CommandResult:
         with pytest.raises(SystemExit) as ended:
             app_entry([str(argument) for argument in arguments])
         captured = capsys.readouterr()
-        return Said(int(ended.value.code or 0), captured.out, captured.err)
+        return CommandResult(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 

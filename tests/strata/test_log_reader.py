@@ -139,9 +139,9 @@ def following(path: Path, wanted: Wanted) -> tuple[list[dict[str, Any]], threadi
     return found, thread
 
 
-def until(there: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     ends = time.monotonic() + 60
-    while not there():
+    while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)
 

@@ -100,11 +100,11 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [(None, "-"), (0, "0 s"), (0.0634, "0.063 s"), (0.5, "0.5 s"), (8.31, "8.3 s"), (125, "2:05"), (3725, "1:02:05")],
 )
-def test_seconds_are_printed_so_that_short_ones_differ(seconds: float | None, said: str) -> None:
-    assert duration(seconds) == said
+def test_seconds_are_printed_so_that_short_ones_differ(seconds: float | None, message: str) -> None:
+    assert duration(seconds) == message
 
 
 def test_a_line_is_drawn_below_the_given_rows() -> None:

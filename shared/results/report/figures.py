@@ -17,10 +17,10 @@ from shared.results.matplotlib_figures import Sheet, draw
 from shared.results.reader import pictures_of, read_history, read_seats
 
 PAGE = Sheet(width_in=5.4, text_pt=9.0)
-"""Letters keep a readable size on a phone, and two pictures stand beside each other on a desk."""
+"""A sheet whose text is readable on a phone, while a desktop page shows two pictures side by side."""
 WIDE = Sheet(width_in=8.5, text_pt=9.0)
 _MAX_SEATS = 120
-"""A timeline has at most this many rows: the seats that took longest."""
+"""Largest number of rows of a timeline; it shows the seats that took longest."""
 
 
 class Shown(NamedTuple):
@@ -31,7 +31,7 @@ class Shown(NamedTuple):
 
 
 def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> list[Shown]:
-    """All pictures of a results folder.
+    """Returns all pictures of a results folder.
 
     Args:
         round_no: the round of the timeline; None means the slowest round.
@@ -40,13 +40,13 @@ def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> 
         NotFound: there is no such round, or a file cannot be read.
     """
     further = [accuracy(history, "time"), accuracy(history, "bytes")]
-    held = partition(read_seats(folder), f"{history.info.name}: samples of each class by seat")
-    found = [*pictures_of(history), *further, held, _timeline(folder, history, round_no)]
-    return [Shown(picture, _is_wide(picture)) for picture in found if picture is not None]
+    samples = partition(read_seats(folder), f"{history.info.name}: samples of each class by seat")
+    all_pictures = [*pictures_of(history), *further, samples, _timeline(folder, history, round_no)]
+    return [Shown(picture, _is_wide(picture)) for picture in all_pictures if picture is not None]
 
 
 def write_pictures(folder: Path, into: Path, form: str, sheet: Sheet, round_no: int | None = None) -> list[Path]:
-    """Draw each picture of a results folder into a file of its own; answers with their paths.
+    """Draws each picture of a results folder into a separate file; returns their paths.
 
     Raises:
         NotFound: the folder holds no run, or no such round.
@@ -66,17 +66,17 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
         return None
     slowest = max(history.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
     row = read_round(folder, slowest if round_no is None else round_no)
-    which = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
-    took: dict[int, float] = {}
+    label = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
+    seconds: dict[int, float] = {}
     for visit in row.seats:
-        took[visit.seat] = took.get(visit.seat, 0.0) + visit.simulated_s
-    longest = sorted(took, key=lambda seat: (-took[seat], seat))[:_MAX_SEATS]
-    if len(longest) < len(took):
-        kept, which = set(longest), f"{which}: the {len(longest)} of {len(took)} seats that took longest"
+        seconds[visit.seat] = seconds.get(visit.seat, 0.0) + visit.simulated_s
+    longest = sorted(seconds, key=lambda seat: (-seconds[seat], seat))[:_MAX_SEATS]
+    if len(longest) < len(seconds):
+        kept, label = set(longest), f"{label}: the {len(longest)} of {len(seconds)} seats that took longest"
         seats = tuple(visit for visit in row.seats if visit.seat in kept)
         edges = {visit.edge for visit in seats}
         row = row.replace(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
-    return timeline(row, f"{history.info.name}: timeline of {which}")
+    return timeline(row, f"{history.info.name}: timeline of {label}")
 
 
 def _is_wide(picture: Picture) -> bool:

@@ -1,4 +1,4 @@
-"""A picture within a page: an SVG as Matplotlib writes it, made fit to stand beside others in an HTML file."""
+"""Embeds an SVG by Matplotlib in an HTML page that has several pictures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WHITE = re.compile(r"fill: #ffffff\b")
 
 
 def inline(svg: bytes, prefix: str, title: str) -> Markup:
-    """The picture as an element: ids of its own, without metadata, in the page's ink on the page's ground.
+    """Returns the picture as an element with unique ids, without metadata, in the page's text and background colours.
 
     Args:
-        svg: as `drawn` gives it, with text as text.
-        prefix: of its ids, no other picture's of the page.
-        title: what it shows, for those who do not see it.
+        svg: the picture as `drawn` returns it, with text as text elements.
+        prefix: begins the ids; no other picture of the page has it.
+        title: describes the picture for screen readers.
     """
     root = ElementTree.fromstring(svg)  # noqa: S314  drawn in this process
     for parent in list(root.iter()):
@@ -27,7 +27,7 @@ def inline(svg: bytes, prefix: str, title: str) -> Markup:
             parent.remove(child)
     linked = {name for element in root.iter() for name in _links(element)}
     for element in root.iter():
-        _own_ids(element, prefix, linked)
+        _prefix_ids(element, prefix, linked)
         _page_colours(element)
         if not element.tag.endswith(("}text", "}tspan")):
             element.text = element.text if (element.text or "").strip() else None
@@ -41,14 +41,14 @@ def inline(svg: bytes, prefix: str, title: str) -> Markup:
 
 
 def _links(element: ElementTree.Element) -> list[str]:
-    """The ids that an element refers to."""
+    """Returns the ids that an element refers to."""
     found = [match for value in element.attrib.values() for match in _LINK.findall(value)]
     href = element.get(f"{{{_XLINK}}}href", "")
     return [*found, href[1:]] if href.startswith("#") else found
 
 
-def _own_ids(element: ElementTree.Element, prefix: str, linked: set[str]) -> None:
-    """Ids that are referred to begin with the prefix, others go."""
+def _prefix_ids(element: ElementTree.Element, prefix: str, linked: set[str]) -> None:
+    """Adds the prefix to ids that are referred to, and removes other ids."""
     own = element.attrib.pop("id", None)
     if own in linked:
         element.set("id", prefix + own)
@@ -60,7 +60,7 @@ def _own_ids(element: ElementTree.Element, prefix: str, linked: set[str]) -> Non
 
 
 def _page_colours(element: ElementTree.Element) -> None:
-    """Black becomes the page's ink, and white grounds none; words in white stand on a colour, and stay."""
+    """Replaces black by the page's text colour and removes white backgrounds; white text on a colour stays."""
     style = element.get("style")
     if style is not None:
         style = _BLACK.sub(r"\1currentColor", style)

@@ -35,7 +35,7 @@ def stranger(answer: Any) -> FastAPI:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         ({"nonce": "another-nonce-of-16"}, "did not send this registration"),
         ({"nonce": NONCE, "more": 1}, "did not show its nonce"),
@@ -47,7 +47,7 @@ def stranger(answer: Any) -> FastAPI:
 )
 @pytest.mark.parametrize("path", ["/agents", "/edges"])
 async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
-    tmp_path: Path, path: str, answer: Any, says: str
+    tmp_path: Path, path: str, answer: Any, message: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         fed.router.apps[9400] = stranger(answer)
@@ -55,7 +55,7 @@ async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
         hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
         refused = await fed.client.post(path, json=hello)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert says in refused.json()["detail"]
+        assert message in refused.json()["detail"]
         assert elsewhere.state.asked == 0
         assert (await fed.client.get("/agents")).json() == {"agents": []}
         assert (await fed.client.get("/edges")).json() == {"edges": []}

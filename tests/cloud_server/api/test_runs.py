@@ -148,7 +148,7 @@ async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "field", "says"),
+    ("changes", "code", "field", "message"),
     [
         ({"num_roundz": 3}, "bad_input", "num_roundz", "did you mean 'num_rounds'?"),
         ({"num_rounds": 0}, "bad_input", "num_rounds", "greater than or equal to 1"),
@@ -163,12 +163,12 @@ async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: 
     ],
 )
 async def test_a_wrong_spec_is_refused_with_its_field(
-    tmp_path: Path, changes: dict[str, Any], code: str, field: str, says: str
+    tmp_path: Path, changes: dict[str, Any], code: str, field: str, message: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         refused = await fed.client.post("/runs", json={"spec": small_spec(**changes)})
         assert problem(refused) == (422, code, field)
-        assert says in refused.json()["detail"]
+        assert message in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(

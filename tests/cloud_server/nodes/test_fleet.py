@@ -87,10 +87,10 @@ async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: 
             ({"device": 10}, "devices.device", "hosts 4 devices: 10 is not a multiple of 4; 8 and 12 are"),
             ({"device": 8, "device_slow": 99_999}, "devices", "100007 devices, at most 100000"),
         ]
-        for devices, field, says in wrong:
+        for devices, field, message in wrong:
             refused = await put(fed, devices)
             assert (refused.status_code, refused.json()["field"]) == (422, field), devices
-            assert says in refused.json()["detail"]
+            assert message in refused.json()["detail"]
         for devices in (-1, 100_001, 1.5, "many", None, {"device": -4}):
             refused = await put(fed, devices)
             assert (refused.status_code, refused.json()["field"]) == (422, "devices"), devices

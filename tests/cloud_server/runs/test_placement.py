@@ -50,7 +50,7 @@ def test_binding_keeps_seats_that_were_assigned_before() -> None:
     assert taken == {0: "a", 1: "gone"}
 
 
-def test_binding_of_nothing_is_empty_and_seats_without_agents_are_named() -> None:
+def test_binding_of_no_seats_is_empty_and_seats_without_agents_are_named() -> None:
     assert place_seats([], [], {}) == {}
     with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
         place_seats([3, 4], [], {})

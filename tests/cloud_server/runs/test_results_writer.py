@@ -101,9 +101,9 @@ def taking(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tupl
     return found
 
 
-async def until(there: Any) -> None:
+async def until(condition: Any) -> None:
     async with asyncio.timeout(60):
-        while not there():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.01)
 
 

@@ -26,7 +26,7 @@ class Net:
     """A network with an MLflow server that may be unreachable; all other requests are passed on."""
 
     def __init__(self, fed: Federation, *, away: bool = False) -> None:
-        self.server, self.away, self.hangs, self.bodies = Mlflow(), away, False, list[bytes]()
+        self.server, self.is_down, self.hangs, self.bodies = Mlflow(), away, False, list[bytes]()
         fed.router.apps[80] = FastAPI()  # the port is open; `server` gives the answers
         fed.router.tamper = self._tamper
 
@@ -36,7 +36,7 @@ class Net:
             return await pass_on()
         if self.hangs:
             await asyncio.Event().wait()
-        if self.away:
+        if self.is_down:
             raise httpx.ConnectError("refused", request=request)
         return self.server(request)
 
@@ -113,7 +113,7 @@ async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
         net = Net(fed)
         run = await fed.submit(small_spec(num_rounds=200, tracking=["tensorboard", "mlflow"]))
         await fed.until(lambda: "accuracy/global" in net.server.metrics())
-        await fed.ask(run, "pause")
+        await fed.control(run, "pause")
         paused = await fed.until_status(run, "paused")
         notes = await notes_of(fed, run, status=paused.status)
         board = EventAccumulator(str(fed.folder / "runs" / "tensorboard" / run))
@@ -129,7 +129,7 @@ async def test_a_tracker_that_was_unreachable_gets_everything_later(tmp_path: Pa
         run = await fed.submit(small_spec(tracking="mlflow"))
         await fed.until(lambda: bool(read_notes(fed.folder / "runs" / run)))
         assert "does not answer" in (read_notes(fed.folder / "runs" / run)["mlflow"].reason or "")
-        net.away = False
+        net.is_down = False
         info = await fed.finish(run)
         assert info.status == "completed"
         await notes_of(fed, run, status="completed", rounds=2, reason=None)
@@ -151,14 +151,14 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
         whole = Mlflow.runs_update
 
         def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
-            fed.away = "Redis is away"  # before the tracker's return can be recorded
+            fed.store_error = "Redis is away"  # before the tracker's return can be recorded
             return whole(self, request, body)
 
         monkeypatch.setattr(Mlflow, "runs_update", then_gone)
-        net.away = False
-        await fed.until(lambda: fed.away is not None)
+        net.is_down = False
+        await fed.until(lambda: fed.store_error is not None)
         monkeypatch.setattr(Mlflow, "runs_update", whole)
-        fed.away = None
+        fed.store_error = None
         await notes_of(fed, info.run, status="completed", rounds=2, reason=None)
 
 

@@ -303,7 +303,7 @@ async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"time_scale": 0.1}, "time_scale needs clock: real"),
         ({"clock": "real", "late": "next_round", "round_deadline_s": 9}, "late: next_round needs clock: simulated"),
@@ -325,7 +325,7 @@ async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> 
     ],
     ids=str,
 )
-def test_specs_that_the_real_clock_cannot_run_are_refused(fields: dict[str, Any], said: str) -> None:
+def test_specs_that_the_real_clock_cannot_run_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as found:
         parse_spec(small_spec(**fields))
-    assert said in found.value.detail
+    assert message in found.value.detail

@@ -28,7 +28,7 @@ REQUESTED = {0: "train", 1: "train"}
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "uploads", "says"),
+    ("outcomes", "uploads", "message"),
     [
         ([outcome(0)], Uploads(), "expected the outcomes of seats"),
         ([outcome(1), outcome(0)], Uploads(), "expected the outcomes of seats"),
@@ -50,11 +50,11 @@ REQUESTED = {0: "train", 1: "train"}
     ],
 )
 def test_an_answer_that_differs_from_the_request_is_rejected(
-    outcomes: list[Outcome[None]], uploads: Uploads[None], says: str
+    outcomes: list[Outcome[None]], uploads: Uploads[None], message: str
 ) -> None:
     with pytest.raises(WireError) as caught:
         check_visits(VisitAnswer(outcomes=tuple(outcomes), uploads=uploads), REQUESTED, hold=False, reports=False)  # type: ignore[arg-type]
-    assert says in caught.value.detail
+    assert message in caught.value.detail
 
 
 def test_answers_that_match_the_request_pass() -> None:
@@ -76,7 +76,7 @@ def test_answers_that_match_the_request_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "hold", "reports", "says"),
+    ("changes", "hold", "reports", "message"),
     [
         ({"held_bytes": 9}, False, False, "updates of seats [1] were held, but not requested"),
         ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] were held, but not requested"),
@@ -86,17 +86,17 @@ def test_answers_that_match_the_request_pass() -> None:
     ],
 )
 def test_only_successful_updates_are_held_and_reports_announce_them(
-    changes: dict[str, Any], hold: bool, reports: bool, says: str | None
+    changes: dict[str, Any], hold: bool, reports: bool, message: str | None
 ) -> None:
     second = outcome(1).replace(**changes)
     answer: VisitAnswer[None, None] = VisitAnswer(outcomes=(outcome(0), second), uploads=Uploads())
     requested: dict[int, Any] = {0: "train", 1: second.kind}
-    if says is None:
+    if message is None:
         check_visits(answer, requested, hold=hold, reports=reports)
         return
     with pytest.raises(WireError) as caught:
         check_visits(answer, requested, hold=hold, reports=reports)
-    assert says in caught.value.detail
+    assert message in caught.value.detail
 
 
 HUGE = 10**400

@@ -1,4 +1,4 @@
-"""The probes beside the product's algorithms, and models small enough to be worked out by hand."""
+"""Makes the probes and two models available that are small enough for computation by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shared.training.models import Classifier, Shape
 
 @pytest.fixture(autouse=True)
 def probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe algorithms can be loaded."""
+    """Makes the probe algorithms loadable."""
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
 
 

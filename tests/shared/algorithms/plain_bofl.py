@@ -1,6 +1,6 @@
-"""BOFL without tiers: its formulas with scikit-learn's `Binarizer`, scipy's Hamming distance and torch's own Adam.
+"""A reference BOFL without tiers: its formulas with scikit-learn's `Binarizer`, scipy's Hamming distance, torch's Adam.
 
-Only `loop.py`, the population and the averaging in whole numbers of `flat.py` are shared with the rest.
+It shares only `loop.py`, the population and the integer averaging of `flat.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Plain:
 
 
 def binarised(model: Mapping[str, Tensor], experiment: Experiment) -> npt.NDArray[Any]:
-    """Algorithm 1, lines 1 to 3, of all parameters in one row."""
+    """Algorithm 1, lines 1 to 3, on all parameters as one vector."""
     row = np.concatenate([model[name].numpy().ravel() for name in sorted(model) if name not in experiment.buffer_names])
     found: npt.NDArray[Any] = Binarizer(threshold=0.0).transform(row.reshape(1, -1))[0]
     return found
@@ -57,7 +57,7 @@ def distance(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
 
 
 def torch_adam(lr: float, weight_decay: float = 0.0) -> Step:
-    """torch's own optimiser as a step."""
+    """Returns torch's own optimiser as a step."""
     made: list[torch.optim.Adam] = []
 
     def step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -73,7 +73,7 @@ def torch_adam(lr: float, weight_decay: float = 0.0) -> Step:
 def local(
     experiment: Experiment, seat: int, stage: tuple[int, int, int], start: TensorMap
 ) -> tuple[TensorMap, float, float]:
-    """Local training: the model, its accuracy and loss while training."""
+    """Trains locally; returns the model, its accuracy and its loss during training."""
     spec, data, model = experiment.spec, experiment.data, experiment.model
     models.write_state(model, start)
     generator = torch.Generator().manual_seed(flat.stream(spec.seed, f"seat {seat}", *stage, "batches"))
@@ -85,7 +85,7 @@ def local(
 
 
 def mean(experiment: Experiment, deltas: Sequence[TensorMap], sizes: Sequence[int]) -> TensorMap:
-    """The mean of updates, plain or by samples as the run's `weighting` says."""
+    """Returns the mean of updates, plain or by samples, as the run's `weighting` says."""
     p: Any = experiment.params
     weights = list(sizes) if p.weighting == "samples" else [1] * len(sizes)
     return flat.exact_mean(list(deltas), weights, experiment.population.total_samples)
@@ -100,7 +100,7 @@ def plus(a: TensorMap, b: TensorMap) -> TensorMap:
 
 
 def bofl(experiment: Experiment) -> Plain:
-    """All rounds of algorithm 2, as the parameters read it; class C starts from its edge model."""
+    """Runs all rounds of algorithm 2 with the run's parameters; class C starts from its edge model."""
     run = Plain(experiment.initial)
     behind: dict[int, TensorMap] = {}  # class C: the edge model to start from
     moved: TensorMap | None = None
@@ -127,7 +127,7 @@ def _environment(
     behind: dict[int, TensorMap],
     moved: TensorMap | None,
 ) -> tuple[TensorMap, set[int]]:
-    """One environment's round: the edge model, and the number of samples of its uploads."""
+    """Runs one environment's round; returns the edge model and the seats that uploaded."""
     edge, used = run.model, set[int]()
     for edge_round in range(experiment.spec.edge_rounds):
         live = [seat for seat in seats if seat not in run.retired]

@@ -1,4 +1,4 @@
-"""An oracle: FedPer and DTPFL without tiers, with own averages and clustering; only `loop.py` is the project's.
+"""A reference FedPer and DTPFL without tiers, with its own averages and clustering; it shares only `loop.py`.
 
 A client is a device, or with `client: edge` a user: all seats of a home, whose models are averaged by share.
 """
@@ -22,7 +22,7 @@ LAYERS = {
     "mlp": (("features.1.weight", "features.1.bias"), ("head.weight", "head.bias")),
     "linear": (("head.weight", "head.bias"),),
 }
-"""Names by layer, from input to output, written down by hand."""
+"""Tensor names by layer, from input to output."""
 Vectors = list[npt.NDArray[np.float64]]
 
 
@@ -44,7 +44,7 @@ class Plain:
 
 
 def clients_of(experiment: Experiment) -> dict[int, list[int]]:
-    """The seats that train for each client."""
+    """Returns the seats that train for each client."""
     seats = [seat for seat in experiment.population.seats if len(seat.train)]
     if experiment.spec.client == "device":
         return {seat.number: [seat.number] for seat in seats}
@@ -93,7 +93,7 @@ def run(
 
 
 def _trained(experiment: Experiment, seats: list[int], round_no: int, start: TensorMap) -> TensorMap:
-    """A client's model: its seat's, or the mean of its seats' by share."""
+    """Returns a client's model: its seat's, or the mean of its seats' by share."""
     after = [flat.local(experiment, seat, round_no, start) for seat in seats]
     if experiment.spec.client == "device":
         return after[0]
@@ -127,12 +127,12 @@ def _without(a: TensorMap, names: list[str]) -> TensorMap:
 
 
 def vector(experiment: Experiment, model: TensorMap) -> npt.NDArray[np.float64]:
-    """The last layer, weight and bias in a row."""
+    """Returns the last layer's weight and bias as one vector."""
     return np.concatenate([model[name].double().numpy().ravel() for name in LAYERS[experiment.spec.model.name][-1]])
 
 
 def distances(vectors: Vectors) -> npt.NDArray[np.float64]:
-    """1 - cos of every pair, (n, n)."""
+    """Returns 1 - cos for every pair, (n, n)."""
     n = len(vectors)
     found = np.zeros((n, n))
     for i, j in combinations(range(n), 2):
@@ -157,7 +157,7 @@ def agglomerate(apart: npt.NDArray[np.float64], threshold: float) -> list[list[i
 
 
 def accuracy(experiment: Experiment, client: int, model: TensorMap) -> float:
-    """The accuracy of a model on a client's own test samples."""
+    """Returns the accuracy of a model on a client's own test samples."""
     owner: Any = (
         experiment.population.seats[client]
         if experiment.spec.client == "device"

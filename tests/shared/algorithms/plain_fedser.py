@@ -1,4 +1,4 @@
-"""An oracle: FedSER's step with physically smaller copies of the network, torch's losses and SGD, and numpy's KL."""
+"""A reference FedSER step: physically smaller copies of the network, torch's losses and SGD, and KL in numpy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Array = npt.NDArray[np.float64]
 
 
 def stream(experiment: Experiment, seat: int, purpose: str) -> torch.Generator:
-    """The documented stream of a seat in its first visit."""
+    """Returns the documented stream of a seat in its first visit."""
     return torch.Generator().manual_seed(flat.stream(experiment.spec.seed, f"seat {seat}", 1, 0, 0, purpose))
 
 
 def local(experiment: Experiment, seat: int) -> TensorMap:
-    """One seat's first local training, with resolutions alone; each KL's gradient comes from a smaller copy."""
+    """Returns one seat's first local training with resolutions only; each KL's gradient comes from a smaller copy."""
     spec = experiment.spec
     wanted, data = spec.model, experiment.data
     model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
@@ -53,7 +53,7 @@ def local(experiment: Experiment, seat: int) -> TensorMap:
 def objective(
     experiment: Experiment, pixels: dict[str, int], widths: torch.Generator, views: torch.Generator, bn: str = "batch"
 ) -> Objective:
-    """L of a batch, whose gradients it adds to the model's; views are resolutions."""
+    """Returns the loss L of a batch, which adds its gradients to the model's; views are resolutions."""
     p, pools = _params(experiment), experiment.spec.model.name in POOLING
 
     def enhanced(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def _params(experiment: Experiment) -> Any:
 
 
 def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
-    """A random resolution; scaled back for networks that flatten without pooling, since they take one size only."""
+    """Returns images at a random resolution, scaled back for networks that flatten without pooling."""
     side = x.shape[-1]
     ratio = (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32
     size = int(side * ratio + 0.5)
@@ -106,7 +106,7 @@ def softmax(logits: Array) -> Array:
 
 
 def bilinear(old: int, new: int) -> Array:
-    """Weights of a resampling that aligns pixel centres, (new, old)."""
+    """Returns the weights of a resampling that aligns pixel centres, (new, old)."""
     found = np.zeros((new, old))
     for pixel in range(new):
         place = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
@@ -116,7 +116,7 @@ def bilinear(old: int, new: int) -> Array:
 
 
 def softmax_regression(experiment: Experiment, seat: int) -> tuple[Array, Array]:
-    """Weight and bias after full-batch steps on L; of the KL's logits the gradient is (q(T(x)) - p(x)) / batch."""
+    """Returns weight and bias after full-batch steps on L; KL's gradient by the logits is (q(T(x)) - p(x)) / batch."""
     p, seats = _params(experiment), experiment.population.seats[seat].train
     images = (experiment.data.train_x[seats] / 255 - 0.5) / 0.5
     y, side = np.asarray(experiment.data.train_y)[seats], images.shape[1]

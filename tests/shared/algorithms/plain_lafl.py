@@ -1,4 +1,4 @@
-"""An oracle: LAFL-CPN without tiers, W by autograd through equation 7; only `loop.py` is the project's."""
+"""A reference LAFL-CPN without tiers, with W by autograd through equation 7; it shares only `loop.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Client:
 
 @dataclass
 class Plain:
-    """A run: options as the algorithm's, its clients, the global model."""
+    """A run: the algorithm's options, the clients, the global model."""
 
     experiment: Experiment
     p: int
@@ -40,7 +40,7 @@ class Plain:
     clients: dict[int, Client] = field(default_factory=dict)
 
     def run(self, num_rounds: int) -> TensorMap:
-        """The global model after so many rounds of all clients."""
+        """Returns the global model after the given number of rounds with all clients."""
         seats, model = self.experiment.population.seats, self.experiment.initial
         self.clients = {seat.number: Client() for seat in seats}
         sizes = [len(seat.train) for seat in seats]

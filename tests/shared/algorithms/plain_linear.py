@@ -1,4 +1,4 @@
-"""Softmax regression on whole data sets in numpy, float64: local training without shuffles, for oracles by formula."""
+"""Softmax regression on whole data sets in numpy and float64, without shuffling, for reference implementations."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ONE_BATCH = 1000
 
 
 def rows_of(experiment: Experiment, seat: int) -> tuple[Array, npt.NDArray[np.int64]]:
-    """A seat's images, flat and from -1 to 1, and its labels."""
+    """Returns a seat's images as vectors from -1 to 1, and its labels."""
     chosen = experiment.population.seats[seat].train
     x = ((experiment.data.train_x[chosen] / 255 - 0.5) / 0.5).reshape(len(chosen), -1)
     return x, np.asarray(experiment.data.train_y)[chosen]
 
 
 def gradient_of(experiment: Experiment, seat: int) -> Gradient:
-    """The gradient of a seat's mean loss at (classes, inputs + 1): weights with the bias in the last column."""
+    """Returns the gradient of a seat's mean loss, (classes, inputs + 1): weights with the bias in the last column."""
     x, y = rows_of(experiment, seat)
 
     def gradient(w: Array) -> Array:
@@ -39,7 +39,7 @@ def gradient_of(experiment: Experiment, seat: int) -> Gradient:
 
 
 def loss_of(experiment: Experiment, model: TensorMap) -> float:
-    """The mean loss of a model of `linear` over all clients' samples."""
+    """Returns the mean loss of a model of `linear` over all clients' samples."""
     w, losses = joined(model), []
     for seat in experiment.population.seats:
         x, y = rows_of(experiment, seat.number)
@@ -49,11 +49,11 @@ def loss_of(experiment: Experiment, model: TensorMap) -> float:
 
 
 def joined(model: TensorMap) -> Array:
-    """A model of `linear` (or its controls) as one matrix."""
+    """Returns a model of `linear` (or its controls) as one matrix."""
     weight, bias = (model[name].double().numpy() for name in ("head.weight", "head.bias"))
     return np.column_stack([weight, bias])
 
 
 def parted(w: Any) -> TensorMap:
-    """The matrix as a model's tensors."""
+    """Returns the matrix as a model's tensors."""
     return {"head.weight": torch.from_numpy(w[:, :-1].copy()), "head.bias": torch.from_numpy(w[:, -1].copy())}

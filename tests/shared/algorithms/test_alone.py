@@ -1,4 +1,4 @@
-"""`local_sgd` and `transfer`: clients with models of their own, devices or edges."""
+"""`local_sgd` and `transfer`: clients (devices or edges) with their own models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 
 
 def spec_of(client: str, name: str, **more: Any) -> dict[str, Any]:
-    """The four clients of FedPer's tests; `transfer-2` tunes for two rounds."""
+    """Returns a spec with the four clients of FedPer's tests; `transfer-2` tunes for two rounds."""
     name, _, rounds = name.partition("-")
     params = {"tune_rounds": int(rounds)} if rounds else {}
     return fedper_spec(client, None, **{"algorithm": {"name": name, "params": params}, **more})

@@ -52,7 +52,7 @@ def ctx_of(folder: Path, params: dict[str, Any] | None = None, round_no: int = 1
 
 
 def random_model(rng: np.random.Generator) -> TensorMap:
-    """Parameters of both signs and exact zeros, also negative ones."""
+    """Returns parameters of both signs with exact zeros, also negative ones."""
     values = rng.choice([-0.0, 0.0, 1e-30, -1e-30, 1.0, -1.0], size=203).astype(np.float32)
     row = torch.from_numpy(values * rng.integers(1, 4, size=203).astype(np.float32))
     return {"b": row[:3], "a.weight": row[3:].reshape(20, 10)}
@@ -86,14 +86,14 @@ def test_buffers_and_the_order_of_names_are_not_compared(tmp_path: Path) -> None
 
 
 def flipped(model: TensorMap, first: int, n: int) -> TensorMap:
-    """The model with the signs at some positions flipped."""
+    """Returns the model with flipped signs at some positions."""
     turned = model["w"].clone()
     turned[first : first + n] *= -1
     return {"w": turned}
 
 
 def verdicts(ctx: Context, rhos: dict[int, int], *, sigma: int = 10, refusals: dict[int, int] | None = None) -> Any:
-    """The edge's admission: the leader, seat 0, is `sigma` from the global model, the others are `rhos` from it."""
+    """Returns the admission: seat 0, the leader, is `sigma` from the global model, the others `rhos` from seat 0."""
     start = {"w": torch.ones(200)}
     top = flipped(start, 0, sigma)
     models = {0: top} | {seat: flipped(top, 100, rho) for seat, rho in rhos.items()}
@@ -168,7 +168,7 @@ def test_an_accuracy_lies_between_0_and_1() -> None:
         bofl.Report(accuracy=7.0, loss=1.0, signs=torch.zeros(1, dtype=torch.uint8))
 
 
-def test_class_b_uploads_with_probability_one_half_whoever_else_reports(tmp_path: Path) -> None:
+def test_class_b_uploads_with_probability_one_half_independently_of_other_reports(tmp_path: Path) -> None:
     ctx = ctx_of(tmp_path)
     found = verdicts(ctx, dict.fromkeys(range(1, 1001), 13)).verdicts
     wins = {seat for seat in range(1, 1001) if found[seat].upload}
@@ -185,7 +185,7 @@ def test_class_b_uploads_with_probability_one_half_whoever_else_reports(tmp_path
     [((0.5, 0.9, 0.7), (1, 1, 1), 1), ((0.5, 0.9, 0.9), (1, 2, 1), 2), ((0.9, 0.5, 0.9), (1, 0, 1), 0)],
     ids=["accuracy", "loss", "number"],
 )
-def test_leader_is_the_most_accurate_whatever_the_order_of_arrival(
+def test_leader_is_the_most_accurate_in_any_order_of_arrival(
     accuracies: tuple[float, ...], losses: tuple[float, ...], leader: int, tmp_path: Path
 ) -> None:
     ctx, edge = ctx_of(tmp_path), bofl.ALGORITHM.edge
@@ -241,11 +241,11 @@ def test_edges_are_environments_of_devices_that_are_clients() -> None:
         parse_spec(spec_of(client="edge"))
 
 
-# ---- the whole algorithm beside its formulas
+# ---- the whole algorithm compared with its formulas
 
 
 def rows_of(done: Ended) -> dict[tuple[int, int, int], plain_bofl.Row]:
-    """The classes and distances of every first wave, from the record."""
+    """Returns the classes and distances of every first wave from the record."""
     return {
         (detail.round_no, row.edge_round, row.seat): plain_bofl.Row(
             str(row.label), row.figures["rho"], row.figures["sigma"], row.figures["refusals"], row.outcome == "used"
@@ -272,12 +272,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Five rounds in which there are devices of every class, and some are retired."""
+    """Returns a spec of five rounds with devices of every class, of which some are retired."""
     return spec_of({**MIXED, **params}, **{"partition": "iid", "num_rounds": 5, "seed": 1, **more})
 
 
 async def as_formulas(spec: dict[str, Any], folder: Path) -> plain_bofl.Plain:
-    """A run in which every class, distance, count and retirement, and the model, is that of the formulas."""
+    """Completes a run and compares classes, distances, counts, retirements and the model with the formulas."""
     done = await run(folder, spec, agent_devices=(3, 4))
     plain = plain_bofl.bofl(done.experiment)
     assert rows_of(done) == plain.rows

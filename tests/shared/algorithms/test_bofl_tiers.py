@@ -28,7 +28,7 @@ from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
 from tests.test_recovery import vanish
 
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
-"""All but the leaders are class C."""
+"""All devices except the leaders are class C."""
 N_PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
 MODEL_BYTES, SIGN_BYTES = 4 * N_PARAMETERS, -(-N_PARAMETERS // 8)
 SEVEN = (1,) * 7
@@ -51,7 +51,7 @@ def seats_of(rows: list[VisitRow]) -> set[int]:
 # ---- bytes
 
 
-async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
+async def test_only_reports_are_sent_before_the_verdict_and_only_admitted_updates_after_it(tmp_path: Path) -> None:
     tape = Recorder()
     done = await run(tmp_path, mixed_spec({}), tamper=tape, agent_devices=SEVEN)
     asked = [codec.decode(UploadOrder, body) for body in tape.of("/uploads")]
@@ -74,7 +74,7 @@ async def test_only_reports_travel_before_the_verdict_and_only_admitted_updates_
 # ---- the edge model
 
 
-async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
+async def test_class_c_gets_the_edge_model_and_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
     done = await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)
     assert not any("edge_model_bytes" in row.figures for row in done.rounds[0].seats)
     for before, after in pairwise(done.rounds):
@@ -87,7 +87,7 @@ async def test_class_c_gets_the_edge_model_beside_the_global_one_in_its_next_vis
 
 
 async def test_messages_of_class_c_share_the_edge_model(tmp_path: Path) -> None:
-    """Four devices at one agent: the orders of round 2 carry two models, not eight."""
+    """Four devices are at one agent: the orders of round 2 contain two models, not eight."""
     tape = Recorder()
     await run(
         tmp_path, narrow_spec({}, num_devices=4, num_edges=1, num_rounds=2), tamper=tape, n_edges=1, agent_devices=(4,)
@@ -214,7 +214,7 @@ async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -
     assert {row.edge for row in third.seats} == {"edge-1", "edge-2"}
     at_home = seats_of([row for row in first.seats if row.edge == "edge-1" and row.label == "C"])
     assert {row.seat for row in second.seats if "edge_model_bytes" in row.figures} == at_home
-    # the model formed by the edge that was offline is outdated by now, so no device starts from it
+    # the model of the edge that was offline is outdated, so no device starts from it
     assert {row.edge for row in third.seats if "edge_model_bytes" in row.figures} == {"edge-1"}
 
 
@@ -255,5 +255,5 @@ async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path:
 
 
 def always(done: Ended) -> set[int]:
-    """The seats that were class C in every round."""
+    """Returns the seats that were class C in every round."""
     return set.intersection(*(seats_of(by_class(detail, "C")) for detail in done.rounds))

@@ -18,7 +18,7 @@ LOST_SEAT = 2
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
-    """Three devices of unlike classes, batch-norm in the model, half a batch left over in each epoch."""
+    """Returns a spec of three devices with different classes, batch-norm, and half a batch remaining per epoch."""
     return {
         "algorithm": name,
         "data": {"name": "digits", "n_train": 150, "n_test": 30},
@@ -34,7 +34,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 def losing(round_no: int) -> Any:
-    """An agent's answer for one seat in one round is garbled, though the visit was made."""
+    """Garbles an agent's answer for one seat in one round, after the visit was made."""
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
@@ -50,7 +50,7 @@ def losing(round_no: int) -> Any:
 
 @pytest.mark.parametrize("name", ["fedbn", "feddc", "fedmix", "moon", "scaffold"])
 async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name: str, tmp_path: Path) -> None:
-    """Paused after the first training round, agent and edge restarted, then a visit lost: the same bits."""
+    """The run is paused after its first training round, agent and edge restart, and a visit is lost."""
     first = 2 if name == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
     whole = await run(tmp_path, spec_of(name, losses=losses), agent_devices=(2, 1))

@@ -205,7 +205,7 @@ def test_hooks_name_the_records_that_the_algorithm_declares(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_field_of_an_update_says_how_it_travels(name: str) -> None:
+def test_every_field_of_an_update_has_an_aggregation_rule(name: str) -> None:
     check_update_type(load_algorithm(name).update)
 
 

@@ -186,10 +186,10 @@ async def test_personal_layers_are_sent_once_and_then_averaged_by_group(tmp_path
 
 async def test_each_users_model_can_be_downloaded_after_it_has_a_group(tmp_path: Path) -> None:
     async with federation(tmp_path, **FOUR) as fed:
-        run_id = await fed.begin(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=3), 1)
+        run_id = await fed.start_and_pause(spec_of({"pretrain_rounds": 2, "threshold": 0.02}, num_rounds=3), 1)
         early = await fed.client.get(f"/runs/{run_id}/models/edge-3")
         assert early.status_code == 404
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
         fetched = await fed.client.get(f"/runs/{run_id}/models/edge-3")
     assert set(done.info.models) == {"global", *(f"edge-{n}" for n in range(4))}
@@ -225,11 +225,11 @@ async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: i
     spec = spec_of({"pretrain_rounds": 2, "threshold": 0.02})
     whole = await run(tmp_path, spec, **FOUR)
     async with federation(tmp_path, **FOUR) as fed:
-        run_id = await fed.begin(spec, rounds)
+        run_id = await fed.start_and_pause(spec, rounds)
         await fed.stop("edge-1")
         await fed.start_edge(1)
         await fed.until(lambda: fed.n_agents() == 2)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.state.groups == whole.state.groups
@@ -242,12 +242,12 @@ async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(thres
     """User 3 trains in round 1 and is offline in round 2, when the others are clustered; it needs one round more."""
     spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
-        run_id = await fed.begin(spec, 1)
+        run_id = await fed.start_and_pause(spec, 1)
         await lose(fed, 3)
-        await fed.go_on(run_id, 1)
+        await fed.resume_and_pause(run_id, 1)
         without = await so_far(fed, run_id, tmp_path)
         await regain(fed, 3)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert set(without.state.groups) == {"edge-0", "edge-1", "edge-2"}
     assert [row.figures.get("3", {}).get("pretrained") for row in done.rounds] == [1, None, 2, 2, 2]
@@ -266,9 +266,9 @@ async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(thres
         await gate.reached.wait()
         await lose(fed, 3)
         await fed.pause_at(gate, run_id)
-        await fed.go_on(run_id, 2)
+        await fed.resume_and_pause(run_id, 2)
         await regain(fed, 4)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     of_user = [row.figures.get("3", {}) for row in done.rounds]
     assert [each.get("pretrained") for each in of_user] == [None, None, None, 1, 2, 2]
@@ -297,10 +297,10 @@ def _distance(done: Ended, a: str, b: str) -> float:
 async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
-        run_id = await fed.begin(spec, 2)
+        run_id = await fed.start_and_pause(spec, 2)
         before = await so_far(fed, run_id, tmp_path)
         await lose(fed, 3)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert done.state.groups == before.state.groups
     assert [row.outcome for row in done.rounds[2].edges] == ["used"] * 3 + ["failed"]

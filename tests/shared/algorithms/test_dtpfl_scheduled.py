@@ -1,4 +1,4 @@
-"""DTPFL as the paper has it: users whose devices and own server train on planned shares of what the user has."""
+"""DTPFL as in the paper: the devices and the server of a user train on planned shares of the user's data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
-    """Four users with two devices each, of uneven sizes, in three rounds; each mini-batch is divided anew."""
+    """Four users with two devices each, of uneven sizes, in three rounds; each mini-batch is divided again."""
     lent = {"profile": {**NEAR, "compute_sps": {"name": "uniform", "low": 200, "high": 1000}}, "edge_latency_s": 0}
     spec = {
         "algorithm": {"name": "dtpfl", "params": {"pretrain_rounds": 1, "threshold": "auto"}},
@@ -44,7 +44,7 @@ def trainers(done: Ended) -> set[int]:
 
 async def test_devices_and_server_step_by_step_equal_the_server_alone(tmp_path: Path) -> None:
     together = await run(tmp_path, spec_of(), **FOUR)
-    alone = await run(tmp_path, spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # all free compute is the server's
+    alone = await run(tmp_path, spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # the server has all free compute
     servers = {seat.number for seat in alone.experiment.population.seats if seat.role == "worker"}
     assert (len(servers), trainers(alone), len(trainers(together))) == (4, servers, 12)
     one, other = models_of(together), models_of(alone)

@@ -64,7 +64,7 @@ def test_convolutions_have_one_gene_and_linear_layers_two_except_the_last(model:
 
 
 class Ninety(DeviceHooks):
-    """FedAvg's device on the samples that ES-AFL trains on."""
+    """FedAvg's device, training on the same samples as ES-AFL."""
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
         start = starting_model(state, message)
@@ -93,7 +93,7 @@ def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
 
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
 def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: str, tmp_path: Path) -> None:
-    """Each sub-network put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
+    """Each sub-network is put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
     run = ByHooks(experiment_with(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_search_continues_from_the_winner(tmp_path: Path) -> None:
 
 
 def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> None:
-    """With a step size of 0.3 the chromosomes differ; both trials made again by hand."""
+    """With a step size of 0.3 the chromosomes differ; both trials are repeated by hand."""
     run = ByHooks(experiment_with(tmp_path, {"sigma": 0.3}))
     ctx = run.ctx(1)
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
@@ -211,7 +211,7 @@ def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> Non
 
 
 def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
-    """An update of a sub-network without training, and its number of kept values."""
+    """Returns an update of an untrained sub-network, and its number of kept values."""
     made = build(model, (1, 28, 28), 10, seed=0)
     units, state = units_of(made, (1, 28, 28)), read_state(made)
     counts = {group: torch.ones(n) for group, n in units.groups.items()}
@@ -245,7 +245,7 @@ def test_single_pruned_weights_cost_a_bit_each() -> None:
 
 
 def test_updates_are_summed_if_that_is_smaller() -> None:
-    """A client sends 4 bytes a value and few for positions; a sum takes 16 a position that any client kept."""
+    """A client sends 4 bytes per value and few for positions; a sum takes 16 per position that any client kept."""
     update, _ = cut_to("cnn_6_16", 0.5)
     apart = [Contribution[Any](seat=seat, n_samples=9, update=update) for seat in range(20)]
     assert [_sum_is_smaller(apart[:n], n) for n in (1, 2, 8, 20)] == [False, False, False, True]
@@ -308,7 +308,7 @@ def test_searches_that_start_out_of_bounds_are_refused(params: dict[str, float])
         parse_spec({"algorithm": {"name": "es_afl", "params": params}})
 
 
-def test_record_has_the_sizes_of_sub_networks_beside_the_supernets(tmp_path: Path) -> None:
+def test_record_has_the_sizes_of_sub_networks_and_of_the_supernet(tmp_path: Path) -> None:
     run = ByHooks(experiment_with(tmp_path, {"start": 0.5}))
     ctx, locals_ = run.ctx(1), run.round()
     found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.experiment.units

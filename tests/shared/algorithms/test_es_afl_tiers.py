@@ -19,7 +19,7 @@ ROUNDS = 3
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
-    """Five clients, of which one never trains; a model with batch-norm, and chromosomes far apart."""
+    """Returns a spec of five clients of which one never trains, a model with batch-norm, and distant chromosomes."""
     spec = {
         "algorithm": {"name": "es_afl", "params": {"sigma": 0.3}},
         "data": {"name": "digits", "n_train": 250, "n_test": 50},
@@ -63,14 +63,14 @@ async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tm
     layout: dict[str, Any] = {"n_edges": 2, "agent_devices": (3, 2)}
     whole = await run(tmp_path, spec_of(num_edges=2), **layout)
     async with federation(tmp_path, **layout) as fed:
-        run_id = await fed.begin(spec_of(num_edges=2), rounds)
+        run_id = await fed.start_and_pause(spec_of(num_edges=2), rounds)
         for name in ("edge-0", "edge-1", "cloud"):
             await fed.stop(name)
         await fed.start_cloud()
         for number in range(2):
             await fed.start_edge(number)
         await fed.until(lambda: fed.n_agents() == 2)
-        await fed.ask(run_id, "resume")
+        await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert same_state(whole, done)
     assert done.links() == whole.links()
@@ -87,7 +87,7 @@ def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
 async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_the_supernet(
     tmp_path: Path,
 ) -> None:
-    """Runs the hooks alone beside the run; the winner's scores equal those in the run's rows."""
+    """Runs the hooks without services; the winner's scores equal those in the run's rows."""
     done = await run(tmp_path, spec_of(), n_edges=1, agent_devices=(5,))
     alone = ByHooks(experiment_of(done.experiment.spec, tmp_path))
     (outside,) = [seat for seat in done.experiment.population.seats if seat.role == "held_out"]

@@ -1,4 +1,4 @@
-"""The evolution strategy against its formulas in plain numpy, against CMA-ES, and with random winners."""
+"""The evolution strategy compared with its formulas in numpy and with CMA-ES, and with random winners."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def search_of(**changes: object) -> Search:
 
 
 def test_child_is_the_parent_and_a_draw_of_the_covariance() -> None:
-    """C^(1/2) by scipy's way would differ in sign conventions; C z by its own square is what counts."""
+    """Scipy's C^(1/2) would differ in sign conventions, so C z is compared by its square."""
     covariance = np.array([[2.0, 0.6], [0.6, 0.5]])
     drawn = [with_child(search_of(), covariance, Strategy(), np.random.default_rng(i)) for i in range(4000)]
     moves = np.array([np.subtract(one.child, one.parent) / 0.1 for one in drawn])
@@ -108,7 +108,7 @@ def cma_of(n_given: int, alpha: float, covariance: np.ndarray[Any, Any], **more:
     (`_mu = _popsize`); mu_eff is 1, so that the path's factor is sqrt(a (2 - a)), which is sqrt(1 - (1 - a)^2);
     d_sigma is 1, so that c_sigma / d_sigma is a; and C is what the rank-mu update makes alone (c_1 = 0, c_mu = 1).
 
-    Not in common: CMA-ES moves the mean to what won among several children, and knows no parent that stays (here it is
+    Differences: CMA-ES moves the mean to the winners among several children and has no parent that stays (here it is
     given nothing then); it keeps some of the old C and adds p_c p_c^T where (7) forgets and the readings shrink to I;
     its step size has a bound of 1e32; and z is turned into C's axes before it is stretched, B D z for C^(1/2) z.
     """
@@ -169,7 +169,7 @@ def test_a_search_equals_cma_es_given_the_winning_children() -> None:
 def searched(
     wins: Callable[[int, Search], bool], n_clients: int, rounds: int, strategy: Strategy, start: float, sigma: float
 ) -> list[list[Search]]:
-    """All clients' searches after each round."""
+    """Returns all clients' searches after each round."""
     rng, covariance = np.random.default_rng(5), np.eye(N)
     now = [new_search((start,) * N, sigma, covariance, strategy, rng) for _ in range(n_clients)]
     history = [now]
@@ -182,7 +182,7 @@ def searched(
 
 
 def test_on_the_sphere_the_mean_squared_distance_falls_twentyfold() -> None:
-    """Each client has a target of its own; 16 clients, 10 genes, 150 rounds."""
+    """Each client has its own target; 16 clients, 10 genes, 150 rounds."""
     targets = np.random.default_rng(1).uniform(0.3, 0.9, (16, N))
 
     def apart(k: int, x: tuple[float, ...]) -> float:
@@ -194,7 +194,7 @@ def test_on_the_sphere_the_mean_squared_distance_falls_twentyfold() -> None:
 
 
 def test_with_random_winners_the_path_is_normal_and_the_step_size_does_not_drift() -> None:
-    """C stays I: |p| is as long as a normal vector, and the logarithm of s wanders about 0."""
+    """C stays I: |p| is as long as a normal vector, and the logarithm of s stays around 0."""
     coin = np.random.default_rng(2)
     strategy = Strategy(max_gene=1e9, max_sigma=1e9, adapted=False)
     history = searched(lambda k, s: bool(coin.random() < 0.5), 60, 120, strategy, 5e8, 0.1)

@@ -1,4 +1,4 @@
-"""The predicted cost of a visit against the cost in its record."""
+"""The predicted cost of a visit compared with the cost in its record."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.shared.algorithms.layouts import resolved, run
 Codecs = dict[str, Any]
 MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 TERNARY = (64 * 64 + 64 * 10) // 4 + 2 * 4 + 4 * (64 + 10)
-"""Bytes of the mlp on digits: all in full; and weights in two bits each, a factor for each layer, biases in full."""
+"""Bytes of the mlp on digits: uncompressed; and with two bits per weight, a factor per layer, uncompressed biases."""
 
 
 def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Four devices whose samples fill their batches, on slow links without jitter."""
+    """Returns a spec of four devices whose samples fill their batches, with slow links without jitter."""
     spec = {
         "algorithm": {"name": algorithm, "params": params},
         "data": {"name": "digits", "n_train": 160, "n_test": 40},
@@ -44,7 +44,7 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
 
 
 def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
-    """The task of each seat in round 1, cut to `left_s`, and its predicted cost."""
+    """Returns the task of each seat in round 1, reduced to `left_s`, and its predicted cost."""
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
     tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()), EdgeView())
@@ -61,7 +61,7 @@ class AsAsked(ByHooks):
 
 
 def passed(local: Local) -> int:
-    """The value of `Outcome.n_trained` for a visit."""
+    """Returns `Outcome.n_trained` of a visit."""
     assert local.trained is not None
     return local.trained.n_samples + local.n_passed if local.n_trained is None else local.n_trained
 
@@ -100,7 +100,7 @@ def test_es_afls_visits_take_at_most_the_time_expected_for_the_whole_supernet(
 
 
 def passed_s(experiment: Experiment, n_passed: int) -> float:
-    """Seconds for training on so many samples on these devices."""
+    """Returns the seconds for training on this number of samples on these devices."""
     return n_passed * experiment.flops / (2 * REFERENCE_FLOPS)
 
 

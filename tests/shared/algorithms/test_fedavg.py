@@ -33,11 +33,11 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-# ---- the oracle: plain numpy
+# ---- the reference in plain numpy
 
 
 def sgd(experiment: Experiment, seat: int, round_no: int, start: Weights) -> Weights:
-    """E epochs of mini-batch SGD on one client's samples; only the order of the samples is the project's."""
+    """Runs E epochs of mini-batch SGD on one client's samples; it shares only the order of the samples."""
     spec, own = experiment.spec, experiment.population.seats[seat].train
     x = ((experiment.data.train_x[own] / 255 - 0.5) / 0.5).reshape(len(own), -1)
     y = np.asarray(experiment.data.train_y)[own]
@@ -53,7 +53,7 @@ def sgd(experiment: Experiment, seat: int, round_no: int, start: Weights) -> Wei
 
 
 def averaged(experiment: Experiment) -> TensorMap:
-    """w <- sum_k n_k / n * w_k, round after round, in float64."""
+    """Computes w <- sum_k n_k / n * w_k in every round, in float64."""
     weights: Weights = (
         experiment.initial["head.weight"].double().numpy(),
         experiment.initial["head.bias"].double().numpy(),
@@ -82,7 +82,7 @@ async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_ep
 
 
 async def test_one_device_is_centralised_training(tmp_path: Path) -> None:
-    """Bit for bit, but for the one rounding of `start + (trained - start)`, which the reference also makes."""
+    """The bits are equal; the reference also has the rounding of `start + (trained - start)`."""
     done = await run(
         tmp_path, spec_of(num_devices=1, num_edges=1, model="mlp", num_rounds=3), n_edges=1, agent_devices=(1,)
     )
@@ -98,7 +98,7 @@ async def test_one_device_is_centralised_training(tmp_path: Path) -> None:
 
 
 def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: int) -> TensorMap:
-    """Client-edge-cloud averaging, naively: every edge averages its clients, the cloud the edges."""
+    """Computes client-edge-cloud averaging: every edge averages its clients, the cloud the edges."""
     sizes = [len(seat.train) for seat in experiment.population.seats]
     homes = [[seat.number for seat in experiment.population.seats if seat.home_edge == home] for home in range(2)]
     model = experiment.initial
@@ -146,13 +146,13 @@ async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_rou
         moved.append({name: edge[name] - done.experiment.initial[name] for name in edge})
         weights.append(sum(sizes[seat] for seat in set(took_part)))
         chosen.append(len(set(took_part)))
-    assert sorted(chosen) == [1, 2], "one edge must have asked a seat twice, the other both"
+    assert sorted(chosen) == [1, 2], "one edge must have selected a seat twice, the other both seats"
     mean = flat.exact_mean(moved, weights, sum(sizes))
     assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean[name] for name in mean})
 
 
 def selected(experiment: Experiment, home: int, edge_round: int) -> list[int]:
-    """FedAvg's C = 1/2 by the documented stream of the edge."""
+    """Returns FedAvg's selection with C = 1/2 by the documented stream of the edge."""
     seats = [seat.number for seat in experiment.population.seats if seat.home_edge == home]
     rng = np.random.default_rng(flat.stream(experiment.spec.seed, f"edge {home}", 1, edge_round, 0, "select"))
     return sorted(seats[i] for i in rng.choice(len(seats), size=1, replace=False))

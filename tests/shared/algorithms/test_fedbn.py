@@ -38,7 +38,7 @@ def spec_of(name: str | dict[str, Any] = "fedbn", **more: Any) -> dict[str, Any]
 def plain(
     experiment: Experiment, chosen: dict[int, list[int]], num_rounds: int | None = None
 ) -> tuple[TensorMap, dict[int, TensorMap]]:
-    """Algorithm 1: the layers that are shared, and each client's batch-norm, after so many rounds or the spec's."""
+    """Computes algorithm 1; returns the shared layers and each client's batch-norm after some or all rounds."""
     stays = NORM | STATISTICS
     model, everyone = experiment.initial, [seat.number for seat in experiment.population.seats]
     own: dict[int, TensorMap] = {}
@@ -55,7 +55,7 @@ def plain(
 
 
 async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_samples(tmp_path: Path) -> None:
-    """Seat 1 misses round 2 and goes on from its batch-norm of round 1."""
+    """Seat 1 misses round 2 and continues from its batch-norm of round 1."""
     lost = [{"round_no": 2, "seats": [1]}]
     spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
     done = await run(tmp_path, spec, agent_devices=(3, 1))
@@ -88,7 +88,7 @@ async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_p
         assert before[row.seat] == pytest.approx((losses[0], losses[0]))
         assert losses[0] != pytest.approx(losses[1], rel=1e-2)
     assert trained.info.model_sha256 == held.info.model_sha256
-    assert "clients_own" not in trained.info.final  # nobody has just trained
+    assert "clients_own" not in trained.info.final  # no client has just trained
     assert trained.info.accuracy == held.info.accuracy
 
 
@@ -115,7 +115,7 @@ def test_only_layers_with_running_statistics_count_as_batch_norm(tmp_path: Path)
 
 
 async def test_clients_with_different_images_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:
-    """The paper's claim: feature shift, equal labels. Five sets of digits, a client each, as in its experiments."""
+    """The paper's claim: feature shift, equal labels. Five sets of digits, one per client, as in its experiments."""
     domains = ["mnist", "mnist_m", "svhn", "synth_digits", "usps"]
     data_dir = write_domains(tmp_path / "sets")
     fields: dict[str, Any] = {

@@ -22,7 +22,7 @@ TWO_CLASSES = {"name": "shards", "classes_per_device": 2}
 
 
 def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Four devices of unlike data and size."""
+    """Returns a spec of four devices with different data and sizes."""
     spec = {
         "algorithm": {"name": "feddc", "params": params},
         "data": {"name": "digits", "n_train": 240, "n_test": 60},
@@ -36,7 +36,7 @@ def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
-    """Algorithm 1 in numpy, weighted by samples: w and the h_i after the spec's rounds."""
+    """Computes algorithm 1 in numpy, weighted by samples; returns w and the h_i after the spec's rounds."""
     p: Any = experiment.params
     w = plain_linear.joined(experiment.initial)
     n, k, eta, momentum = (
@@ -80,7 +80,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
 
 
 def near(mu: float) -> Any:
-    """FedProx's correction, for `flat.fedavg`."""
+    """Returns FedProx's correction, for `flat.fedavg`."""
 
     def correction(model: TensorMap) -> Correct:
         def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -102,7 +102,7 @@ async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_f
 
 
 async def test_an_update_has_the_size_of_two_models(tmp_path: Path) -> None:
-    """Twice a model's bytes up, from the first round on; down once there is a g."""
+    """Uploads have twice a model's bytes from the first round on; broadcasts have them once there is a g."""
     spec = spec_of({}, model="linear", num_rounds=2)
     done = await run(tmp_path, spec, agent_devices=(1,) * 4)
     model_bytes = 4 * (64 * 10 + 10)
@@ -113,7 +113,7 @@ async def test_an_update_has_the_size_of_two_models(tmp_path: Path) -> None:
 
 
 async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts(tmp_path: Path) -> None:
-    """One device an edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
+    """One device per edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
     params = {"alpha": 0.5}
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
     done = await run(tmp_path, spec_of(params, num_rounds=1, partition="iid", **fields), agent_devices=(1, 1))
@@ -150,7 +150,7 @@ async def test_feddc_reaches_a_low_loss_sooner_where_clients_differ(tmp_path: Pa
 
 
 async def test_feddc_converges_with_different_participants_in_each_round(tmp_path: Path) -> None:
-    """Three of ten devices a round: the mean of all drifts is used, not that of participants, which would oscillate."""
+    """Three of ten devices per round: the mean of all drifts is used; that of participants would oscillate."""
     fields: dict[str, Any] = {
         "model": "linear",
         "data": {"name": "digits", "n_train": 400, "n_test": 50},

@@ -38,12 +38,12 @@ def spec_of(lam: float, params: dict[str, Any] | None = None, **more: Any) -> di
 
 
 def drawn(n: int, seed: int = 0) -> Tensor:
-    """Random images of 8x8."""
+    """Returns random images of 8x8."""
     return torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
 def entries(n: int) -> Mash:
-    """A mash of such images, with soft labels."""
+    """Returns a mash of such images with soft labels."""
     images = drawn(n, seed=1)
     return Mash(images=images, labels=torch.softmax(images.flatten(1)[:, :10], 1))
 
@@ -65,7 +65,7 @@ def test_loss_of_a_batch_by_hand() -> None:
 
 
 def test_it_approximates_mixup_with_single_images_to_first_order() -> None:
-    """With the images themselves behind the means, the gap to mixup falls as lam squared."""
+    """If the means are single images, the difference from mixup falls as lam squared."""
     mash = entries(1)
     model = build("mlp", (1, 8, 8), 10, 0).double()
     model.features.add_module("2", torch.nn.Tanh())
@@ -96,7 +96,7 @@ def test_naive_mix_is_mixup_with_the_means() -> None:
 
 
 def mash_of(experiment: Experiment) -> tuple[Tensor, Tensor]:
-    """Every client's mean image and label shares, in numpy, sorted by name."""
+    """Returns every client's mean image and label shares in numpy, sorted by name."""
     images, labels = [], []
     for seat in experiment.population.seats:
         x, y = plain_linear.rows_of(experiment, seat.number)
@@ -106,7 +106,7 @@ def mash_of(experiment: Experiment) -> tuple[Tensor, Tensor]:
 
 
 def plain(experiment: Experiment, lam: float) -> Tensor:
-    """Two rounds of softmax regression on (4), one step a round, in float64; the slope is written out."""
+    """Computes two rounds of softmax regression on (4), one step per round, in float64 with an explicit gradient."""
     w, (images, labels) = torch.from_numpy(plain_linear.joined(experiment.initial)), mash_of(experiment)
     for round_no in (2, 3):
         total = torch.zeros_like(w)
@@ -145,7 +145,7 @@ async def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit(tmp_path: Pat
 
 
 async def test_means_cover_all_samples_of_small_clients(tmp_path: Path) -> None:
-    """60 samples in batches of seven: nine means, whose mean weighted by size is that of all."""
+    """60 samples in batches of seven give nine means, whose mean weighted by size is that of all samples."""
     done = await run(tmp_path, spec_of(0.1, {"mash": 7}, num_rounds=1), agent_devices=(2, 2))
     assert len(done.state.mash.images) == 4 * 9
     weights = torch.tensor([7.0] * 8 + [4.0]) / 60
@@ -154,7 +154,7 @@ async def test_means_cover_all_samples_of_small_clients(tmp_path: Path) -> None:
 
 
 def down(done: Ended, round_no: int) -> tuple[list[int], list[int]]:
-    """Bytes to each device and to each edge."""
+    """Returns the bytes sent to each device and to each edge."""
     detail = done.rounds[round_no - 1]
     seats = [row.down_bytes for row in sorted(detail.seats, key=lambda row: row.seat)]
     return seats, [row.down_bytes for row in sorted(detail.edges, key=lambda row: row.edge)]
@@ -177,7 +177,7 @@ async def test_the_mash_is_sent_once_to_each_edge_and_device_and_its_bytes_count
 
 
 async def test_a_device_that_was_absent_gets_the_mash_when_it_returns(tmp_path: Path) -> None:
-    """Seat 1 misses the first round of training, seat 2 the round that collects."""
+    """Seat 1 misses the first round of training, seat 2 the round of collection."""
     losses = [{"round_no": 2, "seats": [1]}, {"round_no": 1, "seats": [2]}]
     done = await run(tmp_path, spec_of(0.1, num_rounds=3, losses=losses), agent_devices=(2, 2))
     assert done.figures("mash") == {0: [3, 3, 3], 1: [3, 3], 2: [3, 3, 3], 3: [3, 3, 3]}

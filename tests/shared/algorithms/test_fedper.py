@@ -18,7 +18,7 @@ BASE_BYTES, HEAD_BYTES = 4 * (64 * 64 + 64), 4 * (64 * 10 + 10)
 
 
 def spec_of(client: str, personal_layers: int | None = 1, **more: Any) -> dict[str, Any]:
-    """Four clients of two groups of classes; without `personal_layers` FedAvg's."""
+    """Returns a spec of four clients of two groups of classes; without `personal_layers` FedAvg's."""
     fedper = {"name": "fedper", "params": {"personal_layers": personal_layers}}
     spec = {
         "algorithm": {"name": "fedavg"} if personal_layers is None else fedper,
@@ -54,7 +54,7 @@ async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: s
     assert done.info.final["clients_own"].n == 4
     before = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=2)
     held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in before.models.items()]
-    assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before it trains on
+    assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before further training
 
 
 @CLIENTS
@@ -112,7 +112,7 @@ async def test_personal_layers_survive_a_restart_of_their_process(client: str, t
 
 
 async def test_clients_with_different_data_do_better_than_with_one_model(tmp_path: Path) -> None:
-    """Each of two groups has its own classes: the claim of the paper."""
+    """The paper's claim, with two groups that have their own classes."""
     own = {"partition": {"name": "by_group", "n_groups": 2, "gamma": 1.0}, "num_rounds": 8, "local_epochs": 2}
     fedper = await run(tmp_path, spec_of("device", 1, **own), **layout("device"))
     fedavg = await run(tmp_path, spec_of("device", None, **own), **layout("device"))

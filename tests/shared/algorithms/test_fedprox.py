@@ -34,7 +34,7 @@ def spec_of(mu: float | None, **more: Any) -> dict[str, Any]:
 
 
 def pulled(experiment: Experiment, mu: float) -> TensorMap:
-    """One round of full-batch steps on h_k(w) = F_k(w) + mu/2 |w - w_t|^2, averaged by samples, in numpy."""
+    """Computes one round of full-batch steps on h_k(w) = F_k(w) + mu/2 |w - w_t|^2, averaged by samples, in numpy."""
     start = [experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias")]
     total = [np.zeros_like(part) for part in start]
     for seat in experiment.population.seats:
@@ -73,7 +73,7 @@ def test_negative_mu_is_refused_by_the_field() -> None:
 
 
 def drift(mu: float, folder: Path) -> float:
-    """Mean distance of the local models from the global one, two classes a device, many local epochs."""
+    """Returns the mean distance of local models from the global one: two classes per device, many local epochs."""
     experiment = resolved(
         folder,
         **spec_of(mu, partition={"name": "shards", "classes_per_device": 2}, local_epochs=20, batch_size=16),

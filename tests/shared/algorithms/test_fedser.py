@@ -49,13 +49,13 @@ def ser(**params: Any) -> dict[str, Any]:
 
 
 async def runs(folder: Path, *specs: dict[str, Any], agent_devices: tuple[int, ...]) -> list[Ended]:
-    """Runs of these specs in one federation, one after another."""
+    """Completes runs of these specs in one federation, one after another."""
     async with federation(folder, agent_devices=agent_devices) as fed:
         return [await ended(fed, await fed.submit(spec), folder) for spec in specs]
 
 
 def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
-    """L for a seat in its first visit."""
+    """Returns the loss L for a seat in its first visit."""
     experiment = resolved(folder, **spec_of(ser(**params)))
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
     found = objective_for(experiment, ctx, None)
@@ -69,11 +69,11 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
     return made, torch.randn(n, 3, side, side, generator=generator), torch.arange(n) % 5
 
 
-# ---- oracle
+# ---- reference
 
 
 async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path) -> None:
-    """Numpy alone: cross-entropy, KL, bilinear images; sub-networks of one layer are the network itself."""
+    """The reference uses numpy only: cross-entropy, KL, bilinear images; one-layer sub-networks equal the network."""
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
     (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), agent_devices=(3, 1))
     assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
@@ -81,7 +81,7 @@ async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path)
 
 
 def by_hand(experiment: Experiment) -> TensorMap:
-    """The mean over seats, by samples, of the models that they train."""
+    """Returns the mean by samples of the models that the seats train."""
     sums: TensorMap = {"head.weight": torch.zeros(10, 64).double(), "head.bias": torch.zeros(10).double()}
     for seat in experiment.population.seats:
         for name, found in zip(sums, plain_fedser.softmax_regression(experiment, seat.number), strict=True):
@@ -112,7 +112,7 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
 def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(
     model: str, bn: str, tmp_path: Path
 ) -> None:
-    """The gradient in float64: over few pixels, batch-norm amplifies float32's rounding."""
+    """Gradients are compared in float64: over few pixels, batch-norm amplifies float32's rounding."""
     experiment = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
     made, x, y = batch(model, 16)
     made, x = made.double(), x.double()
@@ -125,7 +125,7 @@ def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_ima
 
 
 def local(experiment: Experiment, number: int) -> TensorMap:
-    """The model that a seat's first visit trains."""
+    """Returns the model that a seat's first visit trains."""
     seat, hooks = experiment.population.seats[number], experiment.algorithm.device
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=seat.home_edge).at(seat=number)
     trainer = trainer_for(
@@ -154,7 +154,7 @@ async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
 def test_full_width_without_transform_adds_nothing(model: str, tmp_path: Path) -> None:
-    """KL and its gradient are 0."""
+    """KL and its gradient are then 0."""
     found = gradients(objective_of(tmp_path, alpha=1.0, transforms=[]), *batch(model, 16))
     plain = gradients(cross_entropy, *batch(model, 16))
     assert found["loss"].item() == pytest.approx(plain["loss"].item(), abs=1e-6)
@@ -168,7 +168,7 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 
 
 def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> TensorMap:
-    """The loss, and its gradients by name."""
+    """Returns the loss and its gradients by name."""
     value, _ = objective(model, x, y)
     if value.requires_grad:
         value.backward()
@@ -177,7 +177,7 @@ def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> 
     return {"loss": value.detach(), **found}
 
 
-# ---- what a step touches
+# ---- effects of a step
 
 
 @pytest.mark.parametrize("bn", ["batch", "running"])
@@ -193,7 +193,7 @@ def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, b
 
 
 def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_network(tmp_path: Path) -> None:
-    """Beyond the kept channels the gradient is the cross-entropy's alone."""
+    """Outside the kept channels the gradient is that of the cross-entropy."""
     with_kl = gradients(objective_of(tmp_path, seat=1, alpha=0.5, n=1), *batch("cnn_6_16", 16))
     without = gradients(cross_entropy, *batch("cnn_6_16", 16))
     draw = plain_fedser.stream(resolved(tmp_path, **spec_of(ser())), 1, "widths")
@@ -226,7 +226,7 @@ def test_images_change_size_for_pooling_networks_and_only_content_for_flattening
 
 @pytest.mark.parametrize("bn", ["batch", "running"])
 def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_path: Path) -> None:
-    """One image of 20 pixels leaves one pixel a channel at the end of MobileNet, of 15 pixels none would be left."""
+    """An image of 20 pixels has one pixel per channel at the end of MobileNet; one of 15 pixels would have none."""
     model, x, y = batch("mobilenet_v1", 20, n=1)
     value, _ = objective_of(tmp_path, n=20, bn=bn)(model, x, y)
     assert torch.isfinite(value)
@@ -250,7 +250,7 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
     assert counts.min() > 50
 
 
-# ---- what it costs
+# ---- costs
 
 
 def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network(tmp
 
 @pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
-    """Beside steps on shapes alone, counted one by one."""
+    """The mean is compared with steps on shapes only, counted one by one."""
     made, x, y = meta_model(model, (3, 16, 16), 5)
     ctx = Context(
         spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
@@ -310,7 +310,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "field", "says"),
+    ("algorithm", "field", "message"),
     [
         ({"name": "fedser", "local": "fedser"}, "algorithm.local", "fedser has a local objective of its own"),
         ({"name": "moon", "local": "fedser"}, "algorithm.local", "moon has a local objective of its own"),
@@ -330,11 +330,11 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         (ser(bn="frozen"), "algorithm.params.bn", "'batch' or 'running'"),
     ],
 )
-def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: str, says: str) -> None:
+def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_spec({"algorithm": algorithm})
     assert refused.value.field == field
-    assert says in refused.value.detail
+    assert message in refused.value.detail
 
 
 @pytest.mark.parametrize(

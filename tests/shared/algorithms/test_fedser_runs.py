@@ -1,4 +1,4 @@
-"""FedSER through the three tiers: the paper's claim as far as it could be shown, large encoders, large images."""
+"""FedSER through the three tiers: the part of the paper's claim that was reproduced, large encoders, large images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.shared.algorithms.layouts import Ended, ended, federation
 
 
 def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
-    """The accuracy of the run's model, as a sub-network of this width, on test images at this resolution."""
+    """Returns the accuracy of the run's model as a sub-network of this width on test images at this resolution."""
     model, data = done.experiment.model, done.experiment.data
     write_state(model, done.model)
     seen = resized(resized(as_batch(data.test_x), (side, side)), (8, 8))
@@ -27,7 +27,7 @@ def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
 
 @pytest.mark.timeout(300)
 async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fedavg(tmp_path: Path) -> None:
-    """Section 2.3: sub-networks learn more general representations. The whole network loses little by it."""
+    """Section 2.3: sub-networks learn more general representations. The whole network's accuracy hardly falls."""
     spec = {
         "seed": 2,
         "data": "digits",
@@ -51,7 +51,7 @@ async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fe
 
 
 def stand_in(folder: Path, name: str, side: int, n_classes: int) -> Path:
-    """A data set's archive with noise in it: four images to train on, two to test."""
+    """Writes a data set's archive with noise: four training and two test images."""
     rng, labels = np.random.default_rng(0), np.linspace(0, n_classes - 1, 4).astype(np.int64)
     images = rng.integers(0, 256, (6, side, side, 3), dtype=np.uint8)
     folder.mkdir()

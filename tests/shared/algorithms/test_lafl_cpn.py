@@ -28,7 +28,7 @@ FEW = {"name": "digits", "n_train": 60, "n_test": 30}
 
 
 def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    """Three clients of handwritten digits; without parameters FedAvg's."""
+    """Returns a spec of three clients of handwritten digits; without parameters FedAvg's."""
     lafl = {"name": "lafl_cpn", "params": params}
     spec = {
         "algorithm": {"name": "fedavg"} if params is None else lafl,
@@ -42,7 +42,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-# ---- the oracle
+# ---- the reference
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_remaining_single_image_joins_the_previous_batch(tmp_path: Path) -> No
         resolved(tmp_path, **spec_of({}, model="cnn_digits", batch_size=1))
 
 
-# ---- what a device remembers
+# ---- state of a device
 
 
 async def test_w_model_visits_and_statistics_survive_a_restart_of_the_device(tmp_path: Path) -> None:

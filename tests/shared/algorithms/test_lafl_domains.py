@@ -76,7 +76,7 @@ async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_stat
 
 
 def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
-    """Images normalised by mean and deviation of each channel, in float64."""
+    """Returns images normalised by mean and deviation of each channel, in float64."""
     shift, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
     return ((x * 0.5 + 0.5 - shift) / scale).float()
 
@@ -85,7 +85,7 @@ def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
 async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_testers(
     test_stats: str, tmp_path: Path
 ) -> None:
-    """The final scores by hand: the global model on the union, on the unseen domain, and at each client."""
+    """Final scores are computed by hand: the global model on the union, on the unseen domain, and at each client."""
     data_dir = write_domains(tmp_path / "sets", ("mnist", "mnist_m", "usps"))
     spec = spec_of({"p": 0, "stats": "raw", "test_stats": test_stats}, **by_domain(["mnist", "mnist_m", "usps"], 2))
     done = await run(tmp_path, spec, agent_devices=(2,), n_edges=1, common={"data_dir": data_dir})
@@ -96,7 +96,7 @@ async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_te
     unseen = np.asarray(data.test_domain) == 2
 
     def hits(model: TensorMap, owners: list[tuple[Any, Any]]) -> float:
-        """Accuracy on parts, each with the images of which mean and deviation are taken."""
+        """Returns the accuracy on parts, each with the images that give its mean and deviation."""
         right = total = 0
         models.write_state(experiment.model, model)
         for indices, images in owners:
@@ -158,7 +158,7 @@ def test_a_device_uses_its_own_statistics_for_unknown_owners_or_else_the_pools(
 
 
 def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None, folder: Path) -> Any:
-    """How device 0 normalises an image of one black and one white pixel; None if it does not."""
+    """Returns device 0's normalisation of an image of one black and one white pixel; None if it has none."""
     experiment = resolved(folder, **spec_of({"test_stats": test_stats}))
     ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
     transform = ALGORITHM.device.prepare(ctx, state, Down(model=experiment.initial, known=known), owner)
@@ -166,7 +166,7 @@ def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: s
 
 
 def by(found: Statistics) -> tuple[float, ...]:
-    """The two pixels normalised by mean and deviation, in plain numbers."""
+    """Returns the two pixels normalised by mean and deviation, in plain numbers."""
     mean = found.sums[0] / found.n
     std = (found.squares[0] / found.n - mean**2) ** 0.5
     return values(torch.tensor([(0 - mean) / std, (255 - mean) / std]))
@@ -177,7 +177,7 @@ def values(x: torch.Tensor) -> tuple[float, ...]:
 
 
 def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud(tmp_path: Path) -> None:
-    """Measured again in a later round the draw would differ, and the client's statistics from those its peers know."""
+    """A new measurement would use another draw, so the client's statistics would differ from those its peers have."""
     experiment = resolved(tmp_path, **spec_of({}, augment="randaugment"))
     seat = experiment.seat(0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
@@ -200,7 +200,7 @@ def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud(tmp
 
 
 def by_domain(domains: list[str], n_clients: int, **more: Any) -> dict[str, Any]:
-    """A client for each of the first domains; the others are unseen."""
+    """Returns a spec with one client for each of the first domains; the others are unseen."""
     return {
         "data": {"name": "digit_domains", "domains": domains, "size": 8},
         "partition": {"name": "by_domain", "domains": domains[:n_clients]},
@@ -212,7 +212,7 @@ def by_domain(domains: list[str], n_clients: int, **more: Any) -> dict[str, Any]
 
 
 async def test_clients_of_visually_different_domains_do_better_than_with_fedavg(tmp_path: Path) -> None:
-    """The claim of the paper, five clients, few rounds: global and own models on all clients' tests."""
+    """The paper's claim with five clients and few rounds: global and own models on all clients' tests."""
     data_dir = write_domains(tmp_path / "sets")
     five = by_domain(["mnist", "mnist_m", "svhn", "synth_digits", "usps"], 5, num_rounds=6, lr=0.05, local_epochs=2)
     found = {}

@@ -43,7 +43,7 @@ def spec_of(mu: float, **more: Any) -> dict[str, Any]:
 
 
 def model_of(experiment: Experiment, state: TensorMap) -> Any:
-    """A separate model with this state, which is never trained."""
+    """Returns a separate model with this state, which is never trained."""
     found = models.build(experiment.spec.model.name, experiment.data.input_shape, experiment.data.n_classes, 0)
     models.write_state(found, state)
     return found.eval()
@@ -52,7 +52,7 @@ def model_of(experiment: Experiment, state: TensorMap) -> Any:
 def local(
     experiment: Experiment, seat: int, round_no: int, start: TensorMap, last: TensorMap | None, mu: float
 ) -> TensorMap:
-    """A client's training on (4), by its formula; the training loop alone is the project's."""
+    """Trains a client on the formula of (4); it shares only the training loop."""
     spec, data, model = experiment.spec, experiment.data, copy.deepcopy(experiment.model)
     models.write_state(model, start)
     glob, prev = model_of(experiment, start), model_of(experiment, last or start)
@@ -75,7 +75,7 @@ def local(
 
 
 def test_contrastive_loss_of_known_vectors() -> None:
-    """At right angles to the previous model and along the global one: log(1 + e^-2) at T = 0.5."""
+    """Orthogonal to the previous model and parallel to the global one: log(1 + e^-2) at T = 0.5."""
     z, along, across = torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]])
     assert contrastive(z, along, across, 0.5).item() == pytest.approx(math.log(1 + math.exp(-2)))
     assert contrastive(z, across, along, 0.5).item() == pytest.approx(math.log(1 + math.exp(2)))
@@ -113,7 +113,7 @@ def test_reference_models_are_not_changed(tmp_path: Path) -> None:
 
 
 class Sent:
-    """Notes the updates that agents send."""
+    """Records the updates that agents send."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.deltas = experiment, list[tuple[int, TensorMap]]()
@@ -130,7 +130,7 @@ class Sent:
 async def test_larger_mu_pulls_representations_towards_the_global_model_and_away_from_the_previous_one(
     tmp_path: Path,
 ) -> None:
-    """The paper's claim, on two classes a device and many local epochs: l_con of a client's images after training."""
+    """The paper's claim with two classes per device and many epochs: l_con of a client's images after training."""
     found = []
     for mu in (1.0, 5.0):
         spec = spec_of(mu, num_rounds=2, num_edges=1, local_epochs=10, batch_size=16)

@@ -19,7 +19,7 @@ from tests.shared.algorithms.layouts import Ended, resolved, run
 
 
 def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    """Four devices of two classes each at two edges; None: FedAvg's."""
+    """Returns a spec of four devices with two classes each at two edges; None: FedAvg's."""
     spec = {
         "algorithm": {"name": "fedavg"} if params is None else {"name": "per_fedavg", "params": params},
         "data": {"name": "digits", "n_train": 240, "n_test": 60},
@@ -40,7 +40,7 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("hessian", ["first_order", "hessian_free"])
 def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> None:
-    """A softmax layer in float64; the exact Hessian product by autograd as well."""
+    """The gradient of a softmax layer in float64; the exact Hessian product is also computed by autograd."""
     params = {"alpha": 0.3, "hessian": hessian, "delta": 1e-4}
     ctx = resolved(tmp_path, **spec_of(params)).ctx(phase="train", round_no=1, n_clients=4)
     layer, (d, outer, far) = nn.Linear(6, 4).double(), (batch(1), batch(2), batch(3))
@@ -58,7 +58,7 @@ def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> N
     loss, logits = meta_objective(ctx, iter([d]), second)(layer, *outer)
     assert not loss.requires_grad
     assert logits.shape == (20, 4)
-    assert np.array_equal(layer.weight.detach().numpy(), w)  # the model stands where it stood
+    assert np.array_equal(layer.weight.detach().numpy(), w)  # the model is unchanged
     for parameter, value in zip(layer.parameters(), wanted, strict=True):
         assert parameter.grad is not None
         np.testing.assert_allclose(parameter.grad.numpy(), value, rtol=1e-6, atol=1e-9)
@@ -94,11 +94,11 @@ async def test_a_visit_takes_tau_steps_on_any_host(tmp_path: Path) -> None:
     first = await run(tmp_path, spec_of({"alpha": 0.1, "local_steps": 3}), agent_devices=(4,))
     assert first.info.model_sha256 != one.info.model_sha256
     for free, without in zip(one.rounds[0].seats, first.rounds[0].seats, strict=True):
-        assert free.compute_s == pytest.approx(2 * without.compute_s)  # four passes in the place of two
+        assert free.compute_s == pytest.approx(2 * without.compute_s)  # four passes instead of two
 
 
 def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any]:
-    """A held-out client's model after one step, and its remaining test samples, by the documented stream."""
+    """Returns a held-out client's model after one step, and its remaining test samples, by the documented stream."""
     spec, data, held = done.experiment.spec, done.experiment.data, done.experiment.population.seats[seat].test.indices
     order = np.random.default_rng(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "adapt")).permutation(held)
     n = min(spec.batch_size, len(order) // 2)
@@ -129,7 +129,7 @@ async def test_held_out_clients_are_tested_on_all_samples_and_after_one_step_on_
 
 
 async def test_one_step_from_the_model_improves_accuracy_also_for_held_out_clients(tmp_path: Path) -> None:
-    """The claim: after the step clients of two classes do better than before, those that never trained as well."""
+    """The paper's claim: the step improves clients of two classes, including those that never trained."""
     more = {"held_out_fraction": 0.25, "num_rounds": 15, "num_devices": 8}
     done = await run(tmp_path, spec_of({"alpha": 0.3, "local_steps": 10}, **more), agent_devices=(8,))
     final = {name: found.accuracy or 0.0 for name, found in done.info.final.items()}

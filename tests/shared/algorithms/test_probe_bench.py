@@ -35,7 +35,7 @@ def spec_of(algorithm: str = "probe_bench", **more: Any) -> dict[str, Any]:
 
 
 def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tuple[int, int]:
-    """The number of images, and how many of them this model classifies correctly if all are of one shade."""
+    """Returns the number of images, and how many the model classifies correctly if all have one shade."""
     experiment = done.experiment
     models.write_state(experiment.model, model)
     shaded = None if shade is None else (lambda x: torch.full_like(x, shade))
@@ -46,7 +46,7 @@ def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tup
 
 async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path: Path) -> None:
     probe, fedavg = [await run(tmp_path, spec_of(name), agent_devices=ROOMS) for name in ("probe_bench", "fedavg")]
-    assert probe.info.model_sha256 == fedavg.info.model_sha256  # nothing stays frozen, no stream is disturbed
+    assert probe.info.model_sha256 == fedavg.info.model_sha256  # no parameter stays frozen, and no stream changes
     steps = {seat: -(-len(probe.experiment.seat(seat).train) // 32) for seat in range(3)}
     assert probe.figures("parameters") == {seat: [2, 2] for seat in range(3)}
     assert probe.figures("moved_others") == {seat: [0, 0] for seat in range(3)}
@@ -88,7 +88,7 @@ async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_on
     assert second.clients["own_on_union"].mean == pytest.approx(sum(values) / 3)
     assert done.info.final["clients_own_on_union"].accuracy == pytest.approx(sum(values) / 3)
     assert len(set(values)) > 1  # models of three clients
-    assert first.testing_s < second.testing_s <= 2 * second.wall_s  # of two agents, beside each other
+    assert first.testing_s < second.testing_s <= 2 * second.wall_s  # of two agents in parallel
 
 
 async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What papers need of the interface, each need by a probe of a few lines, through three real tiers."""
+"""Features of the hooks that papers need, each tested by a small probe through three real tiers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_refused_seat_keeps_or_reverts_its_state(
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
-async def test_only_admitted_updates_travel_and_count(tmp_path: Path) -> None:
+async def test_only_admitted_updates_are_sent_and_count(tmp_path: Path) -> None:
     tape = Recorder()
     done = await run(tmp_path, spec_of("probe_refuse"), tamper=tape, n_edges=1, agent_devices=FOUR)
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, chosen=uploads_in))
@@ -163,7 +163,7 @@ async def test_equal_messages_are_one_message(tmp_path: Path) -> None:
 
 
 def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
-    """One round of probe_position in plain numpy: the mean update by position, and where anybody contributed."""
+    """Computes one round of probe_position in numpy: the mean update by position, and the positions that have one."""
     sizes = [len(seat.train) for seat in experiment.population.seats]
     means, touched = {}, {}
     for name, start in experiment.initial.items():
@@ -180,7 +180,7 @@ def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
 
 @pytest.mark.parametrize("edge_upload", ["sum", "mean"])
 @pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
-async def test_positions_and_groups_are_averaged_over_those_who_contributed(
+async def test_positions_and_groups_are_averaged_over_their_contributors(
     n_edges: int, agent_devices: tuple[int, ...], edge_upload: str, tmp_path: Path
 ) -> None:
     spec = spec_of("probe_position", num_rounds=1, num_edges=n_edges, edge_upload=edge_upload)
@@ -201,7 +201,7 @@ async def test_positions_and_groups_are_averaged_over_those_who_contributed(
 
 
 def descended(experiment: Any, num_rounds: int) -> TensorMap:
-    """Gradient descent on all training samples with softmax regression, in numpy."""
+    """Returns the result of gradient descent on all training samples with softmax regression, in numpy."""
     x = (experiment.data.train_x / 255 - 0.5) / 0.5
     rows = np.concatenate([home.train for home in experiment.population.edges])
     images, labels = x[rows].reshape(len(rows), -1), np.asarray(experiment.data.train_y)[rows]
@@ -270,7 +270,7 @@ async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) ->
 
 
 async def test_share_of_a_lost_device_is_given_to_another(tmp_path: Path) -> None:
-    """In round 2 a device does not answer; all samples are trained on all the same, each once."""
+    """In round 2 a device does not answer; all samples are nevertheless trained on, each once."""
 
     async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if agents_of(request) and request.url.path == "/visits":
@@ -298,7 +298,7 @@ def collect_spec(**more: Any) -> dict[str, Any]:
 
 
 def pool(experiment: Any, seats: list[int]) -> tuple[np.ndarray[Any, Any], int]:
-    """Labels and pixels of some seats, in plain numpy."""
+    """Returns labels and pixels of some seats in plain numpy."""
     rows = np.concatenate([experiment.population.seats[seat].train for seat in seats])
     return np.bincount(experiment.data.train_y[rows], minlength=10), int(
         experiment.data.train_x[rows].astype(np.int64).sum()

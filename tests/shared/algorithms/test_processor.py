@@ -1,4 +1,4 @@
-"""Every algorithm's hooks with tensors on a pretended GPU."""
+"""Every algorithm's hooks with tensors on a fake GPU."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "edges train and test": {"algorithm": "fedper", "client": "edge", "schedule": "equal", "test_on": ["union"]},
     "sub-rounds, momentum": {"algorithm": "feddc", "edge_rounds": 2, "momentum": 0.9, "weight_decay": 0.01},
 }
-"""Branches beside the algorithms' defaults."""
+"""Parameters that select branches other than the defaults."""
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
-    """Two rounds on a model with a convolution and batch-norm, of which the second continues from states."""
+    """Returns a spec of two rounds on a model with a convolution and batch-norm; the second continues from states."""
     return {
         "data": {"name": "digits", "n_train": 120, "n_test": 40},
         "model": "conv_bn",
@@ -52,7 +52,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 
 async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
-    """The run on the CPU, and the one on the pretended GPU, whose tensors have all been copied to the CPU."""
+    """Returns the run on the CPU and the one on the fake GPU, whose tensors have all been copied to the CPU."""
     here = await run(tmp_path, spec, agent_devices=(4,))
     with pretending() as left:
         there = await run(tmp_path, {**spec, "device": "cuda"}, agent_devices=(4,))
@@ -60,8 +60,8 @@ async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
     return here, there
 
 
-def same_science(here: Ended, there: Ended) -> None:
-    """Both runs have the same model, and the same record but for the sizes of orders, since their specs differ."""
+def same_results(here: Ended, there: Ended) -> None:
+    """Whether both runs have the same model and record, except for the sizes of orders, since their specs differ."""
     assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
     assert there.info.model_sha256 == here.info.model_sha256
     for before, after in zip(here.rounds, there.rounds, strict=True):
@@ -72,16 +72,16 @@ def same_science(here: Ended, there: Ended) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str, tmp_path: Path) -> None:
-    """With the CPU's kernels the bits are equal too, so tensors are copied there and back unchanged."""
-    same_science(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
+    """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
+    same_results(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
 
 
 @pytest.mark.parametrize("way", OTHERWISE)
 async def test_other_branches_mix_no_torch_devices_either(way: str, tmp_path: Path) -> None:
-    same_science(*await both(tmp_path, spec_of(**OTHERWISE[way])))
+    same_results(*await both(tmp_path, spec_of(**OTHERWISE[way])))
 
 
-# ---- that the check can fail
+# ---- the checks can fail
 
 
 def test_the_pretended_gpu_accepts_exactly_the_mixes_that_torch_accepts() -> None:

@@ -24,7 +24,7 @@ LOST = [{"round_no": 2, "seats": [1]}]
 
 
 def spec_of(option: str | None, server_lr: float = 1.0, **more: Any) -> dict[str, Any]:
-    """Four devices of 60 samples, two classes each; without an option FedAvg's."""
+    """Returns a spec of four devices with 60 samples of two classes each; without an option FedAvg's."""
     params = {"option": option, "server_lr": server_lr}
     spec = {
         "algorithm": {"name": "fedavg"} if option is None else {"name": "scaffold", "params": params},
@@ -43,7 +43,7 @@ def in_one_batch(**more: Any) -> dict[str, Any]:
 
 
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, Array, dict[int, Array]]:
-    """Algorithm 1 in numpy: x, c and the c_i after the spec's rounds."""
+    """Computes algorithm 1 in numpy; returns x, c and the c_i after the spec's rounds."""
     p: Any = experiment.params
     x = plain_linear.joined(experiment.initial)
     n, k, eta, momentum = (
@@ -96,7 +96,7 @@ async def test_empty_seats_count_in_the_mean_of_controls(tmp_path: Path) -> None
 
 
 async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits(tmp_path: Path) -> None:
-    """Two edge rounds, one device an edge: c is then the mean of the last c_i, each renewed twice."""
+    """Two edge rounds with one device per edge: c is then the mean of the last c_i, each updated twice."""
     spec = spec_of("II", num_devices=2, edge_rounds=2, num_rounds=1, **in_one_batch())
     done = await run(tmp_path, spec, agent_devices=(1, 1))
     k, eta, last, models = 3, 0.1, [], []
@@ -133,7 +133,7 @@ async def test_frozen_controls_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_controls_of_both_kinds_agree_where_local_steps_are_tiny(tmp_path: Path) -> None:
-    """Then the mean gradient on the way is the gradient at x."""
+    """The mean gradient along the steps is then the gradient at x."""
     controls = []
     for option in ("I", "II"):
         experiment = resolved(tmp_path, **spec_of(option, lr=1e-4, num_edges=1, batch_size=16))
@@ -161,7 +161,7 @@ def test_reach_is_the_distance_of_sgd_on_a_constant_gradient(momentum: float) ->
 
 
 async def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps_are_many(tmp_path: Path) -> None:
-    """The paper's claim: local steps on unlike data pull FedAvg away from the optimum of the whole, SCAFFOLD not."""
+    """The paper's claim: local steps on different data pull FedAvg away from the global optimum, but not SCAFFOLD."""
     found = {}
     for option in (None, "II"):
         done = await run(tmp_path, spec_of(option, num_rounds=5, **in_one_batch(local_epochs=20)), agent_devices=(4,))

@@ -28,7 +28,7 @@ LAYERS = 2
 
 
 def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    """Four devices at two edges; None: FedAvg's."""
+    """Returns a spec of four devices at two edges; None: FedAvg's."""
     spec = {
         "algorithm": {"name": "fedavg"} if params is None else {"name": "t_fedavg", "params": params},
         "data": {"name": "digits", "n_train": 240, "n_test": 60},
@@ -48,7 +48,7 @@ def ctx_of(tmp_path: Path, params: dict[str, Any], **more: Any) -> Any:
 
 
 def plain_ternary(theta: Array, least: float) -> tuple[Array, float]:
-    """Signs beyond the threshold, and the mean magnitude of these."""
+    """Returns the signs beyond the threshold and their mean magnitude."""
     signs = np.sign(theta) * (np.abs(theta) > least)
     return signs, float(np.abs(theta[signs != 0], dtype=np.float64).mean()) if signs.any() else 0.0
 
@@ -124,11 +124,11 @@ def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> 
     assert not none["w"].detach().any()
 
 
-# ---- what may come in
+# ---- received messages
 
 
 @pytest.mark.parametrize(
-    ("quantise", "delta", "weights", "says"),
+    ("quantise", "delta", "weights", "message"),
     [
         (True, ("w", "b"), ("w",), "delta of device-0 holds 'features.1.weight'"),
         (True, ("b",), (), "weights of device-0 lacks 'features.1.weight'"),
@@ -140,7 +140,7 @@ def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> 
     ],
 )
 def test_ternary_weights_are_sent_beside_the_other_tensors(
-    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], says: str | None, tmp_path: Path
+    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], message: str | None, tmp_path: Path
 ) -> None:
     """`w` stands for the weights of all layers, `b` for the biases."""
     experiment = resolved(tmp_path, **spec_of({"quantise": quantise}))
@@ -152,7 +152,7 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
         weights={k: t for part in weights for k, t in parts[part].items()},
     )
     visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
-    with pytest.raises(WireError, match=re.escape(says)) if says else nullcontext():
+    with pytest.raises(WireError, match=re.escape(message)) if message else nullcontext():
         check_origin(experiment, visit, update, clients_of([visit]))
 
 
@@ -160,7 +160,7 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
 
 
 def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
-    """An oracle: T-FedAvg without tiers; only the training loop is the project's."""
+    """Runs a reference T-FedAvg without tiers, which shares only the training loop."""
     experiment, data, size = done.experiment, done.experiment.data, done.experiment.spec.batch_size
     sizes = [len(seat.train) for seat in experiment.population.seats]
     model = plain_server(experiment.initial)
@@ -210,7 +210,7 @@ async def test_without_quantisation_it_is_fedavg_bit_for_bit(edge_rounds: int, t
 
 
 async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tmp_path: Path) -> None:
-    """The claim, by the record of both: at most 0.12 below FedAvg, and 3.75 bytes a weight less on each link."""
+    """The paper's claim: at most 0.12 below FedAvg, and 3.75 bytes less per weight on each link."""
     more = {"num_rounds": 8, "local_epochs": 5, "lr": 0.2, "data": {"name": "digits", "n_train": 600, "n_test": 200}}
     ternary = await run(tmp_path, spec_of({"gradient": "straight_through"}, **more), agent_devices=(4,))
     fedavg = await run(tmp_path, spec_of(None, **more), agent_devices=(4,))
@@ -220,7 +220,7 @@ async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes(tm
     saved = 4 * N_WEIGHTS - (N_WEIGHTS // 4 + 4 * LAYERS)
     for mine, theirs in zip(ternary.rounds, fedavg.rounds, strict=True):
         for row, other in zip(mine.seats, theirs.seats, strict=True):
-            assert other.up_bytes - row.up_bytes == pytest.approx(saved, abs=600)  # what names the parts is longer
+            assert other.up_bytes - row.up_bytes == pytest.approx(saved, abs=600)  # the names of the parts are longer
             assert other.down_bytes - row.down_bytes == pytest.approx(saved, abs=600)
 
 

@@ -1,4 +1,4 @@
-"""Clusters equal those of scipy on the same vectors and those of plain merging; where to cut."""
+"""Clusters equal those of scipy and of plain merging; automatic thresholds."""
 
 from __future__ import annotations
 

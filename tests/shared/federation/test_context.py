@@ -1,4 +1,4 @@
-"""Random streams: which seed a seat or edge gets by round, wave and purpose."""
+"""Random streams: the seed of a seat or edge by round, wave and purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEAT = CLOUD.at(edge=1, seat=4)
 
 
 def test_golden_seeds() -> None:
-    """A change of these changes every run: 63 bits of sha256 of `seed|actor|round|edge round|wave|purpose`."""
+    """Changing a seed changes every run: 63 bits of sha256 of `seed|actor|round|edge round|wave|purpose`."""
     # printf '7|seat 4|3|0|0|batches' | sha256sum
     assert SEAT.seed("batches") == 0x1ED2F97A0624E298 >> 1
     assert CLOUD.seed("select") == 0x08D2EB7D2D883B03 >> 1

@@ -1,4 +1,4 @@
-"""What cannot fit is refused with the figures."""
+"""Runs that exceed the memory are refused with the figures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_free_memory_of_this_machine_is_known() -> None:
 def test_values_collected_per_client_count_and_are_refused_by_their_parameter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A mash of 40 samples by twos is 20 entries of 64 pixels and 10 classes, there twice; by clients it is 4."""
+    """A mash of 40 samples in pairs has 20 entries of 64 pixels and 10 classes, stored twice; by client it has 4."""
 
     def fedmix(mash: int | str) -> dict[str, Any]:
         algorithm = {"name": "fedmix", "params": {"mash": mash}}

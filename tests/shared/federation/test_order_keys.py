@@ -1,4 +1,4 @@
-"""The key of an order: what is read from its header, what is refused, and that nothing is parsed twice."""
+"""The key of an order: its fields from the header, refused keys, and parsing at most once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PLACE = {"run_id": "r1", "round_no": 3, "edge": 1}
 
 
 def order(**fields: Any) -> codec.Header:
-    """The header of an order with these fields."""
+    """Returns the header of an order with these fields."""
     return codec.Header({"spec": small_spec(), **fields}, {}, 8)
 
 
 def to_agent(spec: dict[str, Any] | None = None, **fields: Any) -> codec.Header:
-    """The header of an order to an agent."""
+    """Returns the header of an order to an agent."""
     return order(spec=small_spec(**(spec or {})), stage=STAGE, edge=1, **fields)
 
 

@@ -23,7 +23,7 @@ K = 4
 
 
 def dataset(n_train: int = 240, n_test: int = 80, digest: str = "data") -> Dataset:
-    """Labels in turn, so that every class has a quarter; the images are never read."""
+    """Returns a data set with labels in turn, so that every class has a quarter; the images are never read."""
     return Dataset(
         name="digits",
         train_x=np.zeros((n_train, 2, 2), np.uint8),
@@ -54,7 +54,7 @@ def every_one(parts: list[Any]) -> list[int]:
     return sorted(int(index) for part in parts for index in part)
 
 
-# ---- the same for everybody
+# ---- reproducibility
 
 
 def test_the_same_spec_and_data_give_the_same_population() -> None:
@@ -179,7 +179,7 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
 
 
 @pytest.mark.parametrize(
-    ("listed", "said"),
+    ("listed", "message"),
     [
         ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies instead of 2"),
         ([[0.1], [0.1]], "seat 0 has 1 latencies instead of 2"),
@@ -190,10 +190,10 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
     ],
     ids=str,
 )
-def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, said: str) -> None:
+def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, message: str) -> None:
     with pytest.raises(BadInput) as found:
         parse_spec({"num_devices": 2, "num_edges": 2, "devices": {"edge_latency_s": listed}})
-    assert said in found.value.detail
+    assert message in found.value.detail
 
 
 def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None:
@@ -318,7 +318,7 @@ def test_seats_are_numbered_from_zero_and_found_by_number() -> None:
 
 
 def test_the_digest_covers_every_change_of_the_population() -> None:
-    """Two edges that swapped a sample between training and test set are not the same."""
+    """Swapping a sample between training and test set changes the digest."""
     assert (
         population_of(client="edge", test_fraction=0.25).digest
         != population_of(client="edge", test_fraction=0.26).digest
@@ -359,7 +359,7 @@ def test_length_of_samples_is_their_count() -> None:
 
 
 def of_domains(n_clients: int = 2, /, **changes: Any) -> Population:
-    """Three domains of 80 training and 40, 20 and 20 test images."""
+    """Returns a population on three domains of 80 training and 40, 20 and 20 test images."""
     images = replace(
         DATA,
         train_domain=np.repeat(np.arange(3), 80),
@@ -385,7 +385,7 @@ def test_a_client_is_tested_on_its_own_domain_and_domains_of_no_client_are_unsee
     assert every_one([part.samples.indices for part in found.test_sets["union"]]) == found.test.indices.tolist()
 
 
-def test_union_is_all_clients_tests_wherever_they_come_from() -> None:
+def test_union_is_the_test_sets_of_all_clients() -> None:
     cut = of_domains(test_fraction=0.25)
     assert {part.samples.part for part in cut.test_sets["union"]} == {"train"}
     assert parts_of(cut, "union") == [("device-0", 20), ("device-1", 20)]

@@ -1,4 +1,4 @@
-"""Algorithms are found by the name of their module, with their pictures; what a package got wrong is said by name."""
+"""Algorithms are found by the name of their module, with their pictures; errors of a package are named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_the_algorithms_with_pictures_of_their_own_are_known() -> None:
+def test_algorithms_with_their_own_pictures_are_known() -> None:
     found = {name for name in all_algorithms() if pictures_of_algorithm(name) is not None}
     assert found == {"bofl", "dtpfl", "es_afl", "lafl_cpn"}
 

@@ -66,7 +66,7 @@ WORKER = st.tuples(st.floats(0, 50), st.floats(1e-3, 10), st.floats(0, 5), st.in
 
 
 def made(figures: list[tuple[float, float, float, int]], server: bool = False) -> tuple[list[Participant], Any]:
-    """Workers that hold so many samples each, and all samples."""
+    """Returns workers with the given numbers of samples, and all samples."""
     ends = list(itertools.accumulate(n for *_, n in figures))
     task = np.arange(ends[-1], dtype=np.int64)
     parts = np.split(task, ends[:-1])
@@ -106,7 +106,7 @@ def test_balanced_shares_are_optimal(figures: list[tuple[float, float, float, in
 
 
 def test_balanced_shares_keep_samples_in_place_and_count_those_that_move() -> None:
-    """Two equal workers, one of which holds all: with free moves they halve it, with dear ones nothing moves."""
+    """One of two equal workers has all samples: half of them move if moves are free, none if they are expensive."""
     free = [Participant(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Participant(1, 1.0, 0.0, 1.0, 0.0)]
     assert sizes(balanced(free, np.arange(10), rng()), 2) == [5, 5]
     dear = [Participant(0, 1.0, 0.0, 1.0, 0.0, np.arange(10)), Participant(1, 1.0, 0.0, 1.0, 3.0)]

@@ -71,7 +71,7 @@ def test_random_selection_differs_between_rounds_and_repeats_within_one() -> Non
 
 
 def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
-    """A seat with a profile of its own, at a latency of 0."""
+    """Returns a seat with its own profile and a latency of 0."""
     return replace(seat(number, n_train), profile=Profile(**profile), latency_s=(0.0,))
 
 
@@ -107,7 +107,7 @@ def test_power_of_choice_takes_those_of_the_highest_loss_and_the_unknown_first()
 
 
 def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -> None:
-    """One chosen of one candidate: a draw with P in proportion to the samples, whatever the losses."""
+    """One of one candidate is selected: the draw is proportional to the samples and ignores the losses."""
     seats = [seat(2, 10), seat(5, 30), seat(7, 0), seat(11, 60)]
     spec: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 0.25, "fraction_candidates": 0.25}
     found = [selection.select(ctx(n, **spec), seats, EdgeView(losses={2: 9.0})) for n in range(1, 1001)]
@@ -123,7 +123,7 @@ def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -
     [(100, None), (6.5, None), (6.4, 11), (4.5, 8), (2.6, 4), (2.4, 3), (1.0, 1), (0.0, 1)],
 )
 def test_partial_work_is_the_steps_that_fit_in_time_and_at_least_one(left_s: float, steps: int | None) -> None:
-    """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples a second, and 0.5 s of delay."""
+    """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples per second, and 0.5 s of delay."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS))
     work = Task(epochs=3, batch_size=3)
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
@@ -145,7 +145,7 @@ def test_a_remaining_sample_that_joins_the_previous_batch_saves_a_step_per_epoch
 
 
 def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
-    """5 samples a second, one a step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
+    """5 samples per second, one per step; a model of 9 times 8 KiB takes 9 s to send, other parts of a body 1 s."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=LinkUse(up_bytes=9 * visit_estimates.HEAD_BYTES)))
     slow: dict[str, Any] = {"up_bps": 8 * visit_estimates.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
     work = Task(epochs=10, batch_size=1)
@@ -154,7 +154,7 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
 
 
 def test_further_passes_of_a_method_take_time_and_leave_fewer_steps() -> None:
-    """Four gradients a step and half of the samples beside: of 10 samples in batches of 3, three epochs are 125."""
+    """Four gradients per step and half of the samples again: three epochs of 10 samples in batches of 3 count 125."""
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, passes=Passes(per_training_sample=4, extra_per_sample=0.5)))
     work = Task(epochs=3, batch_size=3)
     assert visit_estimates.samples_due(there, work, seat(2)) == 4 * 30 + 5

@@ -1,4 +1,4 @@
-"""Updates that cannot come from their senders are refused before they are aggregated, whatever came before."""
+"""Updates that cannot come from their senders are refused before aggregation, after any earlier updates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(experiment: Experiment, seat: int | None, phase: str = "train", **fiel
 
 
 def stand_in_of(experiment: Experiment, update: Record) -> Record:
-    """The stand-in of the sum of one update."""
+    """Returns the stand-in for the sum of one update."""
     accumulator = Accumulator(experiment.algorithm.update, experiment.fixed_point)
     accumulator.add(update, 10)
     found = check_partial_sum(accumulator.result(), accumulator.kind, accumulator.fixed_point, model=experiment.shapes)
@@ -65,11 +65,11 @@ def stand_in_of(experiment: Experiment, update: Record) -> Record:
 
 
 def zeros(experiment: Experiment, *, without: str = "") -> dict[str, Tensor]:
-    """As the model, all 0; but for one tensor."""
+    """Returns tensors like the model's, all 0 except one."""
     return {name: torch.zeros_like(tensor) for name, tensor in experiment.initial.items() if name != without}
 
 
-# ---- whole maps
+# ---- complete maps
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_layers_of_a_group_must_be_complete(experiment_of: ExperimentOf) -> None
         check(experiment, None, delta=base, grouped={"0": {"head.weight": head["head.weight"]}})
 
 
-# ---- whose it is
+# ---- ownership
 
 
 def test_values_of_other_clients_are_refused(experiment_of: ExperimentOf) -> None:
@@ -159,7 +159,7 @@ def test_devices_send_no_values_of_an_edge_that_is_the_client(experiment_of: Exp
 
 
 def base_of(experiment: Experiment) -> dict[str, Tensor]:
-    """All but the last layer."""
+    """Returns all layers except the last."""
     return {name: tensor for name, tensor in zeros(experiment).items() if not name.startswith("head.")}
 
 
@@ -182,7 +182,7 @@ def mash(n: int = 1, size: int = 8, classes: int = 10) -> Mash:
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "says"),
+    ("images", "labels", "expected"),
     [
         (torch.zeros(3, dtype=torch.int8), torch.full((1, 10), 0.1), "float32 of 4 and 2 dimensions"),
         (torch.zeros(1, 1, 8, 8, dtype=torch.float64), torch.full((1, 10), 0.1), "float32 of 4 and 2 dimensions"),
@@ -193,22 +193,22 @@ def mash(n: int = 1, size: int = 8, classes: int = 10) -> Mash:
         (torch.zeros(1, 1, 8, 8), torch.tensor([[2.0, -1.0] + [0.0] * 8]), "not shares that add up to 1"),
     ],
 )
-def test_invalid_averages_are_refused(images: Tensor, labels: Tensor, says: str) -> None:
+def test_invalid_averages_are_refused(images: Tensor, labels: Tensor, expected: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Mash(images=images, labels=labels)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("found", "expected"),
     [
         (mash(size=9), r"1 of images \(1, 9, 9\) and 10 classes, there can be at most 1 of images \(1, 8, 8\)"),
         (mash(classes=9), "and 9 classes"),
         (mash(2), "2 of images"),
     ],
 )
-def test_averages_of_other_data_are_refused(experiment_of: ExperimentOf, found: Mash, says: str) -> None:
-    with pytest.raises(WireError, match=f"averages of device-0: .*{says}"):
+def test_averages_of_other_data_are_refused(experiment_of: ExperimentOf, found: Mash, expected: str) -> None:
+    with pytest.raises(WireError, match=f"averages of device-0: .*{expected}"):
         check(experiment_of("fedmix"), 0, "mash", delta={}, averages={"device-0": found})
 
 
@@ -252,16 +252,16 @@ def test_statistics_of_other_data_are_refused(experiment_of: ExperimentOf) -> No
     experiment = experiment_of("lafl_cpn")
     check(experiment, 0, delta=zeros(experiment), told={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
     for n, channels in ((640, 3), (40 * 64 + 1, 1), (0, 1)):
-        told = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
+        statistics = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
         with pytest.raises(WireError, match=f"told of device-0: {channels} channels of {n} pixels"):
-            check(experiment, 0, delta=zeros(experiment), told={"device-0": told})
+            check(experiment, 0, delta=zeros(experiment), told={"device-0": statistics})
 
 
 # ---- ES-AFL's masks and choices
 
 
 def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
-    """Half of each layer, but for what is changed."""
+    """Returns choices that keep half of each layer, with changes."""
     half = {name: n // 2 for name, n in experiment.units.multiply_adds(experiment.shapes).items()}
     return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
@@ -271,13 +271,13 @@ def test_a_choice_names_each_layer_and_no_more_than_was_kept(experiment_of: Expe
     kept = {name: torch.ones_like(tensor) for name, tensor in zeros(experiment).items()}
     check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment))
     for figure in ("n_weights", "multiply_adds"):
-        for told, says in (
+        for value, expected in (
             ({}, "not those of the model's layers, see 'features.1'"),
             ({"features.1": 1, "head": 1, "more": 1}, "not those of the model's layers, see 'more'"),
             ({"features.1": 64 * 64 + 1, "head": 1}, "of features.1 are 4097, there can be 4096"),
         ):
-            with pytest.raises(WireError, match=f"choices of device-0: {figure} (are )?{says}") as refused:
-                check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, {figure: told}))
+            with pytest.raises(WireError, match=f"choices of device-0: {figure} (are )?{expected}") as refused:
+                check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, {figure: value}))
             assert refused.value.field == "choices"
     with pytest.raises(WireError, match="choices: a value of 'device-3'"):
         check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, of="device-3"))
@@ -304,11 +304,11 @@ def test_masks_match_their_tensors_and_masked_positions_have_no_weight(experimen
     half["head.bias"][:5] = 1
     with pytest.raises(WireError, match=r"of delta and mask of device-0 only one holds 'head\.bias'"):
         check(experiment, 0, delta=delta, mask=zeros(experiment, without="head.bias"))
-    for forged, says in (
+    for forged, expected in (
         (torch.ones(1), "no mask of its shape"),
         (torch.full((10,), 0.5), "other values than 0 and 1"),
     ):
-        with pytest.raises(WireError, match=rf"delta head\.bias .*{says}"):
+        with pytest.raises(WireError, match=rf"delta head\.bias .*{expected}"):
             Accumulator(kind, fixed_point).add(
                 kind.model_validate({"delta": delta, "mask": {**half, "head.bias": forged}}), 10
             )
@@ -320,7 +320,7 @@ def test_masks_match_their_tensors_and_masked_positions_have_no_weight(experimen
     assert mean.delta["head.bias"].tolist() == [75.25] * 5 + [1.0] * 5
 
 
-# ---- what algorithms send
+# ---- tensors that algorithms send
 
 
 @pytest.mark.parametrize("edge_rounds", [1, 2])

@@ -1,4 +1,4 @@
-"""Pictures as files: every kind of panel is drawn, in every format, and shows what it is given."""
+"""Pictures as files: every kind of panel is drawn in every format and shows its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pictures of a run show: the numbers of its record, at the right places."""
+"""The pictures of a run show the numbers of its record at the right positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of sub-networks as a run's record tells of them, and their picture."""
+"""Sizes of sub-networks in a run's record, and their picture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cloud_figures(first: float, head: float) -> dict[str, object]:
 
 
 def pictured(folder: Path) -> set[str]:
-    """Names of the pictures of a results folder."""
+    """Returns the names of the pictures of a results folder."""
     return {shown.picture.name for shown in pictures(folder, read_history(folder))}
 
 

@@ -1,4 +1,4 @@
-"""What tells runs apart."""
+"""The differences by which runs are labelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated work: its pace, its failures, waking and stopping it; time is counted, never waited for."""
+"""Repeated work: pace, failures, waking and stopping; the tests use a counted clock without waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.runtime.background import Pause, Repeating
 
 
 class Turns:
-    """Work whose turns end as listed (None, or an error), then never; `pauses` are the seconds asked for between."""
+    """Work whose turns end as listed (None, or an error), then never; `pauses` are the requested seconds in between."""
 
     def __init__(self, *ends: Exception | None) -> None:
         self.ends: Iterator[Exception | None] = iter(ends)
@@ -38,7 +38,7 @@ class Turns:
         self.pauses.append(limit_s)
 
     async def run(self, every_s: float | Pause) -> None:
-        """Every turn, then the end."""
+        """Runs all turns and then stops."""
         repeating = Repeating(every_s, self, "work waits", clock=lambda: self.now_s, wait=self.wait)
         repeating.start()
         await self.over.wait()

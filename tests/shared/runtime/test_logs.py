@@ -1,4 +1,4 @@
-"""The log: one event a line, whatever names contain, with the ids by which a round is followed through the tiers."""
+"""The log: one event per line, whatever names contain, with the ids that follow a round through the tiers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
 
 
 class Kept(logging.Handler):
-    """Keeps lines as a process would write them."""
+    """Collects lines as a process would write them."""
 
     def __init__(self, form: str) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ NETWORKS = [ipaddress.ip_network(text) for text in settings.PRIVATE]
 
 
 class ProbeSettings(TierSettings):
-    """A tier of these tests."""
+    """Settings of a fake tier."""
 
     model_config = SettingsConfigDict(env_prefix="PROBE_", extra="ignore", env_ignore_empty=True)
 
@@ -235,7 +235,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "PROBE_PORT": "8001",
         "PROBE_STATE_DIR": "some/state",
         "PROBE_ALLOWED_NETWORKS": "127.0.0.0/8, 10.0.0.0/8",
-        "PROBE_CLOUD_URL": "",  # empty is not set: Compose passes on what is empty
+        "PROBE_CLOUD_URL": "",  # empty means not set: Compose passes empty variables on
         "STRATA_TIER_TOKEN": "t",
         "STRATA_API_TOKEN": "",
         "STRATA_DATA_DIR": "some/data",
@@ -308,7 +308,7 @@ def test_variables_of_other_programs_are_known(
 @pytest.mark.parametrize("name", ["tier_token", "api_token"])
 def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n", encoding="ascii")
-    monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes on what is empty
+    monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes empty variables on
     monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
     found = ProbeSettings().common
     assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: "s3cret"}
@@ -323,7 +323,7 @@ def test_an_empty_token_file_name_counts_as_absent(monkeypatch: pytest.MonkeyPat
     ("held", "why"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"", "is empty"),  # it would otherwise open the tier to whoever is near
+        (b"", "is empty"),  # it would otherwise open the tier to the local network
         (b" \n", "is empty"),
         (b"two words", "holds no token"),
         (b"one\ntwo", "holds no token"),

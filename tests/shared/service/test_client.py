@@ -45,7 +45,7 @@ class Parcel(Record):
 
 
 def app(limit: int = LIMIT) -> FastAPI:
-    """Answers a record with its tensor plus one; raises on demand."""
+    """Answers a record with its tensor plus one; raises an error on request."""
     found = FastAPI()
     install_problems(found)
 
@@ -83,7 +83,7 @@ Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
 class Scripted(httpx.AsyncBaseTransport):
-    """Breaks the first connections, then passes on."""
+    """Breaks the first connections, then passes requests on."""
 
     def __init__(self, breaks: int = 0, then: Handler | None = None) -> None:
         self.breaks, self.seen = breaks, 0
@@ -118,11 +118,11 @@ def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
     return Scripted(then=answer)
 
 
-# ---- the receiving side
+# ---- the server
 
 
 async def send_raw(chunks: list[bytes], length: str | None, digest: str | None = None) -> httpx.Response:
-    """POST chunks under any Content-Length."""
+    """POST chunks with any Content-Length."""
     messages = [
         {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
         for index, chunk in enumerate(chunks)
@@ -201,7 +201,7 @@ async def test_an_answer_has_its_length_and_arrives_in_chunks(monkeypatch: pytes
     assert [message["more_body"] for message in sent[1:]] == [True] * (len(sent) - 2) + [False]
 
 
-# ---- the asking side
+# ---- the client
 
 
 async def test_a_record_is_sent_and_answered() -> None:
@@ -295,7 +295,7 @@ async def test_a_remote_error_is_raised_with_its_status_code_and_field(
         await post(f"/raise/{what}", script)
     error = caught.value
     assert (error.status, error.code, error.detail, error.field) == (status, code, detail, field)
-    assert script.seen == 1  # an answer is an answer
+    assert script.seen == 1  # any answer ends the retries
 
 
 async def test_a_redirect_is_not_followed() -> None:
@@ -350,7 +350,7 @@ async def test_garbage_and_short_answers_are_refused() -> None:
 # ---- small JSON
 
 
-async def test_json_is_sent_and_received_and_an_empty_answer_is_none() -> None:
+async def test_json_is_exchanged_and_an_empty_answer_is_none() -> None:
     assert await call("GET", "/json") == {"a": 1}
     assert await call("DELETE", "/json") is None
 
@@ -375,7 +375,7 @@ async def test_a_slow_json_answer_reaches_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "there"),
+    ("address", "is_inside"),
     [
         ("127.0.0.1", True),
         ("10.1.2.3", True),
@@ -387,9 +387,9 @@ async def test_a_slow_json_answer_reaches_the_deadline() -> None:
         (None, False),
     ],
 )
-def test_an_address_is_matched_against_networks(address: str | None, there: bool) -> None:
+def test_an_address_is_matched_against_networks(address: str | None, is_inside: bool) -> None:
     networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
-    assert auth.inside(address, networks) is there
+    assert auth.inside(address, networks) is is_inside
 
 
 @pytest.mark.parametrize(

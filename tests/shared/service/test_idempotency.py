@@ -15,7 +15,7 @@ from shared.service.idempotency import IdempotentRunner
 
 
 class Job:
-    """Work that ends when the test says so; it counts its starts and keeps its stop events."""
+    """Work that the test ends; it counts its starts and keeps its stop events."""
 
     def __init__(self) -> None:
         self.stops: list[threading.Event] = []
@@ -35,7 +35,7 @@ class Job:
 
 
 class Caller:
-    """A request whose connection a test breaks."""
+    """A request whose connection the test breaks."""
 
     gone = False
 
@@ -63,7 +63,7 @@ def ask(
 
 async def started(job: Job, n: int = 1) -> None:
     async with asyncio.timeout(5):
-        while len(job.stops) < n:  # noqa: ASYNC110 - a count is watched
+        while len(job.stops) < n:  # noqa: ASYNC110 - waits for a count
             await asyncio.sleep(0.001)
 
 
@@ -119,7 +119,7 @@ async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(onc
     with pytest.raises(Cancelled):
         await first
     back = ask(once, job)
-    await asyncio.sleep(0.06)  # the first absence's grace is over: somebody waits
+    await asyncio.sleep(0.06)  # the first absence's grace period is over, but a caller waits
     assert not job.stops[0].is_set()
     job.gate.set()
     assert await back == "answer 1"
@@ -149,7 +149,7 @@ async def test_an_answer_that_finishes_without_a_caller_is_kept(once: Idempotent
     with pytest.raises(Cancelled):
         await answer
     job.gate.set()
-    await asyncio.sleep(0.06)  # done within the grace, which then ends
+    await asyncio.sleep(0.06)  # done within the grace period, which then ends
     assert await ask(once, job) == "answer 1"
     assert len(job.stops) == 1
 

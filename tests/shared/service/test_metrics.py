@@ -41,7 +41,7 @@ def parsed(text: str) -> dict[Series, float]:
 
 
 def of(metrics: TierMetrics) -> dict[Series, float]:
-    """Every sample of a tier's registry."""
+    """Returns every sample of a tier's registry."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in metrics.registry.collect()
@@ -57,7 +57,7 @@ def total(found: dict[Series, float], name: str, **labels: str) -> float:
 
 
 async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series, float]], list[dict[Series, float]]]:
-    """Of the cloud, of each edge, of each agent."""
+    """Returns the pages of the cloud, of each edge and of each agent."""
 
     async def page(port: int) -> dict[Series, float]:
         return parsed((await fed.client.get(f"http://127.0.0.1:{port}/metrics")).text)
@@ -105,7 +105,9 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert over(edges, "strata_edge_visits_total", outcome="failed") == 1
     assert over(edges, "strata_edge_visits_total", outcome="evaluated") == 6
     assert over(edges, "strata_edge_failures_total", reason="left_out") == 1
-    assert over(edges, "strata_edge_agents") >= 6  # an agent may be heard by two: at home, and where it worked
+    assert (
+        over(edges, "strata_edge_agents") >= 6
+    )  # an agent may be alive at two edges: at its home edge and where it worked
     assert over(agents, "strata_agent_visits_begun_total") == 17
     assert over(agents, "strata_agent_visits_total", kind="train", outcome="done") == 11
     assert over(agents, "strata_agent_visits_total", kind="evaluate", outcome="done") == 6
@@ -113,7 +115,7 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert over(agents, "strata_agent_failures_total") == 0
     assert over(agents, "strata_agent_heartbeats_total", outcome="answered") > 0
     assert over(agents, "strata_agent_devices") == 6
-    for direction in ("up", "down"):  # one device an agent: what sockets carried is what links carry
+    for direction in ("up", "down"):  # with one device per agent, bytes on sockets equal those on links
         carried = over(edges, "strata_edge_socket_bytes_total", direction=direction)
         assert carried == over(agents, "strata_agent_socket_bytes_total", direction=direction)
         assert carried == over(edges, "strata_edge_link_bytes_total", direction=direction) > 0
@@ -121,15 +123,15 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
 
 async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(6,), n_edges=2) as fed:
-        first = await fed.begin(small_spec(num_rounds=50), 1)
-        await fed.ask(first, "resume")
+        first = await fed.start_and_pause(small_spec(num_rounds=50), 1)
+        await fed.control(first, "resume")
         await fed.until_status(first, "running")
         waiting = [await fed.submit(small_spec()) for _ in range(3)]
         cloud, _, _ = await pages(fed)
         assert total(cloud, "strata_cloud_runs", status="pending") == 3
         assert total(cloud, "strata_cloud_training") == 1
         assert total(cloud, "strata_cloud_run_rounds_wanted") == 50
-        await fed.ask(waiting[0], "pause")
+        await fed.control(waiting[0], "pause")
         await fed.stop("cloud")
         await fed.start_cloud()
         await fed.until_status(first, "running")
@@ -137,8 +139,8 @@ async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path
         assert total(cloud, "strata_cloud_runs", status="pending") == 2
         assert total(cloud, "strata_cloud_runs", status="paused") == 1
         for run in waiting[1:]:
-            await fed.ask(run, "stop")
-        await fed.ask(first, "stop")
+            await fed.control(run, "stop")
+        await fed.control(first, "stop")
         await fed.finish(first)
         cloud, _, _ = await pages(fed)
         assert total(cloud, "strata_cloud_runs") == total(cloud, "strata_cloud_runs", status="paused") == 1
@@ -192,7 +194,7 @@ def test_errors_in_metrics_or_logging_cannot_fail_a_run(caplog: pytest.LogCaptur
         raise KeyError(event.kind)
 
     hear = to_all(broken, lambda run, event: heard.append(run), CloudMetrics().on_event)
-    hear("a", RunEvent("round.committed", {}))  # whose figures are missing
+    hear("a", RunEvent("round.committed", {}))  # the run has no figures
     assert heard == ["a"]
     assert caplog.text.count("a listener failed at an event of run a") == 2
 

@@ -39,7 +39,7 @@ def test_a_socket_can_be_inherited() -> None:
 
 
 class FakeServer:
-    """A server that starts, or not, and ends at once."""
+    """A server that starts or fails to start, and ends at once."""
 
     starts = True
 
@@ -91,7 +91,7 @@ def test_connections_take_at_most_half_of_the_open_files(
 
 
 async def test_no_header_changes_the_address_of_a_caller() -> None:
-    """By default uvicorn believes X-Forwarded-For of callers on loopback; ours calls the source back."""
+    """By default uvicorn trusts X-Forwarded-For of loopback callers; the product must call the real source back."""
     probe = app()
 
     @probe.get("/source")

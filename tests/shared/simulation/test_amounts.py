@@ -1,4 +1,4 @@
-"""Each distribution against its formula, and what no distribution may be."""
+"""Each distribution compared with its formula, and invalid distributions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_zipf_ranks_have_the_frequencies_of_their_power_law() -> None:
     assert stats.chisquare(counts, expected).pvalue > 1e-3
 
 
-def test_a_number_is_itself_and_draws_nothing() -> None:
+def test_a_plain_number_is_constant_and_uses_no_random_draw() -> None:
     def never(purpose: str) -> int:
         raise AssertionError(purpose)
 
@@ -69,7 +69,7 @@ def test_no_draw_is_infinite_or_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"name": "paretto", "shape": 1, "scale": 1}, "did you mean 'pareto'"),
         ({"shape": 1, "scale": 1}, "distribution without a `name`"),
@@ -82,6 +82,6 @@ def test_no_draw_is_infinite_or_negative() -> None:
         ("fast", "valid number"),
     ],
 )
-def test_invalid_amounts_are_refused(raw: object, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_amounts_are_refused(raw: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         READ.validate_python(raw)

@@ -102,12 +102,12 @@ def test_seats_follow_the_traces_in_turn() -> None:
     ]
 
 
-def test_intervals_stand_for_a_single_trace() -> None:
+def test_intervals_are_short_for_a_single_trace() -> None:
     assert Trace.model_validate({"intervals": [[0, 1], [2, 3]]}) == Trace(traces=(((0, 1), (2, 3)),))
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"intervals": [[5, 5]]}, r"trace 0: \[5, 5\] is not an interval"),
         ({"intervals": [[-1, 5]]}, "is not an interval"),
@@ -118,8 +118,8 @@ def test_intervals_stand_for_a_single_trace() -> None:
         ({"traces": [[[n, n + 0.5] for n in range(6_000)]] * 2}, "more than 10000 intervals together"),
     ],
 )
-def test_invalid_traces_are_refused(raw: dict[str, object], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_traces_are_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Trace.model_validate(raw)
 
 
@@ -129,7 +129,7 @@ def test_a_trace_file_has_one_interval_per_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "the file has no interval"),
         ("0 1\n", "line 1 reads '0 1', not `TRACE FROM TO`"),
@@ -142,6 +142,6 @@ def test_a_trace_file_has_one_interval_per_line() -> None:
         ("0 5 6\n0 0 1\n", "begins before"),
     ],
 )
-def test_a_wrong_line_of_a_trace_file_is_named(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_line_of_a_trace_file_is_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_traces(text)

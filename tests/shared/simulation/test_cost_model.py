@@ -1,4 +1,4 @@
-"""Simulated seconds, bytes and joules, by hand."""
+"""Simulated seconds, bytes and joules, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USE = LinkUse(down_bytes=10_000, up_bytes=1_000)
 
 
 def visit(number: int) -> Seeds:
-    """The streams of one visit."""
+    """Returns the streams of one visit."""
     return lambda purpose: stream_seed(f"{number}|{purpose}")
 
 
@@ -28,7 +28,7 @@ def test_a_transfer_is_latency_and_bits_over_bandwidth() -> None:
     assert transfer_s(1000, 8_000, 0.5) == 1.5
 
 
-def test_nothing_sent_costs_nothing() -> None:
+def test_sending_no_bytes_costs_nothing() -> None:
     assert transfer_s(0, 8_000, 0.5) == 0
 
 
@@ -51,7 +51,7 @@ def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
 
 
 def test_compute_time_is_proportional_to_operations() -> None:
-    """Half the operations a sample, twice the samples a second."""
+    """Half the operations per sample give twice the samples per second."""
     half = visit_cost(SLOW, 0.5, USE, 250 * REFERENCE_FLOPS / 2, visit(0))
     assert half.compute_s == cost().compute_s / 2
 
@@ -94,7 +94,7 @@ def test_jitter_is_uniform_around_the_latency_and_drawn_for_each_direction() -> 
     shaky = SLOW.replace(jitter_s=0.2)
     costs = [cost(shaky, number=number) for number in range(500)]
     for direction in ("down_s", "up_s"):
-        found = [getattr(one, direction) - 1 for one in costs]  # without the time of the bits
+        found = [getattr(one, direction) - 1 for one in costs]  # without the transfer time of the bits
         assert stats.kstest(found, stats.uniform(0.3, 0.4).cdf).pvalue > 1e-3
     assert abs(stats.pearsonr([c.down_s for c in costs], [c.up_s for c in costs]).statistic) < 0.15
 

@@ -1,4 +1,4 @@
-"""Which share of a device's compute is free when."""
+"""Load: the free share of a device's compute over time."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_random_walk_has_bounded_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "said"),
+    ("load", "message"),
     [
         ({"name": "steps", "low": 0.9, "high": 0.1}, "low 0.9 is above high 0.1"),
         ({"name": "step"}, "did you mean"),
         ({"name": "sinus", "high": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_an_invalid_load_is_refused(load: Any, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_an_invalid_load_is_refused(load: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         parse_spec({"devices": {"profile": {"load": load}}})

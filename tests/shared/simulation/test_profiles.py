@@ -1,4 +1,4 @@
-"""From the description to the seats: names, overrides, mixtures, draws, stragglers; and the catalogue's page."""
+"""Device profiles: names, overrides, mixtures, draws, stragglers; and the catalogue's page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def profiles(n: int = 10, first: int | None = None, **devices: Any) -> list[Prof
 
 
 def test_the_page_shows_the_catalogue() -> None:
-    assert tables() in PAGE.read_text(encoding="utf-8"), "python -m shared.simulation prints what stands there"
+    assert tables() in PAGE.read_text(encoding="utf-8"), "python -m shared.simulation prints the page's table"
 
 
 def test_the_reference_models_operations_are_those_of_the_constant() -> None:
@@ -110,7 +110,7 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "field", "said"),
+    ("devices", "field", "message"),
     [
         ({"profile": "fone_low"}, "profile", "did you mean 'phone_low'"),
         ({"profile": {"link": "ltee"}}, "profile", "did you mean 'lte'"),
@@ -136,11 +136,11 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
         ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slowdown'"),
     ],
 )
-def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, said: str) -> None:
+def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_spec({"devices": devices})
     assert caught.value.field == (f"devices.{field}" if field else "devices")
-    assert said in caught.value.detail
+    assert message in caught.value.detail
 
 
 def test_an_unknown_link_of_an_edge_is_refused_with_the_nearest() -> None:
@@ -259,7 +259,7 @@ def test_delays_stay_distributions_until_a_visit() -> None:
     assert found.availability == OnOff(mean_on_s=1, mean_off_s=2)
 
 
-def test_the_first_homes_may_have_links_of_their_own() -> None:
+def test_the_first_homes_may_have_their_own_links() -> None:
     spec = parse_spec({"edge_link": {"name": "fibre", "by_home": ["lte", {"name": "dsl", "up_bps": 5e5}]}}).edge_link
     found = [link_of(spec.link_of_edge(home), streams(f"home {home}")) for home in range(3)]
     assert [link.name for link in found] == ["lte", "dsl", "fibre"]
@@ -275,6 +275,6 @@ def test_a_homes_link_may_be_drawn() -> None:
     assert stats.kstest(found, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
 
 
-def test_a_device_spec_says_its_one_profile_as_a_mixture_of_one() -> None:
+def test_a_device_spec_with_one_profile_is_a_mixture_of_one() -> None:
     (part,) = DeviceSpec().mixture
     assert (part.share, part.profile.name) == (1, "standard")

@@ -1,4 +1,4 @@
-"""The description of an experiment: what is refused, and how it is said."""
+"""The spec of an experiment: refused values and their messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_empty_spec_is_fedavg_on_digits() -> None:
     assert (spec.num_devices, spec.num_edges, spec.max_devices) == (None, None, None)
 
 
-def test_short_forms_stand_for_a_name() -> None:
+def test_short_forms_are_names() -> None:
     short = parse_spec({"algorithm": "fedprox", "data": "mnist", "partition": "shards"})
     long = parse_spec({"algorithm": {"name": "fedprox"}, "data": {"name": "mnist"}, "partition": {"name": "shards"}})
     assert short == long
@@ -40,7 +40,7 @@ def test_short_forms_stand_for_a_name() -> None:
     ("raw", "field", "near"),
     [
         ({"num_round": 3}, "num_round", "num_rounds"),
-        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", "lr"),  # what others call it
+        ({"learning_rate": 0.1, "batchsize": 3}, "learning_rate", "lr"),  # a name used by other programs
         ({"num_clients": 3}, "num_clients", "num_devices"),
         ({"batchsize": 3}, "batchsize", "batch_size"),
         ({"partition": {"name": "dirichlet", "alhpa": 0.5}}, "partition.alhpa", "alpha"),
@@ -130,7 +130,7 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"num_devices": 4, "max_devices": 3}, "max_devices 3 is below num_devices 4"),
         ({"num_devices": 4, "min_devices": 5}, "min_devices 5 is above num_devices 4"),
@@ -161,10 +161,10 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
         ([], "a spec is a mapping of fields, not list"),
     ],
 )
-def test_contradicting_numbers_are_refused(raw: Any, said: str) -> None:
+def test_contradicting_numbers_are_refused(raw: Any, message: str) -> None:
     found = refusal(raw)
-    assert said in found.detail
-    first = said.split(" ")[0].rstrip(":")
+    assert message in found.detail
+    first = message.split(" ")[0].rstrip(":")
     assert first not in ExperimentSpec.model_fields or found.field == first
 
 
@@ -218,7 +218,7 @@ def test_the_first_error_is_shown_and_the_others_are_counted() -> None:
     assert refusal({"lr": 0, "quorum": 2, "seed": -1}).detail.endswith("(and 2 more)")
 
 
-# ---- numbers that depend on who is there
+# ---- numbers that depend on the available nodes
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("num_rounds", "key=value"),
         ("=3", "key=value"),
@@ -277,10 +277,10 @@ def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
         ("num_runds=3", "did you mean 'num_rounds'"),
     ],
 )
-def test_a_bad_override_is_refused(tmp_path: Path, override: str, said: str) -> None:
+def test_a_bad_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("num_rounds: 5\n", encoding="utf-8")
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_spec(path, [override])
 
 

@@ -1,4 +1,4 @@
-"""Specs as people write them: the experiment, and who is told of its run."""
+"""Specs as users write them: the experiment and its trackers."""
 
 from __future__ import annotations
 

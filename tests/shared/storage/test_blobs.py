@@ -32,7 +32,7 @@ def no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_the_digest_is_the_sha256_of_the_content_however_it_is_cut(blobs: Blobs) -> None:
+def test_the_digest_is_the_sha256_of_the_content_for_any_parts(blobs: Blobs) -> None:
     alike: list[Parts] = [
         b"abc",
         bytearray(b"abc"),
@@ -124,7 +124,7 @@ class TestCollect:
     def test_putting_an_existing_file_again_protects_it(self, blobs: Blobs) -> None:
         blobs.put(b"abc")
         blobs.collect({ABC})
-        blobs.put(b"abc")  # a round that ends as the one before did, not committed yet
+        blobs.put(b"abc")  # a round with the same result as the previous one, not committed yet
         assert blobs.collect(()) == []
 
     def test_files_being_written_stay_and_those_of_a_crash_are_deleted(self, blobs: Blobs) -> None:
@@ -155,7 +155,7 @@ class TestCollect:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             blobs.collect(set(referenced))
-            before = list(done)  # what was put is referred to before the collect after the next
+            before = list(done)  # a stored file is referenced before the second collection after it
             while any(n < b + 1 and t.is_alive() for n, b, t in zip(done, before, threads, strict=True)):
                 time.sleep(0.0001)
         assert len(referenced) == 30

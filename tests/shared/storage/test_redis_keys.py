@@ -71,7 +71,7 @@ async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
         built(function)
         for function in key_functions()
         if "run_id" in inspect.signature(function).parameters and not (function.__doc__ or "").startswith("Prefix")
-    } - {redis_keys.cloud_deleted("r1")}  # says that it is gone
+    } - {redis_keys.cloud_deleted("r1")}  # marks the run as deleted
     assert {
         redis_keys.cloud_run("r1"),
         redis_keys.cloud_runs("r1"),

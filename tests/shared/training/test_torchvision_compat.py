@@ -11,7 +11,7 @@ from shared.training.torchvision_compat import torchvision
 TRAINING = Path(__file__).resolve().parents[3] / "shared" / "training"
 
 
-def test_torchvision_imports_beside_the_cpu_build() -> None:
+def test_torchvision_can_be_imported_with_the_cpu_build() -> None:
     assert torchvision().models.resnet18 is not None
     assert torchvision() is torchvision()
 

@@ -32,11 +32,11 @@ def in_folder(runs: Path, run: str = "r9", **changes: object) -> Path:
 
 
 def test_run_ends_with_one_json_object(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
-    said = strata(
+    result = strata(
         "run", spec_file, "lr=0.2", "partition.alpha=0.1", "partition.name=dirichlet", "--url", url, "--format", "json"
     )
-    assert said.code == 0
-    last = json.loads(said.out.splitlines()[-1])
+    assert result.code == 0
+    last = json.loads(result.out.splitlines()[-1])
     assert (last["run"], last["status"], last["rounds"]) == ("r2", "completed", 3)
     assert (last["accuracy"], last["accuracy_of"], last["loss"]) == (0.93, "global model", 0.3)
     assert (last["bytes_up"], last["bytes_down"]) == (600, 6000)
@@ -44,49 +44,47 @@ def test_run_ends_with_one_json_object(strata: Strata, url: str, cloud: FakeClou
     assert last["results"] is None
     assert cloud.specs[0]["lr"] == 0.2
     assert cloud.specs[0]["partition"]["alpha"] == 0.1
-    assert "round 3/3" in said.err
+    assert "round 3/3" in result.err
 
 
 def test_run_prints_a_table_of_rounds_and_sends_a_key(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_URL", url)
-    said = strata("run", spec_file)
-    assert said.code == 0
-    assert "93.00 %" in said.out
-    assert all(f"9{number}.00 %" in said.out for number in (1, 2, 3))
+    result = strata("run", spec_file)
+    assert result.code == 0
+    assert "93.00 %" in result.out
+    assert all(f"9{number}.00 %" in result.out for number in (1, 2, 3))
     assert cloud.keys[0] is not None
     assert len(cloud.keys[0]) >= 16
 
 
-def test_newest_evaluation_is_shown_while_the_run_goes_on(
-    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
-) -> None:
+def test_newest_evaluation_is_shown_during_the_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
     cloud.n_rounds, cloud.pace_s = 1, 0.25  # slower than the screen is drawn
-    said = strata("run", spec_file, "--url", url)
-    assert "round 1/1  accuracy 10.00 %  loss 1.0000" in said.err
+    result = strata("run", spec_file, "--url", url)
+    assert "round 1/1  accuracy 10.00 %  loss 1.0000" in result.err
 
 
 def test_failed_run_exits_with_one_and_prints_the_reason(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
 ) -> None:
     cloud.ends_as = "failed"
-    said = strata("run", spec_file, "--url", url)
-    assert said.code == 1
-    assert "no device left" in said.out
+    result = strata("run", spec_file, "--url", url)
+    assert result.code == 1
+    assert "no device left" in result.out
 
 
 def test_refused_spec_is_one_red_line_with_the_field(strata: Strata, url: str, spec_file: Path) -> None:
-    said = strata("run", spec_file, "lr=99", "--url", url)
-    assert said.code == 1
-    assert said.err == "error: lr: too large\n"
-    assert said.out == ""
+    result = strata("run", spec_file, "lr=99", "--url", url)
+    assert result.code == 1
+    assert result.err == "error: lr: too large\n"
+    assert result.out == ""
 
 
 def test_wrong_field_is_found_before_anything_starts(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
-    said = strata("run", spec_file, "num_roundz=3")
-    assert said.code == 1
-    assert said.err == "error: num_roundz: unknown field; did you mean 'num_rounds'?\n"
+    result = strata("run", spec_file, "num_roundz=3")
+    assert result.code == 1
+    assert result.err == "error: num_roundz: unknown field; did you mean 'num_rounds'?\n"
     assert not (tmp_path / "runs").exists()
 
 
@@ -99,18 +97,18 @@ def test_wrong_usage_exits_with_two(strata: Strata, spec_file: Path, arguments: 
 
 
 def test_agents_are_refused_where_the_cloud_has_its_own(strata: Strata, url: str, spec_file: Path) -> None:
-    said = strata("run", spec_file, "--url", url, "--agents", "2")
-    assert said.code == 2
+    result = strata("run", spec_file, "--url", url, "--agents", "2")
+    assert result.code == 2
 
 
 def test_broken_event_stream_continues_where_it_broke(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
 ) -> None:
     cloud.breaks_after = 6
-    said = strata("run", spec_file, "--url", url, "--format", "json")
-    assert said.code == 0
+    result = strata("run", spec_file, "--url", url, "--format", "json")
+    assert result.code == 0
     assert cloud.stream_starts == [None, "6"]
-    assert json.loads(said.out.splitlines()[-1])["rounds"] == 3
+    assert json.loads(result.out.splitlines()[-1])["rounds"] == 3
 
 
 def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) -> None:
@@ -142,10 +140,10 @@ def test_show_reads_the_results_folder_when_nothing_runs(strata: Strata, tmp_pat
     in_folder(tmp_path / "runs", "new", created_at="2026-01-03T00:00:00Z", accuracy=0.5)
     latest = json.loads(strata("show", "latest", "--format", "json").out)
     assert (latest["run"], latest["accuracy"]) == ("new", 0.5)
-    said = strata("show", "old")
-    assert said.code == 0
-    assert "91.00 %" in said.out
-    assert "92.00 %" in said.out
+    result = strata("show", "old")
+    assert result.code == 0
+    assert "91.00 %" in result.out
+    assert "92.00 %" in result.out
     assert json.loads(strata("show", "old", "--format", "json").out)["results"] == str(folder.resolve())
 
 
@@ -170,16 +168,16 @@ def test_show_of_an_earlier_topologys_run_reads_its_folder(strata: Strata, url: 
 
 
 def test_show_of_an_unknown_run_prints_the_clouds_answer(strata: Strata, url: str) -> None:
-    said = strata("show", "r77", "--url", url)
-    assert (said.code, said.err) == (1, "error: no run r77\n")
+    result = strata("show", "r77", "--url", url)
+    assert (result.code, result.err) == (1, "error: no run r77\n")
 
 
 def test_show_plots_writes_the_pictures_into_the_results_folder(strata: Strata, tmp_path: Path) -> None:
     folder = in_folder(tmp_path / "runs")
     assert not (folder / "plots").exists()
-    said = strata("show", "latest", "--plots", "--round", 1)
-    assert said.code == 0
-    paths = [Path(line) for line in said.out.splitlines()]
+    result = strata("show", "latest", "--plots", "--round", 1)
+    assert result.code == 0
+    paths = [Path(line) for line in result.out.splitlines()]
     assert [path.stem for path in paths] == ["accuracy", "bytes", "accuracy_by_time", "accuracy_by_bytes"]
     assert {path.resolve() for path in paths} == set((folder / "plots").iterdir())
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -187,9 +185,9 @@ def test_show_plots_writes_the_pictures_into_the_results_folder(strata: Strata, 
 
 
 def test_show_plots_of_a_run_without_a_local_folder_says_how_to_fetch_it(strata: Strata, url: str) -> None:
-    said = strata("show", "latest", "--plots", "--url", url)
-    assert (said.code, said.out) == (1, "")
-    assert "run r1 has no results folder in runs: `strata pull r1` fetches it" in said.err
+    result = strata("show", "latest", "--plots", "--url", url)
+    assert (result.code, result.out) == (1, "")
+    assert "run r1 has no results folder in runs: `strata pull r1` fetches it" in result.err
 
 
 @pytest.mark.parametrize("run", ["../secret", "..", "a/b"])
@@ -214,22 +212,22 @@ def test_ls_lists_the_newest_first_from_both_sources(strata: Strata, url: str, t
 def test_commands_change_the_run_named_by_latest(
     strata: Strata, url: str, cloud: FakeCloud, verb: str, status: str
 ) -> None:
-    said = strata(verb, "latest", "--url", url, "--format", "json")
-    assert json.loads(said.out)["status"] == status
+    result = strata(verb, "latest", "--url", url, "--format", "json")
+    assert json.loads(result.out)["status"] == status
     assert ("POST", f"/runs/r1/{verb}") in cloud.seen
 
 
 def test_watch_follows_a_run_to_its_end(strata: Strata, url: str, cloud: FakeCloud) -> None:
     cloud.change("r1", status="running", rounds=0, accuracy=None)
-    said = strata("watch", "latest", "--url", url, "--format", "json")
-    assert said.code == 0
-    assert json.loads(said.out.splitlines()[-1])["status"] == "completed"
+    result = strata("watch", "latest", "--url", url, "--format", "json")
+    assert result.code == 0
+    assert json.loads(result.out.splitlines()[-1])["status"] == "completed"
 
 
 def test_pull_fetches_every_file_and_the_model(strata: Strata, url: str, tmp_path: Path) -> None:
-    said = strata("pull", "latest", "--into", tmp_path / "here", "--url", url, "--format", "json")
+    result = strata("pull", "latest", "--into", tmp_path / "here", "--url", url, "--format", "json")
     folder = tmp_path / "here" / "r1"
-    assert json.loads(said.out)["files"] == sorted([*FILES, "model.safetensors"])
+    assert json.loads(result.out)["files"] == sorted([*FILES, "model.safetensors"])
     assert {name: (folder / name).read_bytes() for name in FILES} == FILES
     assert (folder / "model.safetensors").read_bytes() == b"tensors of global"
     assert not list(folder.rglob("*.part"))
@@ -240,9 +238,9 @@ def test_pull_of_a_run_without_a_model_fetches_its_files(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, resolved: bool
 ) -> None:
     cloud.change("r1", rounds=0, status="failed", resolved=resolved)
-    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url, "--format", "json")
-    assert said.code == 0
-    assert json.loads(said.out)["files"] == sorted(FILES)
+    result = strata("pull", "r1", "--into", tmp_path / "here", "--url", url, "--format", "json")
+    assert result.code == 0
+    assert json.loads(result.out)["files"] == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "..\\evil"])
@@ -250,9 +248,9 @@ def test_pull_refuses_file_names_outside_the_folder(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, name: str
 ) -> None:
     cloud.files[name] = b"evil"
-    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
-    assert said.code == 1
-    assert "which leads out of the results folder" in said.err
+    result = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    assert result.code == 1
+    assert "which leads out of the results folder" in result.err
     assert not (tmp_path / "here").exists()
 
 
@@ -261,9 +259,9 @@ def test_run_whose_id_is_a_path_is_refused(
     strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path, run: str
 ) -> None:
     cloud.runs["r1"] = a_run().model_copy(update={"run": run})
-    said = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
-    assert said.code == 1
-    assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
+    result = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    assert result.code == 1
+    assert "did not return a valid RunInfo (at run: String should match pattern" in result.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -299,9 +297,9 @@ def test_twins_are_listed_for_all_edges_one_edge_or_a_device(strata: Strata, url
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
     assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/agents/a1/twin"]
-    said = strata("twins", "--url", url).out
+    result = strata("twins", "--url", url).out
     for text in ("recovering", "120 /s", "1.50 ± 0.25"):
-        assert text in said
+        assert text in result
 
 
 def test_doctor_prints_a_line_for_each_requirement_and_names_what_is_missing(
@@ -310,9 +308,9 @@ def test_doctor_prints_a_line_for_each_requirement_and_names_what_is_missing(
     (tmp_path / "mnist.npz").write_bytes(b"x" * 2_000_000)
     monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
     cloud.missing = ("a device",)
-    said = strata("doctor", "--url", url, "--format", "json")
-    found = {check["name"]: check for check in json.loads(said.out)}
-    assert said.code == 0
+    result = strata("doctor", "--url", url, "--format", "json")
+    found = {check["name"]: check for check in json.loads(result.out)}
+    assert result.code == 0
     assert found["torch"]["state"] == found["redis-server"]["state"] == found["data: digits"]["state"] == "ok"
     assert found["data: mnist"]["found"] == "mnist.npz, 2.0 MB"
     assert found["data: femnist"] == {
@@ -327,9 +325,9 @@ def test_doctor_prints_a_line_for_each_requirement_and_names_what_is_missing(
 
 def test_doctor_fails_without_a_redis_server(strata: Strata, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_REDIS_SERVER", "/nowhere/redis-server")
-    said = strata("doctor")
-    assert said.code == 1
-    assert "STRATA_REDIS_SERVER=/nowhere/redis-server" in said.out
+    result = strata("doctor")
+    assert result.code == 1
+    assert "STRATA_REDIS_SERVER=/nowhere/redis-server" in result.out
 
 
 # ---- the connection
@@ -349,29 +347,29 @@ def test_token_from_a_file_is_sent_to_the_api(
 ) -> None:
     cloud.token = "secret"  # noqa: S105 - made up
     monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "token"))
-    said = strata("edges", "--url", url)
-    assert said.code == 1
-    assert said.err.startswith("error: STRATA_API_TOKEN_FILE: ")
+    result = strata("edges", "--url", url)
+    assert result.code == 1
+    assert result.err.startswith("error: STRATA_API_TOKEN_FILE: ")
     (tmp_path / "token").write_text("secret\n", encoding="ascii")
     assert strata("edges", "--url", url).code == 0
 
 
 def test_without_a_known_cloud_the_error_gives_advice(strata: Strata) -> None:
-    said = strata("edges")
-    assert said.code == 1
-    assert "`strata up`" in said.err
+    result = strata("edges")
+    assert result.code == 1
+    assert "`strata up`" in result.err
 
 
 def test_unreachable_address_is_named(strata: Strata) -> None:
-    said = strata("edges", "--url", "http://127.0.0.1:9")
-    assert said.code == 1
-    assert "no cloud answers at http://127.0.0.1:9" in said.err
+    result = strata("edges", "--url", "http://127.0.0.1:9")
+    assert result.code == 1
+    assert "no cloud answers at http://127.0.0.1:9" in result.err
 
 
 def test_down_without_a_topology_mentions_compose(strata: Strata) -> None:
-    said = strata("down")
-    assert said.code == 0
-    assert "docker compose down" in said.out
+    result = strata("down")
+    assert result.code == 0
+    assert "docker compose down" in result.out
 
 
 def test_help_does_not_import_torch() -> None:

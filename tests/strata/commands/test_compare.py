@@ -46,9 +46,9 @@ def runs(tmp_path: Path) -> Path:
 
 
 def compared(strata: Strata, *arguments: object) -> dict[str, Any]:
-    said = strata("compare", *arguments, "--format", "json")
-    assert said.code == 0, said.err
-    found: dict[str, Any] = json.loads(said.out)
+    result = strata("compare", *arguments, "--format", "json")
+    assert result.code == 0, result.err
+    found: dict[str, Any] = json.loads(result.out)
     return found
 
 
@@ -71,10 +71,10 @@ def test_target_is_counted_in_rounds_seconds_and_bytes_of_training(strata: Strat
 def test_default_target_is_the_highest_that_all_runs_reach_and_is_named(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8, 0.75])
     in_folder(runs, "b", [0.6, 0.9, 0.95])
-    said = strata("compare", "a", "b", "--format", "json")
-    assert json.loads(said.out)["target"] == 0.8
-    assert "target: 80 %, the highest accuracy that all runs reach" in said.err
-    assert [row["rounds_to_target"] for row in json.loads(said.out)["runs"]] == [2, 2]
+    result = strata("compare", "a", "b", "--format", "json")
+    assert json.loads(result.out)["target"] == 0.8
+    assert "target: 80 %, the highest accuracy that all runs reach" in result.err
+    assert [row["rounds_to_target"] for row in json.loads(result.out)["runs"]] == [2, 2]
 
 
 def test_target_that_a_run_does_not_reach_is_a_dash(strata: Strata, runs: Path) -> None:
@@ -108,30 +108,30 @@ def test_run_with_a_headline_over_clients_is_compared_by_it(runs: Path) -> None:
 def test_different_data_steps_and_unfinished_runs_are_noted(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
-    said = strata("compare", "a", "b")
-    assert said.code == 0
-    assert "note: Different test sets (digits; mnist): accuracies are not comparable." in said.err
-    assert "note: Evaluated every 1 or 2 rounds" in said.err
-    assert "b: running, 2/9" in said.err
+    result = strata("compare", "a", "b")
+    assert result.code == 0
+    assert "note: Different test sets (digits; mnist): accuracies are not comparable." in result.err
+    assert "note: Evaluated every 1 or 2 rounds" in result.err
+    assert "b: running, 2/9" in result.err
 
 
 def test_run_without_an_evaluation_has_a_row_and_does_not_affect_the_target(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None], status="running", accuracy=None)
     in_folder(runs, "c", [], status="failed", reason="no device left", accuracy=None)
-    said = strata("compare", "a", "b", "c", "--format", "json")
-    found = json.loads(said.out)
+    result = strata("compare", "a", "b", "c", "--format", "json")
+    found = json.loads(result.out)
     assert found["target"] == 0.8
     assert [row["accuracy"] for row in found["runs"]] == [0.8, None, None]
-    assert "Not evaluated: left out of charts and target (b; c)." in said.err
+    assert "Not evaluated: left out of charts and target (b; c)." in result.err
 
 
 def test_runs_without_evaluations_give_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [], status="pending", accuracy=None)
-    said = strata("compare", "a")
-    assert said.code == 0
-    assert "pending" in said.out
-    assert "no picture: no run has been evaluated yet" in said.err
+    result = strata("compare", "a")
+    assert result.code == 0
+    assert "pending" in result.out
+    assert "no picture: no run has been evaluated yet" in result.err
     assert not (runs / "compare.png").exists()
 
 
@@ -152,9 +152,9 @@ def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path
     name = "\N{SNOWMAN}" * 100  # 300 bytes
     folder = in_folder(runs, "r1", [0.5], name=name)
     assert find_folders(runs, [name]) == [folder]
-    said = strata("compare", "x" * 300)
-    assert said.code == 1
-    assert f"no run, name of a run or results folder '{'x' * 300}'" in said.err
+    result = strata("compare", "x" * 300)
+    assert result.code == 1
+    assert f"no run, name of a run or results folder '{'x' * 300}'" in result.err
 
 
 @pytest.mark.parametrize(
@@ -175,17 +175,17 @@ def test_invalid_line_of_a_table_is_named_with_its_cause(
     table = in_folder(runs, "r1", [0.5, 0.6]) / "rounds.csv"
     assert table.read_bytes().count(old) == 1
     table.write_bytes(table.read_bytes().replace(old, new))
-    said = strata("compare", "r1")
-    assert said.code == 1
-    assert "runs/r1/rounds.csv, line 3: " in said.err
-    assert cause in said.err
+    result = strata("compare", "r1")
+    assert result.code == 1
+    assert "runs/r1/rounds.csv, line 3: " in result.err
+    assert cause in result.err
 
 
 def test_unknown_run_is_named_with_the_nearest(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5], name="quickstart")
-    said = strata("compare", "quickstrat")
-    assert said.code == 1
-    assert "'quickstrat' in runs; did you mean 'quickstart'?" in said.err
+    result = strata("compare", "quickstrat")
+    assert result.code == 1
+    assert "'quickstrat' in runs; did you mean 'quickstart'?" in result.err
     with pytest.raises(NotFound, match="no run in"):
         find_folders(runs / "empty", ["latest"])
 
@@ -220,8 +220,8 @@ def test_picture_is_written_to_the_given_path_and_the_path_printed(strata: Strat
 
 def test_picture_in_an_unknown_format_is_refused(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5])
-    said = strata("compare", "r1", "--out", "a.docx")
-    assert (said.code, said.err) == (1, "error: out: 'a.docx' does not end in .png, .svg, .pdf\n")
+    result = strata("compare", "r1", "--out", "a.docx")
+    assert (result.code, result.err) == (1, "error: out: 'a.docx' does not end in .png, .svg, .pdf\n")
 
 
 @pytest.mark.parametrize("target", ["90", "-1", "many"])

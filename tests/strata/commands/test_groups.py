@@ -60,16 +60,16 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
 
 
 def test_show_prints_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
-    said = strata("show", "r9", "--runs-dir", folder)
-    assert said.code == 0
-    assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in said.out
-    assert "edge-2 edge-3" in said.out
-    assert "edge-4" in said.out
+    result = strata("show", "r9", "--runs-dir", folder)
+    assert result.code == 0
+    assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in result.out
+    assert "edge-2 edge-3" in result.out
+    assert "edge-4" in result.out
 
 
 def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata: Strata) -> None:
-    said = strata("groups", "r9", "--at", 0.001, "--at", 0.1, "--at", 1, "--runs-dir", folder, "--format", "json")
-    assert [found["groups"] for found in json.loads(said.out)] == [
+    result = strata("groups", "r9", "--at", 0.001, "--at", 0.1, "--at", 1, "--runs-dir", folder, "--format", "json")
+    assert [found["groups"] for found in json.loads(result.out)] == [
         [["edge-0"], ["edge-1"], ["edge-2"], ["edge-3"]],
         [["edge-0", "edge-1"], ["edge-2", "edge-3"]],
         [USERS],
@@ -80,7 +80,7 @@ def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata:
 def test_run_without_clusters_is_noted(tmp_path: Path, strata: Strata) -> None:
     info = a_run(run="r8")
     write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
-    said = strata("groups", "r8", "--runs-dir", tmp_path)
-    assert said.code == 1
-    assert "run r8 has not clustered its clients" in said.err
+    result = strata("groups", "r8", "--runs-dir", tmp_path)
+    assert result.code == 1
+    assert "run r8 has not clustered its clients" in result.err
     assert "groups.png" not in strata("show", "r8", "--plots", "--runs-dir", tmp_path).out

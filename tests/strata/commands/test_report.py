@@ -12,9 +12,9 @@ from tests.strata.fake_cloud import FakeCloud
 def test_report_of_the_newest_run_is_written_beside_the_runs(strata: Strata, home: Path) -> None:
     in_folder(home / "runs", "first", [0.5], name="other")
     in_folder(home / "runs", "last", [0.5, 0.8], created_at="2026-05-05T00:00:00Z")
-    said = strata("report", "latest")
-    assert said.code == 0, said.err
-    assert "report: runs/report.html" in said.out
+    result = strata("report", "latest")
+    assert result.code == 0, result.err
+    assert "report: runs/report.html" in result.out
     text = (home / "runs" / "report.html").read_text(encoding="utf-8")
     assert "<small>last</small>" in text
     assert "<small>first</small>" not in text
@@ -23,8 +23,8 @@ def test_report_of_the_newest_run_is_written_beside_the_runs(strata: Strata, hom
 def test_figures_of_two_runs_are_written_beside_a_report(strata: Strata, home: Path) -> None:
     for run in ("a", "b"):
         in_folder(home / "runs", run, [0.5, 0.8])
-    said = strata("report", "a", "b", "--figures", "out", "--format", "pdf", "--width", "single", "-o", "both.html")
-    assert said.code == 0, said.err
+    result = strata("report", "a", "b", "--figures", "out", "--format", "pdf", "--width", "single", "-o", "both.html")
+    assert result.code == 0, result.err
     found = {path.relative_to(home / "out").as_posix() for path in (home / "out").rglob("*.pdf")}
     assert found >= {"compare.pdf", "a/accuracy.pdf", "b/accuracy.pdf"}
     assert "Runs side by side" in (home / "both.html").read_text(encoding="utf-8")
@@ -42,8 +42,8 @@ def test_runs_of_a_cloud_are_downloaded_without_their_models(
 ) -> None:
     folder = in_folder(home / "elsewhere", "r1", [0.5, 0.8])
     cloud.files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    said = strata("report", "r1", "--url", url, "-o", "it.html")
-    assert said.code == 0, said.err
+    result = strata("report", "r1", "--url", url, "-o", "it.html")
+    assert result.code == 0, result.err
     assert "80.00 %" in (home / "it.html").read_text(encoding="utf-8")
     assert not [path for method, path in cloud.seen if "/models/" in path]
     assert not (home / "runs").exists()
@@ -51,7 +51,7 @@ def test_runs_of_a_cloud_are_downloaded_without_their_models(
 
 def test_an_unknown_run_and_an_unknown_round_are_named(strata: Strata, home: Path) -> None:
     in_folder(home / "runs", "a", [0.5])
-    said = strata("report", "b")
-    assert (said.code, "no run, name of a run or results folder 'b'" in said.err) == (1, True)
-    said = strata("report", "a", "--round", "4")
-    assert (said.code, "no round 4" in said.err) == (1, True)
+    result = strata("report", "b")
+    assert (result.code, "no run, name of a run or results folder 'b'" in result.err) == (1, True)
+    result = strata("report", "a", "--round", "4")
+    assert (result.code, "no round 4" in result.err) == (1, True)

@@ -100,7 +100,7 @@ def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:
     assert again.digest() == SPEC.digest()
 
 
-def test_global_evaluation_has_columns_of_its_own(tmp_path: Path) -> None:
+def test_global_evaluation_has_separate_columns(tmp_path: Path) -> None:
     (line,) = lines_of(written(tmp_path, a_round(2)) / "rounds.csv")
     assert (line["round_no"], line["kind"], line["accuracy"], line["loss"]) == ("2", "train", "0.92", "0.25")
 

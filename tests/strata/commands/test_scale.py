@@ -64,7 +64,7 @@ def fleet() -> FakeFleet:
 
 
 @pytest.fixture
-def there(fleet: FakeFleet) -> Iterator[str]:
+def cloud_url(fleet: FakeFleet) -> Iterator[str]:
     with served(fleet.app) as url:
         yield url
 
@@ -74,24 +74,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.commands.topology._LOOK_S", 0.01)
 
 
-def test_scale_sets_the_number_and_reports_it_without_waiting(strata: Strata, there: str, fleet: FakeFleet) -> None:
+def test_scale_sets_the_number_and_reports_it_without_waiting(strata: Strata, cloud_url: str, fleet: FakeFleet) -> None:
     fleet.steps = [{"present": {"device": 4}}]
-    said = strata("scale", "12", "--url", there)
-    assert (said.code, said.out, fleet.put) == (0, "device: 4 of 12\n", [12])
-    said = strata("scale", "device=3", "device_slow=2", "--url", there, "--format", "json")
+    result = strata("scale", "12", "--url", cloud_url)
+    assert (result.code, result.out, fleet.put) == (0, "device: 4 of 12\n", [12])
+    result = strata("scale", "device=3", "device_slow=2", "--url", cloud_url, "--format", "json")
     assert fleet.put[1] == {"device": 3, "device_slow": 2}
-    assert json.loads(said.out) == {
+    assert json.loads(result.out) == {
         "wanted": {"device": 3, "device_slow": 2}, "present": {"device": 4}, "n_devices": 4,
     }  # fmt: skip
 
 
-def test_waiting_reports_each_step_once_and_ends_at_the_number(strata: Strata, there: str, fleet: FakeFleet) -> None:
+def test_waiting_reports_each_step_once_and_ends_at_the_number(
+    strata: Strata, cloud_url: str, fleet: FakeFleet
+) -> None:
     four, three = {"present": {"device": 4}}, {"present": {"device": 3}}
     ends = {**three, "running": {"device": 4}, "leaving": ("x",)}
     fleet.steps = [four, four, {**four, "leaving": ("x",)}, ends, ends, three]
-    said = strata("scale", "3", "--wait", "--url", there)
-    assert (said.code, said.out) == (0, "device: 3 of 3\n")
-    assert said.err.splitlines() == [
+    result = strata("scale", "3", "--wait", "--url", cloud_url)
+    assert (result.code, result.out) == (0, "device: 3 of 3\n")
+    assert result.err.splitlines() == [
         "device: 4 of 3",
         "device: 4 of 3; leaving after this round: x",
         "device: 3 of 3; leaving after this round: x",
@@ -100,7 +102,7 @@ def test_waiting_reports_each_step_once_and_ends_at_the_number(strata: Strata, t
 
 
 @pytest.mark.parametrize(
-    ("step", "says"),
+    ("step", "message"),
     [
         ({"error": "no such image"}, "device: 0 of 5: no such image"),
         ({"silent": True}, "the fleet is no longer connected"),
@@ -110,19 +112,19 @@ def test_waiting_reports_each_step_once_and_ends_at_the_number(strata: Strata, t
     ids=["an error", "no fleet", "another wish", "too late"],
 )
 def test_waiting_ends_with_the_reason_of_a_failure(
-    strata: Strata, there: str, fleet: FakeFleet, step: dict[str, Any], says: str
+    strata: Strata, cloud_url: str, fleet: FakeFleet, step: dict[str, Any], message: str
 ) -> None:
     stale = {"error": "of an earlier number", "heard": {"device": 4}}
     fleet.steps = [stale, stale, step]
-    said = strata("scale", "5", "--wait", "--limit-s", "1", "--url", there)
-    assert said.code == 1
-    assert says in said.err
-    assert "of an earlier number" not in said.err
+    result = strata("scale", "5", "--wait", "--limit-s", "1", "--url", cloud_url)
+    assert result.code == 1
+    assert message in result.err
+    assert "of an earlier number" not in result.err
 
 
-def test_a_refusal_exits_with_one_and_a_usage_error_with_two(strata: Strata, there: str, fleet: FakeFleet) -> None:
-    refused = strata("scale", "13", "--url", there)
+def test_a_refusal_exits_with_one_and_a_usage_error_with_two(strata: Strata, cloud_url: str, fleet: FakeFleet) -> None:
+    refused = strata("scale", "13", "--url", cloud_url)
     assert (refused.code, "thirteen brings bad luck" in refused.err) == (1, True)
     for words in (["many"], ["3", "4"], ["device=x"], ["=3"], ["-3"]):
-        assert strata("scale", *words, "--url", there).code == 2, words
+        assert strata("scale", *words, "--url", cloud_url).code == 2, words
     assert fleet.put == [13]

@@ -35,7 +35,7 @@ def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "says"),
+    ("answer", "kind", "message"),
     [
         (
             httpx.Response(409, json={"detail": "fleet g is connected already", "code": "conflict"}),
@@ -49,9 +49,9 @@ def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
     ],
 )
 def test_any_other_answer_is_a_strata_error(
-    answer: httpx.Response | Exception, kind: type[StrataError], says: str
+    answer: httpx.Response | Exception, kind: type[StrataError], message: str
 ) -> None:
-    with line(answer, []) as cloud, pytest.raises(kind, match=says):
+    with line(answer, []) as cloud, pytest.raises(kind, match=message):
         cloud.report(REPORT)
 
 

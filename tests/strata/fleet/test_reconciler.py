@@ -65,11 +65,11 @@ class FakeCloud:
     def __init__(self, **wanted: int) -> None:
         self.wanted = wanted
         self.needed: set[str] = set()
-        self.away = False
+        self.is_down = False
         self.heard: list[FleetReport] = []
 
     def report(self, report: FleetReport) -> FleetOrders:
-        if self.away:
+        if self.is_down:
             raise Unreachable("nobody listens")
         self.heard.append(report)
         released = tuple(name for name in report.leaving if name not in self.needed)
@@ -279,10 +279,10 @@ def test_without_the_cloud_nothing_changes_and_stops_are_reported_when_it_return
     fleet.turn()
     fleet.turn()
     assert names(backend) == ["device-1"]
-    cloud.away, cloud.wanted = True, {"device": 5}
+    cloud.is_down, cloud.wanted = True, {"device": 5}
     fleet.settle()
     assert names(backend) == ["device-1"]
-    cloud.away = False
+    cloud.is_down = False
     fleet.turn()
     assert cloud.last().left == ("device-2",)
     assert len(backend.running) == 5
@@ -303,9 +303,9 @@ def test_a_fleet_that_cannot_list_agents_says_so_and_reports_no_stops() -> None:
 def test_only_the_first_answered_report_marks_the_start(begins: bool) -> None:
     backend, cloud = FakeBackend(1), FakeCloud()
     fleet = Fleet("f", backend, cloud, begins=begins)
-    cloud.away = True
+    cloud.is_down = True
     fleet.turn()
-    cloud.away = False
+    cloud.is_down = False
     fleet.turn()
     fleet.turn()
     assert [report.begins for report in cloud.heard] == [begins, False]

@@ -150,14 +150,14 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
 
 def test_environment_of_one_process_overrides_the_common_one() -> None:
     own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
-    with topology(env={"WHOSE": "all_processes's"}, env_of=own) as running:
+    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
         running.wait_ready(30)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
-    assert [edge["WHOSE"] for edge in edges] == ["all_processes's", "its own"]
+    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
     assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
     assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
-    assert agent["WHOSE"] == "all_processes's"
+    assert agent["WHOSE"] == "everybody's"
 
 
 def becomes(pid: int, *letters: str) -> bool:
@@ -304,38 +304,38 @@ def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
         [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    folder = Path(said["folder"])
+    printed = json.loads(process.stdout.readline())
+    folder = Path(printed["folder"])
     names = ("cloud", "edge-1", "agent-1", "agent-2")
     grandchildren = [int(env_of(folder, name)["GRANDCHILD"]) for name in names]
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) == 5
-    return process, said, children + grandchildren
+    return process, printed, children + grandchildren
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
-    process, said, pids = start_up()
+    process, printed, pids = start_up()
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == 0
     assert wait_until_gone(pids) == []
-    assert not Path(said["folder"]).exists()
+    assert not Path(printed["folder"]).exists()
     assert not (home / ".strata" / "topology.json").exists()
 
 
 def test_second_interrupt_leaves_no_process() -> None:
-    process, said, pids = start_up()
+    process, printed, pids = start_up()
     process.send_signal(signal.SIGINT)
     time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert wait_until_gone(pids) == []
-    assert not Path(said["folder"]).exists()
+    assert not Path(printed["folder"]).exists()
 
 
 def test_killed_launcher_ends_its_processes(home: Path) -> None:
-    process, said, pids = start_up()
+    process, printed, pids = start_up()
     own = pids[:5]  # grandchildren end only with a signal to their group, which the kernel does not send here
     process.kill()
     process.communicate(timeout=30)
@@ -344,22 +344,22 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
     assert wait_until_gone(own) == []
     assert strata_home.running() is None
     WorkFolder(None).close()  # the next launcher cleans up
-    assert not Path(said["folder"]).exists()
+    assert not Path(printed["folder"]).exists()
 
 
 def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
-    process, said, pids = start_up()
+    process, printed, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())
-    assert note == {"url": said["url"], "pid": process.pid, "logs": f"{said['folder']}/logs"}
-    assert (said["edges"], said["agents"], said["devices"]) == (1, 2, 3)
+    assert note == {"url": printed["url"], "pid": process.pid, "logs": f"{printed['folder']}/logs"}
+    assert (printed["edges"], printed["agents"], printed["devices"]) == (1, 2, 3)
     second = strata("up")
     assert second.code == 1
-    assert said["url"] in second.err
+    assert printed["url"] in second.err
     doctor = {check["name"]: check for check in json.loads(strata("doctor", "--format", "json").out)}
-    assert doctor["topology"]["found"] == f"{said['url']}: 1 edges, 2 agents, 3 devices"
+    assert doctor["topology"]["found"] == f"{printed['url']}: 1 edges, 2 agents, 3 devices"
     ended = strata("down", "--format", "json")
     process.communicate(timeout=30)
-    assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": said["url"]})
+    assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": printed["url"]})
     assert wait_until_gone(pids) == []
 
 

@@ -55,7 +55,7 @@ def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["num_roundz=1,2"], "num_roundz: unknown field; did you mean 'num_rounds'?"),
         (["lr=0.1,-1"], r"lr: .* \(with lr=-1\)"),
@@ -71,8 +71,8 @@ def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
         (["seed=" + ",".join(map(str, range(MAX_COMBINATIONS + 1)))], f"at most {MAX_COMBINATIONS}"),
     ],
 )
-def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, arguments: list[str], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         combinations_of(spec_file, arguments, as_it_is)
 
 

@@ -37,8 +37,8 @@ def table_of(tmp_path: Path) -> list[dict[str, str]]:
 def test_every_combination_becomes_a_run_and_a_row(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url)
-    assert said.code == 0, said.err
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url)
+    assert result.code == 0, result.err
     assert [(spec["lr"], spec["batch_size"]) for spec in cloud.specs] == [(0.1, 8), (0.1, 16), (0.2, 8), (0.2, 16)]
     assert len(set(cloud.keys)) == 4
     rows = table_of(tmp_path)
@@ -63,8 +63,8 @@ def test_every_combination_becomes_a_run_and_a_row(
         ("0.2", "16", "r5"),
     ]
     assert {(row["accuracy"], row["bytes_up"], row["status"]) for row in rows} == {("0.93", "600", "completed")}
-    assert "3 of 4: lr=0.2, batch_size=8" in said.err
-    assert said.out.count("completed") == 4
+    assert "3 of 4: lr=0.2, batch_size=8" in result.err
+    assert result.out.count("completed") == 4
 
 
 def test_repeated_arguments_run_only_incomplete_combinations(
@@ -94,9 +94,9 @@ def test_failed_run_is_recorded_and_continued_next_time(
 ) -> None:
     cloud.ends_as = "failed"
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
-    said = strata(*arguments)
-    assert said.code == 1
-    assert said.err.count("failed: no device left") == 2
+    result = strata(*arguments)
+    assert result.code == 1
+    assert result.err.count("failed: no device left") == 2
     assert [(row["status"], row["reason"]) for row in table_of(tmp_path)] == [("failed", "no device left")] * 2
     cloud.ends_as = "completed"
     assert strata(*arguments).code == 0
@@ -111,8 +111,8 @@ def test_failed_run_is_recorded_and_continued_next_time(
 def test_refused_combination_does_not_prevent_the_others(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud refuses 99
-    assert said.code == 1
+    result = strata("sweep", spec_file, "lr=0.1,99,0.2", "--url", url)  # the fake cloud refuses 99
+    assert result.code == 1
     assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
         ("r2", "completed", ""),
         ("", "failed", "lr: too large"),
@@ -137,23 +137,23 @@ def test_lost_answer_creates_no_second_run(
 def test_dry_run_lists_the_combinations_and_starts_nothing(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,0.2", "seed=1,2", "--dry-run", "--format", "json")
-    assert said.code == 0
-    assert [(row["lr"], row["seed"], row["status"]) for row in json.loads(said.out)] == [
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "seed=1,2", "--dry-run", "--format", "json")
+    assert result.code == 0
+    assert [(row["lr"], row["seed"], row["status"]) for row in json.loads(result.out)] == [
         (0.1, 1, "waiting"),
         (0.1, 2, "waiting"),
         (0.2, 1, "waiting"),
         (0.2, 2, "waiting"),
     ]
-    assert "4 of 4 combinations to run, into runs/sweep-small-" in said.err
+    assert "4 of 4 combinations to run, into runs/sweep-small-" in result.err
     assert not (tmp_path / "runs").exists()
     assert "0.2" in strata("sweep", spec_file, "lr=0.1,0.2", "--dry-run").out
 
 
 def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
-    said = strata("sweep", spec_file, "lr=0.1,0.2", "sed=1,2", "--url", url)
-    assert said.code == 1
-    assert "sed: unknown field; did you mean 'seed'?" in said.err
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "sed=1,2", "--url", url)
+    assert result.code == 1
+    assert "sed: unknown field; did you mean 'seed'?" in result.err
     assert cloud.seen == []
 
 
@@ -161,9 +161,9 @@ def test_run_whose_id_is_a_path_is_refused(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
     cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # the folder of the fake cloud's next run
-    said = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
-    assert said.code == 1
-    assert "did not return a valid RunInfo (at run: String should match pattern" in said.err
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    assert result.code == 1
+    assert "did not return a valid RunInfo (at run: String should match pattern" in result.err
     assert list(tmp_path.iterdir()) == [spec_file]
 
 
@@ -171,8 +171,8 @@ def test_state_of_another_program_is_neither_used_nor_removed(strata: Strata, sp
     theirs = tmp_path / "mine" / "state" / "thesis.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("years of work")
-    said = strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine")
-    assert (said.code, said.err) == (
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "--into", "mine")
+    assert (result.code, result.err) == (
         1,
         "error: mine/state exists and belongs to no sweep: choose another folder with --into\n",
     )
@@ -239,8 +239,8 @@ def test_sweep_without_seeds_has_no_means() -> None:
 def test_means_are_shown_below_their_seeds_and_written_to_a_file(
     strata: Strata, url: str, spec_file: Path, tmp_path: Path
 ) -> None:
-    said = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
-    lines = [line.split("│")[1:3] for line in said.out.splitlines() if line.startswith("│")]
+    result = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
+    lines = [line.split("│")[1:3] for line in result.out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in line] for line in lines] == [
         ["1", "0.1"],
         ["2", "0.1"],

@@ -315,11 +315,11 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
 
 @pytest.mark.parametrize("case", refusals().keys())
 def test_a_refused_update_does_not_change_the_sum(case: str) -> None:
-    update, n, error, said = refusals()[case]
+    update, n, error, message = refusals()[case]
     accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(everything(0), 1)
     before = bits(accumulator.result())
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         accumulator.add(update, n)
     assert bits(accumulator.result()) == before
     accumulator.add(everything(2), 1)  # and the sum can continue
@@ -384,11 +384,11 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
 
 @pytest.mark.parametrize("case", FORGERIES.keys())
 def test_a_forged_sum_is_refused_and_does_not_change_the_sum(case: str) -> None:
-    other, said = FORGERIES[case]
+    other, message = FORGERIES[case]
     accumulator = Accumulator(Everything, FIXED_POINT)
     accumulator.add(everything(0), 1)
     before = bits(accumulator.result())
-    with pytest.raises(StrataError, match=said):
+    with pytest.raises(StrataError, match=message):
         accumulator.merge(other)
     assert bits(accumulator.result()) == before
     accumulator.merge(forged())
@@ -428,15 +428,15 @@ class Both(Record):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (Unsaid, "Unsaid.delta has no aggregation rule"),
         (NoMask, "count is not a MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],
 )
-def test_a_type_that_cannot_be_summed_is_refused(kind: type[Record], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_a_type_that_cannot_be_summed_is_refused(kind: type[Record], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         aggregation.check_update_type(kind)
 
 

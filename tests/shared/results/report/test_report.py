@@ -1,4 +1,4 @@
-"""Reports from made-up results folders: what stands in them, that it is only text, that it is the same each time."""
+"""Reports from made-up results folders: their content, its escaping, and their reproducibility."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def in_folder(folder: Path, details: Any = None, **changes: Any) -> Path:
 
 
 def busy() -> tuple[VisitRow, ...]:
-    """Visits that took time: seat 0 longer than seat 1, which was refused."""
+    """Returns visits that took time: seat 0 longer than seat 1, which was refused."""
     fast = VisitRow(seat=1, edge="edge-2", outcome="refused", down_s=1.0, compute_s=1.0, up_s=1.0, simulated_s=3.0)
     slow = fast.replace(
         seat=0, edge="edge-1", outcome="used", compute_s=7.0, simulated_s=9.0, energy_j=2.5, up_bytes=50
@@ -160,7 +160,7 @@ def test_the_timeline_shows_the_requested_round(folder: Path) -> None:
     with pytest.raises(NotFound, match="no round 7"):
         report([folder], round_no=7)
     assert "round 2, the slowest" in report([folder], round_no=2)
-    assert "timeline of" not in report([folder], round_no=1)  # in which nothing took time
+    assert "timeline of" not in report([folder], round_no=1)  # in which all times are 0
 
 
 def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
 
 
 def edges(**changes: Any) -> tuple[EdgeRow, ...]:
-    """The first edge was used and timed, of the second as is rounds."""
+    """Returns two edges: the first was used and timed, the second has the given fields."""
     first = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=2, down_s=0.5, up_s=1.0, simulated_s=9.0)
     return first, EdgeRow.model_validate({"edge": "edge-2", "home": 1, "outcome": "used", **changes})
 
@@ -214,7 +214,7 @@ def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: 
         "3.0 s",
         "27.0 s",
     ]
-    assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # as they were
+    assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # unchanged
 
 
 def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) -> None:

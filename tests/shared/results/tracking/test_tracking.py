@@ -1,4 +1,4 @@
-"""Runs for other programs: what they are given, and that their own readers find it."""
+"""Exports of runs to other programs, checked with the programs' own readers."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def to(server: Any, uri: str = "http://mlflow.test") -> MlflowServer:
 async def test_mlflow_has_each_run_once_with_its_final_status(tracked: Tracked) -> None:
     server = Mlflow()
     for _ in range(2):
-        async with to(server) as there:
-            await there.write(tracked, "mine")
+        async with to(server) as tracker:
+            await tracker.write(tracked, "mine")
     (run,) = server.runs.values()
     assert server.experiments == {"mine": "1"}
     assert (run["name"], run["status"], run["end_time"]) == ("small", "FINISHED", round(1000 * tracked.ended_s))
@@ -97,13 +97,13 @@ async def test_mlflow_has_each_run_once_with_its_final_status(tracked: Tracked) 
     assert (run["params"]["num_rounds"], run["tags"]["strata.algorithm"]) == ("3", "fedavg")
 
 
-@pytest.mark.parametrize(("status", "there"), [("failed", "FAILED"), ("stopped", "KILLED"), ("running", "RUNNING")])
-async def test_mlflow_gets_the_final_status_of_a_run(tmp_path: Path, status: str, there: str) -> None:
+@pytest.mark.parametrize(("status", "exported"), [("failed", "FAILED"), ("stopped", "KILLED"), ("running", "RUNNING")])
+async def test_mlflow_gets_the_final_status_of_a_run(tmp_path: Path, status: str, exported: str) -> None:
     server = Mlflow()
     async with to(server) as client:
         await client.write(read_tracked(in_folder(tmp_path / "r1", status=status)))
     (run,) = server.runs.values()
-    assert run["status"] == there
+    assert run["status"] == exported
     assert (run["end_time"] is None) == (status == "running")
 
 
@@ -111,8 +111,8 @@ async def test_names_that_mlflow_refuses_are_replaced(tmp_path: Path, tracked: T
     from dataclasses import replace
 
     server = Mlflow()
-    async with to(server) as there:
-        await there.write(replace(tracked, params={"odd$key": "x" * 9000, **{f"p{n}": "1" for n in range(250)}}))
+    async with to(server) as tracker:
+        await tracker.write(replace(tracked, params={"odd$key": "x" * 9000, **{f"p{n}": "1" for n in range(250)}}))
     (run,) = server.runs.values()
     assert len(run["params"]["odd_key"]) == 6000
     assert len(run["params"]) == 251
@@ -123,12 +123,12 @@ async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> N
         raise httpx.ConnectTimeout("timed out", request=request)
 
     with pytest.raises(Unreachable, match=r"MLflow at http://mlflow.test does not answer"):
-        async with to(away) as there:
-            await there.write(tracked)
+        async with to(away) as tracker:
+            await tracker.write(tracked)
     refused = httpx.Response(403, json={"message": "not yours"})
     with pytest.raises(Conflict, match="not yours"):
-        async with to(lambda _: refused) as there:
-            await there.write(tracked)
+        async with to(lambda _: refused) as tracker:
+            await tracker.write(tracked)
     for uri in ("file:///tmp/mlruns", "sqlite:///m.db", "databricks", "http://"):
         with pytest.raises(BadInput, match="not the address"):
             to(away, uri)
@@ -142,8 +142,8 @@ async def test_a_password_in_the_address_is_used_and_not_shown(tracked: Tracked)
         return httpx.Response(401, json={"message": "no"})
 
     with pytest.raises(Conflict) as refused:
-        async with to(refuse, "http://ann:s3cret@mlflow.test:81/") as there:
-            await there.write(tracked)
+        async with to(refuse, "http://ann:s3cret@mlflow.test:81/") as tracker:
+            await tracker.write(tracked)
     assert seen == [f"Basic {b64encode(b'ann:s3cret').decode()}"]
     assert "mlflow.test:81" in refused.value.detail
     assert "s3cret" not in refused.value.detail
@@ -161,17 +161,17 @@ def test_a_missing_tensorboard_package_is_named_with_its_extra(
 async def test_a_token_is_sent(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
     server = Mlflow()
-    async with to(server) as there:
-        await there.write(tracked)
+    async with to(server) as tracker:
+        await tracker.write(tracked)
     assert {headers["authorization"] for headers in server.headers} == {"Bearer t0ken"}
 
 
 def test_tables_have_a_row_for_each_round(strata: Strata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.chdir(tmp_path)
     in_folder(tmp_path / "runs" / "r1")
-    said = strata("export", "r1", "--to", "ndjson")
-    assert said.code == 0, said.err
-    rows = [json.loads(line) for line in said.out.splitlines()]
+    result = strata("export", "r1", "--to", "ndjson")
+    assert result.code == 0, result.err
+    rows = [json.loads(line) for line in result.out.splitlines()]
     assert [(row["run"], row["round_no"], row["kind"]) for row in rows] == [
         ("r1", 1, "train"),
         ("r1", 2, "train"),
@@ -188,8 +188,8 @@ def test_mlflow_without_an_address_says_so(strata: Strata, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     in_folder(tmp_path / "runs" / "r1")
-    said = strata("export", "r1", "--to", "mlflow")
-    assert (said.code, "MLFLOW_TRACKING_URI is not set" in said.err) == (1, True)
+    result = strata("export", "r1", "--to", "mlflow")
+    assert (result.code, "MLFLOW_TRACKING_URI is not set" in result.err) == (1, True)
 
 
 def test_a_run_is_followed_to_its_end_although_the_server_restarts(
@@ -210,14 +210,14 @@ def test_a_run_is_followed_to_its_end_although_the_server_restarts(
         return "m1"
 
     def later(seconds: float) -> None:
-        if seen:  # once written as it ran, it ends with another round
+        if seen:  # it was exported during the run; then it ends after another round
             info = a_run(run="r1", status="completed")
             write_results(folder, info, [a_round(3)], model=None, manifest=Manifest.of(info))
 
     monkeypatch.setattr(MlflowServer, "write", write)
     monkeypatch.setattr("strata.commands.export.time.sleep", later)
-    said = strata("export", "r1", "--to", "mlflow", "--follow")
-    assert said.code == 0, said.err
-    assert "MLflow is away; trying again" in said.err
+    result = strata("export", "r1", "--to", "mlflow", "--follow")
+    assert result.code == 0, result.err
+    assert "MLflow is away; trying again" in result.err
     assert seen == [("running", 3), ("completed", 4)]
     assert strata("export", "r1", "--to", "csv", "--follow").code == 2

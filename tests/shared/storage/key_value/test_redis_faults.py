@@ -54,7 +54,7 @@ async def test_nothing_acknowledged_is_lost_by_a_restart(
 async def test_a_store_recovers_after_a_restart_of_redis(server: RedisServer, store: RedisStore) -> None:
     await asyncio.gather(*(store.put(f"k{n}", b"1") for n in range(8)))  # several pooled connections
     restart(server)
-    await asyncio.sleep(0.05)  # the loop, which stood still for the restart, learns that connections are closed
+    await asyncio.sleep(0.05)  # the event loop, blocked by the restart, learns that connections are closed
     await asyncio.gather(*(store.put(f"k{n}", b"2") for n in range(8)))
     assert set((await store.scan("k")).values()) == {b"2"}
 
@@ -145,7 +145,7 @@ async def test_a_connection_lost_within_a_guarded_commit_is_unavailability_and_n
     async def check_then_lose(self: RedisStore, pipe: object, batch: Batch) -> None:
         await check(self, pipe, batch)  # type: ignore[arg-type]
         monkeypatch.undo()
-        restart(server)  # it is there again at once, so that a second try would succeed
+        restart(server)  # Redis is available again at once, so that a second attempt would succeed
 
     monkeypatch.setattr(RedisStore, "_check_guards", check_then_lose)
     with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""One contract over all stores."""
+"""One set of tests for all stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TTL_S = 0.15
 
 
 class Clock:
-    """Monotonic seconds, moved by hand."""
+    """Monotonic seconds that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Bench:
-    """A store, a prefix of its own, and how to let time pass in it."""
+    """A store, a separate prefix, and a way to let time pass."""
 
     def __init__(self, store: Store, advance: Callable[[float], Awaitable[None]]) -> None:
         self.store = store

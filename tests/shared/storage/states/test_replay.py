@@ -1,4 +1,4 @@
-"""Replays of crashed and of abandoned rounds end as if they had not been, also for seats that sat out."""
+"""Replays of crashed and abandoned rounds give the results of undisturbed ones, also for seats that did not train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attempt(
         if base is not None and base.round_no < round_no:  # rounds before this one are committed
             store.forget_before(owner, base)
         history = b"" if base is None else store.load(owner, base)
-        assert history is not None, "no replay needs what was forgotten"
+        assert history is not None, "no replay needs a state that was dropped"
         store.save(owner, version, history + f"{version.text}{name} ".encode())
         newest[seat] = version
     return newest

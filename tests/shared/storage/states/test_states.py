@@ -1,4 +1,4 @@
-"""One contract over all stores of versioned states."""
+"""One set of tests for all stores of versioned states."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestContract:
 
     def test_forget_before_keeps_the_newest_committed_state_and_all_later_ones(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2), Version(4), Version(5))
-        store.forget_before(SEAT, Version(3))  # the seat sat out round 3
+        store.forget_before(SEAT, Version(3))  # the seat did not train in round 3
         assert store.versions(SEAT) == [Version(2), Version(4), Version(5)]
         store.forget_before(SEAT, Version(4))
         assert store.versions(SEAT) == [Version(4), Version(5)]
@@ -199,7 +199,7 @@ VERSIONS = st.builds(Version, st.integers(0, 4), st.integers(0, 2), st.integers(
 
 
 class AgainstADict(RuleBasedStateMachine):
-    """Any sequence of calls on both stores answers as a plain dictionary does."""
+    """Any sequence of calls gives the same answers on both stores as on a plain dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

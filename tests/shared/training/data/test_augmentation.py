@@ -89,7 +89,7 @@ def test_threads_of_one_process_have_separate_draws() -> None:
     assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
 
 
-def test_images_with_seeds_of_their_own_do_not_depend_on_their_neighbours() -> None:
+def test_images_with_their_own_seeds_do_not_depend_on_others_in_the_batch() -> None:
     every = augmented_apart(images(), STRONG, range(6))
     assert torch.equal(augmented_apart(images()[3:5], STRONG, [3, 4]), every[3:5])
 

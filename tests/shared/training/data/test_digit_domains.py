@@ -167,7 +167,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_the_error_of_a_missing_data_set_says_how_to_get_it_and_how_to_leave_it_out(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_data_set_says_how_to_provide_or_omit_it(tmp_path: Path) -> None:
     folder, cache = write_domains(tmp_path / "sets", ("mnist", "usps")), tmp_path / "cache"
     with pytest.raises(DataUnavailable, match="svhn could not be loaded") as caught:
         open_data(spec_of(domains=("mnist", "svhn", "usps")), data_dir=folder, cache_dir=cache)

@@ -159,7 +159,7 @@ def test_dirichlet_refills_small_clients_from_the_largest() -> None:
     assert after.sum(axis=1).max() < before.sum(axis=1).max()
 
 
-def test_shards_give_exactly_so_many_classes_in_about_equal_sizes() -> None:
+def test_shards_give_the_exact_number_of_classes_and_similar_sizes() -> None:
     labels = rng(1).integers(0, 10, 6000)
     counts = counts_of(ShardsPartition(classes_per_device=2), labels, 100)
     assert ((counts > 0).sum(axis=1) == 2).all()

@@ -38,7 +38,7 @@ def test_channels_are_ranked_by_scale_and_neurons_by_activation() -> None:
     assert model.training
 
 
-def test_activation_is_the_mean_over_images_and_pixels_in_whatever_batches() -> None:
+def test_activation_is_the_mean_over_images_and_pixels_for_any_batches() -> None:
     """Without batch-norm channels count by it too; against numpy on the outputs of a hook."""
     model = build("cnn_6_16", (1, 8, 8), 10, seed=0)
     units, x = units_of(model, (1, 8, 8)), torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
