@@ -125,7 +125,7 @@ def _allowed_imports() -> dict[str, frozenset[str]]:
 
 ALLOWED = _allowed_imports()
 # Packages of `shared` whose `__init__` exports names: they are interfaces.
-SEAMS = frozenset({
+RE_EXPORTING_PACKAGES = frozenset({
     "shared.federation.aggregation", "shared.federation.hooks", "shared.simulation", "shared.storage.key_value",
     "shared.storage.states", "shared.training.models", "shared.training.partition", "shared.wire.compression",
 })  # fmt: skip
@@ -219,7 +219,7 @@ def imports_are_allowed(path: str, text: str) -> list[str]:
 def packages_of_shared_export_nothing(path: str, text: str) -> list[str]:
     """The `__init__` of a package has only a docstring, so that a module loads no other; interfaces are excepted."""
     package = path.removesuffix("/__init__.py").replace("/", ".")
-    if package in SEAMS:
+    if package in RE_EXPORTING_PACKAGES:
         return []
     body = [
         node for node in ast.parse(text).body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
@@ -228,7 +228,7 @@ def packages_of_shared_export_nothing(path: str, text: str) -> list[str]:
     return [] if plain else [f"{path}: holds more than a docstring"]
 
 
-def circles(files: Mapping[str, str]) -> list[list[str]]:
+def import_cycles(files: Mapping[str, str]) -> list[list[str]]:
     """Returns groups of files (path -> text) that import each other in a circle."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
     graph = {
@@ -489,7 +489,7 @@ def test_every_rule_has_a_failing_and_a_passing_example() -> None:
     assert {rule for rule, _, _ in BAD} == {rule for rule, _, _ in GOOD} == set(ABOUT)
 
 
-@pytest.mark.parametrize("package", sorted({*IMPURE_PACKAGES, *ALLOWED, *SEAMS}))
+@pytest.mark.parametrize("package", sorted({*IMPURE_PACKAGES, *ALLOWED, *RE_EXPORTING_PACKAGES}))
 def test_modules_named_by_rules_exist(package: str) -> None:
     """Otherwise a rule would silently ignore a renamed package."""
     path = ROOT / package.replace(".", "/")
@@ -497,7 +497,7 @@ def test_modules_named_by_rules_exist(package: str) -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circles({name: (ROOT / name).read_text(encoding="utf-8") for name in product()}) == []
+    assert import_cycles({name: (ROOT / name).read_text(encoding="utf-8") for name in product()}) == []
 
 
 def test_a_circle_of_files_is_found() -> None:
@@ -507,6 +507,6 @@ def test_a_circle_of_files_is_found() -> None:
         "shared/core/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import A\n",
         "shared/core/d.py": "import shared.core.a\n",
     }
-    (found,) = circles(files)
+    (found,) = import_cycles(files)
     assert set(found) == {"shared.core.a", "shared.core.b", "shared.core.c"}
-    assert circles({name: text for name, text in files.items() if not name.endswith("/c.py")}) == []
+    assert import_cycles({name: text for name, text in files.items() if not name.endswith("/c.py")}) == []
