@@ -55,7 +55,7 @@ class RoundHandler:
     metrics: EdgeMetrics
     own_url: str = ""
 
-    async def round(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
+    async def handle(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
         """Runs one round and returns its encoded `RoundAnswer`.
 
         Args:

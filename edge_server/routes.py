@@ -109,7 +109,7 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     received = await receive(request, edge.settings.max_body_bytes)
     key = read_order_key(received.header)
     edge.orders.drop_unless(lambda queue: queue.run_id == key.run_id)  # one run trains at a time
-    work = partial(edge.handler.round, received, key.spec)
+    work = partial(edge.handler.handle, received, key.spec)
     answered = await edge.orders.answer(key.queue, key.round_no, received.digest, work, request)
     headers = {
         SOCKET_HEADER: str(answered.socket_bytes),

@@ -25,7 +25,7 @@ async def get_topology(cloud: TheCloud) -> TopologyInfo:
 
 
 @router.put("/topology", responses=problems(409))
-async def want(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
+async def set_wanted_devices(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
     """Set the wanted number of devices; the fleet starts and stops agents accordingly."""
     await cloud.fleet.set_wanted_devices(body.devices)
     return await node_views.topology_of(cloud)

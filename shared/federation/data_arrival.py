@@ -16,7 +16,7 @@ from shared.federation.population import Seat
 from shared.spec.experiment import ExperimentSpec
 
 
-def n_collected(spec: ExperimentSpec, n: int, round_no: int) -> int:
+def n_arrived(spec: ExperimentSpec, n: int, round_no: int) -> int:
     """How many of its n samples a device has collected by a 1-based round; at most n."""
     rate = spec.arrival_rate
     if rate is None or round_no < 1:
@@ -27,7 +27,7 @@ def n_collected(spec: ExperimentSpec, n: int, round_no: int) -> int:
 
 def collected(spec: ExperimentSpec, seat: Seat, round_no: int) -> Seat:
     """The seat with the training samples that it has collected by a 1-based round."""
-    n = n_collected(spec, len(seat.train), round_no)
+    n = n_arrived(spec, len(seat.train), round_no)
     if n == len(seat.train):
         return seat
     rng = np.random.default_rng(stream_seed(f"{spec.seed}|population|arrival {seat.number}"))

@@ -1,10 +1,10 @@
-"""Digital twins: an edge's model of each of its workers, as a typed record and pure functions of it.
+"""Digital twins: an edge's model of each of its devices, as a typed record and pure functions of it.
 
-A twin consists of a behaviour model (how fast the worker is), telemetry (its free compute, the samples it has
+A twin consists of a behaviour model (how fast the device is), telemetry (its free compute, the samples it has
 collected), rules (whether tasks are planned for it) and a bounded history of predictions and outcomes. It learns from
 simulated seconds (with `clock: real`, from measured ones), edge round by edge round; equal visits give equal twins.
 
-*Behaviour.* The free compute that a worker reports implies how long its task takes. The twin learns the ratio of actual
+*Behaviour.* The free compute that a device reports implies how long its task takes. The twin learns the ratio of actual
 to implied seconds as an exponentially weighted mean and variance (T. Finch: Incremental calculation of weighted mean
 and variance, 2009), starting at the profile, that is at ratio 1. A profile says nothing about measured seconds: with
 `clock: real` the first visit sets the ratio, and does not count as slow.
@@ -34,23 +34,23 @@ PRIOR_SD = 0.25
 LEARNING_RATE = 0.3
 """Weight of the newest visit in the mean, after the first few visits."""
 MIN_RATIO = 0.1
-"""Lower bound on a learned ratio: a worker that claims to be arbitrarily fast would otherwise get every sample."""
+"""Lower bound on a learned ratio: a device that claims to be arbitrarily fast would otherwise get every sample."""
 SLOW_SDS = 3.0
 """A visit is slow if it takes this many standard deviations longer than predicted (and half as long again)."""
 MIN_CHARGE = 0.1
-"""Charge of a battery, 0 to 1, below which no task is planned for the worker."""
+"""Charge of a battery, 0 to 1, below which no task is planned for the device."""
 CAUTION = 0.5
-"""Share of its free compute with which a recovering worker is planned."""
+"""Share of its free compute with which a recovering device is planned."""
 GOOD_VISITS = 2
-"""Number of consecutive good visits after which a recovering worker is healthy."""
+"""Number of consecutive good visits after which a recovering device is healthy."""
 MAX_EXCLUDED_ROUNDS = 8
-"""Upper bound on the edge rounds for which a worker is left out."""
+"""Upper bound on the edge rounds for which a device is left out."""
 HISTORY = 16
 """Number of newest visits that a twin keeps."""
 
 
 class Telemetry(Record):
-    """What a worker reports about itself at a simulated time.
+    """What a device reports about itself at a simulated time.
 
     Attributes:
         at_s: the simulated time.
@@ -84,11 +84,11 @@ class VisitObservation(Record):
 
 
 class Twin(Record):
-    """A worker's digital twin.
+    """A device's digital twin.
 
     Attributes:
-        seat: the worker's seat.
-        health: whether, and how cautiously, tasks are planned for the worker.
+        seat: the device's seat.
+        health: whether, and how cautiously, tasks are planned for the device.
         ratio, ratio_var: mean and variance of the ratio of actual seconds to those that its free compute implies.
         n_learned: number of visits from which the ratio was learned.
         strikes: number of consecutive bad visits.

@@ -1,1 +1,1 @@
-"""The commands of `strata`, by room."""
+"""The commands of `strata`, one module per topic."""

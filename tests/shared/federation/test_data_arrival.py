@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.federation.data_arrival import collected, n_collected
+from shared.federation.data_arrival import collected, n_arrived
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples
 from shared.simulation import Profile
@@ -21,7 +21,7 @@ SEAT = Seat(3, 0, "train", Profile(), PART, Samples("test", PART[:0]))
 )
 def test_samples_grow_by_round_and_never_exceed_the_part(rate: float | None, counts: list[int]) -> None:
     spec = ExperimentSpec(arrival_rate=rate)
-    assert [n_collected(spec, 50, n + 1) for n in range(len(counts))] == counts
+    assert [n_arrived(spec, 50, n + 1) for n in range(len(counts))] == counts
 
 
 def test_a_device_keeps_its_samples_in_a_seeded_order_of_its_own() -> None:
