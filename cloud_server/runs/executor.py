@@ -86,7 +86,7 @@ class RunExecutor:
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self._set_status("running")
-        await self._finish_earlier_process(state)
+        await self._finish_outstanding_work(state)
         while not await self._train_to_end(state):
             pass
         return None
@@ -122,7 +122,7 @@ class RunExecutor:
             self.info = info
         return RunState(experiment, placement, checkpoint, digest)
 
-    async def _finish_earlier_process(self, state: RunState) -> None:
+    async def _finish_outstanding_work(self, state: RunState) -> None:
         """Write results and run evaluations that an earlier cloud process committed but did not get to."""
         run_id, repository = self.info.run, self.services.repository
         written = max(await self.services.results.last(run_id), 1)  # the last one perhaps in part
