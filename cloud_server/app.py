@@ -23,7 +23,7 @@ from cloud_server.runs.events import log_run_event, to_all
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
-from cloud_server.runs.state import CloudServices
+from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache

@@ -29,7 +29,7 @@ from shared.service.order_headers import (
     order_key,
 )
 from shared.simulation.digital_twin import TwinList
-from shared.storage.key_value.base import answers
+from shared.storage.key_value.store import answers
 
 
 class PlacementBody(Record):

@@ -445,7 +445,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     (
         IMPORTS,
         "shared/spec/experiment.py",
-        "from shared.wire import compression\nfrom shared.wire.compression import specs\n",
+        "from shared.wire import compression\nfrom shared.wire.compression import codec_specs\n",
     ),
     (IMPORTS, "shared/algorithms/es_afl.py", "from shared.algorithms._evolution import Search\n"),
     (packages_of_shared_export_nothing, "shared/core/__init__.py", '"""Values."""\n'),

@@ -24,7 +24,7 @@ from shared.service.api.health import Health
 from shared.service.app import health
 from shared.service.openapi import EVENT, RunId, content, problems
 from shared.service.order_headers import MEDIA_TYPE
-from shared.storage.key_value.base import answers
+from shared.storage.key_value.store import answers
 
 log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])

@@ -18,7 +18,7 @@ from cloud_server.runs.repository import Checkpoint, PendingEvaluation
 from cloud_server.runs.results_writer import RoundDone
 from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
 from cloud_server.runs.round_map import round_map
-from cloud_server.runs.state import CloudServices, RunState
+from cloud_server.runs.run_state import CloudServices, RunState
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail, RoundInfo

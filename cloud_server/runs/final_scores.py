@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from cloud_server.runs.evaluation import over_clients
-from cloud_server.runs.state import CloudServices, RunState
+from cloud_server.runs.run_state import CloudServices, RunState
 from shared.core.scores import Spread
 from shared.federation.context import Context
 from shared.run_records.rounds import Evaluation, RoundDetail

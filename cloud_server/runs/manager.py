@@ -13,7 +13,7 @@ from cloud_server.runs.executor import RequestedState, RunExecutor
 from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.results_writer import seat_infos
-from cloud_server.runs.state import CloudServices
+from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import Conflict, NotFound, StrataError
 from shared.core.records import TensorMap, canonical
 from shared.federation.experiment import Experiment

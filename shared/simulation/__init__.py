@@ -12,6 +12,11 @@ from shared.simulation.availability import Trace as Trace
 from shared.simulation.availability import is_on as is_on
 from shared.simulation.availability import next_on as next_on
 from shared.simulation.availability import parse_traces as parse_traces
+from shared.simulation.device_specs import DeviceSpec as DeviceSpec
+from shared.simulation.device_specs import EdgeLinkSpec as EdgeLinkSpec
+from shared.simulation.device_specs import LinkSpec as LinkSpec
+from shared.simulation.device_specs import ProfileSpec as ProfileSpec
+from shared.simulation.device_specs import ShareSpec as ShareSpec
 from shared.simulation.distributions import Normal as Normal
 from shared.simulation.distributions import Pareto as Pareto
 from shared.simulation.distributions import Parts as Parts
@@ -35,8 +40,3 @@ from shared.simulation.profile_sampling import apportioned as apportioned
 from shared.simulation.profile_sampling import catalogue_profile as catalogue_profile
 from shared.simulation.profile_sampling import link_of as link_of
 from shared.simulation.profile_sampling import profiles_of as profiles_of
-from shared.simulation.specs import DeviceSpec as DeviceSpec
-from shared.simulation.specs import EdgeLinkSpec as EdgeLinkSpec
-from shared.simulation.specs import LinkSpec as LinkSpec
-from shared.simulation.specs import ProfileSpec as ProfileSpec
-from shared.simulation.specs import ShareSpec as ShareSpec

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from shared.core.apportionment import largest_remainder
+from shared.simulation.device_specs import DeviceSpec, LinkSpec, ProfileSpec
 from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn
 from shared.simulation.profile import Link, Profile
 from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES
-from shared.simulation.specs import DeviceSpec, LinkSpec, ProfileSpec
 
 _NO_VALUES = frozenset({"name", "label", "link"})
 _DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})

@@ -23,7 +23,7 @@ from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
 from shared.training.partition import IidPartition, PartitionSpec
-from shared.wire.compression.specs import CompressionSpec
+from shared.wire.compression.codec_specs import CompressionSpec
 
 PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""

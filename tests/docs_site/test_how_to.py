@@ -22,7 +22,7 @@ from shared.federation.registry import load_algorithm
 from shared.training.data import dataset, sources
 from shared.training.data.sources import DatasetSource
 from shared.training.models import zoo
-from shared.training.models.base import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.storage.blobs import Parts
-from shared.storage.states.base import StateOwner, Version, buffers_of, checked
+from shared.storage.states.state_store import StateOwner, Version, buffers_of, checked
 
 
 class MemoryStateStore:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shared.storage.key_value.base import (
+from shared.storage.key_value.store import (
     Batch,
     Entry,
     GuardFailed,

@@ -20,7 +20,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.hooks import Algorithm, Local, Trainer, test_by_owner
 from shared.federation.messages import Contribution, Failure, Outcome, Visit, VisitOrder, WaveId
 from shared.federation.update_checks import check_origin, clients_of
-from shared.federation.visits.state import ClientStateAccess
+from shared.federation.visits.client_state import ClientStateAccess
 from shared.federation.visits.trainer import trainer_for
 from shared.federation.visits.uploads import FinishedVisit, UploadBuilder, held_bytes
 from shared.runtime.logs import log_context, log_event

@@ -8,7 +8,8 @@
 Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
-from shared.storage.key_value.base import (
+from shared.storage.key_value.redis import RedisStore
+from shared.storage.key_value.store import (
     BadEntryId,
     Batch,
     Entry,
@@ -18,7 +19,6 @@ from shared.storage.key_value.base import (
     StoreUnavailable,
     WrongKind,
 )
-from shared.storage.key_value.redis import RedisStore
 
 __all__ = [
     "BadEntryId",

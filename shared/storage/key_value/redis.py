@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shared.storage.key_value.base import (
+from shared.storage.key_value.store import (
     Batch,
     Entry,
     GuardFailed,

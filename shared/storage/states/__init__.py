@@ -6,7 +6,7 @@ retried with another placement may choose other seats, and a state that the firs
 A replay of v overwrites v. No replay needs a version older than the one that its order names, hence `forget_before`.
 """
 
-from shared.storage.states.base import StateOwner, StateStore, Version
 from shared.storage.states.files import FileStateStore
+from shared.storage.states.state_store import StateOwner, StateStore, Version
 
 __all__ = ["FileStateStore", "StateOwner", "StateStore", "Version"]

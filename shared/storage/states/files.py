@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from shared.storage.blobs import TEMPORARY, Parts, storage_errors, sync_folder, temporary, write_parts
-from shared.storage.states.base import StateOwner, Version, buffers_of, checked
+from shared.storage.states.state_store import StateOwner, Version, buffers_of, checked
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ ICLR 2021), appendix; `resnet*` He et al. (CVPR 2016) with the paper's CIFAR ste
 `vgg_mnist`, `vgg_cifar10` and `mobilenet_femnist` ES-AFL, table 1.
 """
 
-from shared.training.models.base import (
+from shared.training.models.classifier import (
     Classifier,
     Layer,
     Shape,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.training.models.base import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape
 
 
 def mlp(shape: Shape, n_classes: int) -> Classifier:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from shared.training.models.base import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape
 
 Block = Callable[[int, int], list[nn.Module]]
 """(input channels, output channels) -> the modules of a convolution."""

@@ -13,7 +13,7 @@ from torch import nn
 from shared.core.errors import BadInput, UnknownName
 from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
-from shared.training.models.base import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1, resnet
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 

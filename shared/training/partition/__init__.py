@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.errors import BadInput
-from shared.training.partition.partitioners import Ints, PartitionTask, Parts, assign
-from shared.training.partition.specs import (
+from shared.training.partition.partition_specs import (
     ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
@@ -29,6 +28,7 @@ from shared.training.partition.specs import (
     PartitionSpec,
     ShardsPartition,
 )
+from shared.training.partition.partitioners import Ints, PartitionTask, Parts, assign
 
 __all__ = [
     "ByDomainPartition",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
-from shared.training.partition.specs import (
+from shared.training.partition.partition_specs import (
     BasePartition,
     ByDomainPartition,
     ByGroupPartition,

@@ -25,8 +25,8 @@ import torch
 from shared.core.records import Record, Tensor, TensorMap, holds_model_state
 from shared.core.tensors import memory_of
 from shared.core.update_annotations import coded_fields
+from shared.wire.compression.codec_specs import CodecSpec, CompressionSpec
 from shared.wire.compression.coded_tensor import Coded
-from shared.wire.compression.specs import CodecSpec, CompressionSpec
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)

@@ -11,7 +11,7 @@ import pytest
 
 from shared.core.errors import Conflict
 from shared.storage.key_value import BadEntryId, Batch, GuardFailed, RedisStore, Store, WrongKind
-from shared.storage.key_value.base import parse_entry_id
+from shared.storage.key_value.store import parse_entry_id
 from strata.launcher.redis_server import RedisServer
 from tests.fakes.memory_store import MemoryStore
 
