@@ -40,7 +40,7 @@ def parsed(text: str) -> dict[Series, float]:
     return found
 
 
-def of(metrics: TierMetrics) -> dict[Series, float]:
+def samples_of(metrics: TierMetrics) -> dict[Series, float]:
     """Returns every sample of a tier's registry."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -69,7 +69,7 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
 async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 6) as fed:
         before, _, _ = await pages(fed)
-        assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
+        assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", samples_of="global"))
         losses = [{"round_no": 2, "seats": [4]}]
         info = await fed.run(small_spec(losses=losses))
         assert info.status == "completed", info.reason
@@ -87,9 +87,9 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert total(cloud, "strata_cloud_updates_total") == 11
     assert total(cloud, "strata_cloud_failures_total") == 1
     assert total(cloud, "strata_cloud_failures_total", where="seat", reason="left_out") == 1
-    assert total(cloud, "strata_cloud_run_accuracy_ratio", of="global") == info.accuracy
-    assert total(cloud, "strata_cloud_run_loss", of="global") == info.loss
-    assert total(cloud, "strata_cloud_run_loss", of="train") == details[-1].train_loss
+    assert total(cloud, "strata_cloud_run_accuracy_ratio", samples_of="global") == info.accuracy
+    assert total(cloud, "strata_cloud_run_loss", samples_of="global") == info.loss
+    assert total(cloud, "strata_cloud_run_loss", samples_of="train") == details[-1].train_loss
     assert total(cloud, "strata_cloud_runs") == 0
     assert total(cloud, "strata_cloud_exchange_seconds_count") == 6  # two rounds and the last evaluation, two edges
     assert total(cloud, "strata_cloud_heartbeats_total") > 0
@@ -162,7 +162,7 @@ def line(seat: int, outcome: str) -> VisitRecord:
 
 def test_names_from_outside_create_no_series() -> None:
     cloud, edge, agent = CloudMetrics(), EdgeMetrics(), AgentMetrics()
-    before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
+    before = [set(samples_of(metrics)) for metrics in (cloud, edge, agent)]
     for number in range(50):
         run = f"{HOSTILE}{number}"
         cloud.hear(run, RunEvent("run.status", {"status": "starting"}))
@@ -178,13 +178,13 @@ def test_names_from_outside_create_no_series() -> None:
         book = RoundLog(None, number)  # type: ignore[arg-type]
         book.visits, book.failures = [line(number, f"{HOSTILE}{number}")], [failure]
         edge.noted(book)
-    assert [set(of(metrics)) for metrics in (cloud, edge, agent)] == before
-    assert total(of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
-    assert total(of(edge), "strata_edge_visits_total", outcome=OTHER) == 50
-    assert total(of(edge), "strata_edge_exchange_seconds_count", order=OTHER) == 50
-    assert total(of(agent), "strata_agent_failures_total", reason=OTHER) == 50
+    assert [set(samples_of(metrics)) for metrics in (cloud, edge, agent)] == before
+    assert total(samples_of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
+    assert total(samples_of(edge), "strata_edge_visits_total", outcome=OTHER) == 50
+    assert total(samples_of(edge), "strata_edge_exchange_seconds_count", order=OTHER) == 50
+    assert total(samples_of(agent), "strata_agent_failures_total", reason=OTHER) == 50
     for metrics in (cloud, edge, agent):
-        assert "evil" not in str(of(metrics))
+        assert "evil" not in str(samples_of(metrics))
 
 
 def test_errors_in_metrics_or_logging_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,16 +207,16 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
             cloud.hear(run, RunEvent("run.status", {"status": status}))
     cloud.hear("a", committed(client_accuracy=0.25))
     cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="clients") == 0.25
     cloud.hear("a", RunEvent("run.status", {"status": "starting"}))  # resumed
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global") == 0.5
     cloud.hear("a", RunEvent("run.status", {"status": "failed"}))
     cloud.hear("b", RunEvent("run.status", {"status": "starting"}))
-    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global"))
     cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
-    assert total(of(cloud), "strata_cloud_runs") == 1
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global"))
+    assert total(samples_of(cloud), "strata_cloud_runs") == 1
 
 
 def test_every_error_that_can_cost_a_contribution_is_a_reason() -> None:
@@ -232,14 +232,14 @@ def test_a_failed_edge_order_is_counted_as_failed_and_no_longer_as_running() -> 
 
     def fail() -> None:
         with edge.one_round():
-            assert total(of(edge), "strata_edge_rounds_running") == 1
+            assert total(samples_of(edge), "strata_edge_rounds_running") == 1
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert total(of(edge), "strata_edge_rounds_total", outcome="failed") == 1
-    assert total(of(edge), "strata_edge_round_seconds_count") == 1
-    assert total(of(edge), "strata_edge_rounds_running") == 0
+    assert total(samples_of(edge), "strata_edge_rounds_total", outcome="failed") == 1
+    assert total(samples_of(edge), "strata_edge_round_seconds_count") == 1
+    assert total(samples_of(edge), "strata_edge_rounds_running") == 0
 
 
 @pytest.mark.parametrize(
