@@ -47,7 +47,7 @@ def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> 
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> str:
+def counter_algorithm(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an algorithm whose devices keep a state: the number of their visits."""
     monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
     return "probe_counter"

@@ -29,7 +29,7 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_device, "cuda_missing", lambda: MISSING)
 
 
-def anything(name: str) -> ComputeDevice:
+def accept_any_device(name: str) -> ComputeDevice:
     """Makes this process accept every device that a spec requests."""
     return ComputeDevice(torch.device("cpu"))
 
@@ -72,7 +72,7 @@ async def test_a_cloud_without_cuda_refuses_the_run(tmp_path: Path, no_cuda: Non
 async def test_a_run_resumed_without_cuda_fails_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_cuda: None
 ) -> None:
-    monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", anything)
+    monkeypatch.setattr("cloud_server.runs.manager.compute_device_of", accept_any_device)
     async with federation(tmp_path, agent_devices=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda"))
     assert (info.status, info.rounds, info.reason) == ("failed", 0, TOLD)
@@ -84,7 +84,7 @@ async def test_without_cuda_at_the_agents_the_first_round_fails_with_the_cause(
 ) -> None:
     """The workers of edges that are clients fail with the same cause."""
     for module in ("manager", "executor"):
-        monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", anything)
+        monkeypatch.setattr(f"cloud_server.runs.{module}.compute_device_of", accept_any_device)
     async with federation(tmp_path, agent_devices=(6,)) as fed:
         info = await fed.run(small_spec(device="cuda", client=client))
     assert (info.status, info.rounds) == ("failed", 0)

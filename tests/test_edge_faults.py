@@ -56,11 +56,11 @@ async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         stopping: list[asyncio.Task[None]] = []
 
-        async def vanish(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def stop_edge(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             stopping.append(asyncio.create_task(fed.stop("edge-1")))
             raise httpx.ReadError("gone", request=request)
 
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", vanish, times=1)
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", stop_edge, times=1)
         info = await fed.run(small_spec())
         await asyncio.gather(*stopping)
         assert info.status == "completed"
@@ -85,11 +85,11 @@ async def test_a_broken_connection_to_an_edge_is_opened_again(tmp_path: Path) ->
     async with Federation(tmp_path / "f") as fed:
         undisturbed = await fed.run(small_spec())
 
-        async def after_the_work(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def break_after_work(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             await pass_on()
             raise httpx.ReadError("reset", request=request)
 
-        fed.router.tamper = at(EDGE_PORT, "/rounds", after_the_work, times=1)
+        fed.router.tamper = at(EDGE_PORT, "/rounds", break_after_work, times=1)
         info = await fed.run(small_spec())
         assert info.model_sha256 == undisturbed.model_sha256
         assert (await fed.round(info.run, 1)).failures == ()

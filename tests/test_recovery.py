@@ -44,7 +44,7 @@ async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunI
     return info
 
 
-def vanish(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
+def stop_on_request(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
     """Stop a service as soon as it gets a request."""
 
     async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -92,7 +92,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
     spec = small_spec(num_rounds=4, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
-        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        stop_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
         run_id = await fed.submit(spec)
         await fed.until(lambda: bool(gone), limit_s=60)
         gate = Gate(fed, closed_at=2)  # in round 3: round 2 passes without the edge
@@ -122,7 +122,7 @@ async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_ma
     spec = small_spec(quorum=0.9, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
-        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        stop_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
         info = await fed.run(spec)
         await asyncio.gather(*gone)
         details = await rounds_of(fed, info)
@@ -143,7 +143,7 @@ async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None
     spec = small_spec(num_rounds=4, select="random", fraction_train=0.5, timeouts=LONG)
     async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
         gone: list[asyncio.Task[None]] = []
-        vanish(fed, "agent-3", AGENT_PORT + 3, "/visits", gone)
+        stop_on_request(fed, "agent-3", AGENT_PORT + 3, "/visits", gone)
         info = await fed.run(spec)
         await asyncio.gather(*gone)
         details = await rounds_of(fed, info)
@@ -282,10 +282,10 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_p
 
 
 async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_there_when_they_return(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        kept, gone = [await fed.run(small_spec(algorithm=counting)) for _ in range(2)]
+        kept, gone = [await fed.run(small_spec(algorithm=counter_algorithm)) for _ in range(2)]
         await fed.stop("agent-3")
         await fed.stop("edge-1")
         assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
@@ -301,9 +301,9 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_ther
     assert not any(gone.run in key for key in left)
 
 
-async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, counting: str) -> None:
+async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, counter_algorithm: str) -> None:
     """Containers that are restarted together may swap addresses. Each seat's state is at one agent only."""
-    spec = small_spec(num_rounds=3, algorithm=counting, timeouts=LONG)
+    spec = small_spec(num_rounds=3, algorithm=counter_algorithm, timeouts=LONG)
     async with Federation(tmp_path / "f") as fed:
         swapped: list[asyncio.Task[None]] = []
 

@@ -201,8 +201,8 @@ async def test_a_run_with_dropped_visits_equals_one_that_leaves_them_out(tmp_pat
     assert quiet.info.model_sha256 == done.info.model_sha256
 
 
-async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(tmp_path: Path, counting: str) -> None:
-    done = await run(tmp_path, spec_of({"drop_rate": 0.4}, algorithm=counting, num_rounds=5))
+async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(tmp_path: Path, counter_algorithm: str) -> None:
+    done = await run(tmp_path, spec_of({"drop_rate": 0.4}, algorithm=counter_algorithm, num_rounds=5))
     visits = Counter[int]()
     for detail in done.rounds:
         for row in detail.seats:
@@ -213,7 +213,7 @@ async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(tmp_path:
 
 
 async def test_held_updates_and_dropped_visits_can_be_combined(
-    tmp_path: Path, counting: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, counter_algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
         info = await fed.run(refuse_spec(devices={"profile": {"drop_rate": 0.5}}, quorum=1.0))

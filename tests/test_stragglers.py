@@ -200,16 +200,16 @@ async def test_held_out_seats_are_tested_without_a_wait(tmp_path: Path) -> None:
 
 
 async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60, algorithm=counting, eval_every=9))
+    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
     visits = {key: row.figures["visits"] for key, row in rows_of(done).items() if row.outcome == "used"}
     assert visits
     assert all(count == round_no for (round_no, _), count in visits.items())
 
 
 async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_admit_does_not_see_it(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
     spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, report_deadline_s=60)
@@ -228,7 +228,7 @@ async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_adm
 
 
 async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_with_its_class(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9}
     spec = refuse_spec(devices={"profile": narrow, "edge_latency_s": 0}, num_rounds=1, round_deadline_s=3)
@@ -259,7 +259,7 @@ async def test_bofl_judges_the_reports_that_arrived_in_time(tmp_path: Path) -> N
     assert late > 2
 
 
-async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, counting: str) -> None:
+async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, counter_algorithm: str) -> None:
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
     more = {"devices": {"profile": slow, "edge_latency_s": 0}, "num_rounds": 1, "algorithm": params}
@@ -273,7 +273,7 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, 
     assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
 
 
-async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, counting: str) -> None:
+async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, counter_algorithm: str) -> None:
     more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
     done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=70, **more))
     closed = 0
@@ -359,9 +359,9 @@ async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(3, 3))
     first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, agent_devices=(3, 3))
     others = [0, 1, 2, 4, 5]
-    alone = await run(tmp_path, losing(spec, 1, others), n_edges=1, agent_devices=(6,))
+    alone = await run(tmp_path, with_losses(spec, 1, others), n_edges=1, agent_devices=(6,))
     second = await run(
-        tmp_path, losing({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, agent_devices=(6,)
+        tmp_path, with_losses({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, agent_devices=(6,)
     )
     for name, before in done.experiment.initial.items():
         made_late = alone.model[name].double() - before.double()
@@ -401,7 +401,7 @@ async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -
     assert done.info.model_sha256 != dropped.info.model_sha256
 
 
-async def one_more_after_restarts(fed: Federation, run_id: str, tmp_path: Path) -> Ended:
+async def run_round_after_restarts(fed: Federation, run_id: str, tmp_path: Path) -> Ended:
     """Complete a run, restart both edges, and run one more round."""
     await fed.finish(run_id)
     for number in (0, 1):
@@ -416,7 +416,7 @@ async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> N
     plain = await run(tmp_path, one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
-        again = await one_more_after_restarts(fed, run_id, tmp_path)
+        again = await run_round_after_restarts(fed, run_id, tmp_path)
     assert again.links() == plain.links()
     assert again.info.model_sha256 == plain.info.model_sha256
 
@@ -467,7 +467,7 @@ def test_late_updates_of_retired_seats_are_not_used() -> None:
     ("name", "why"),
     [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")],
 )
-def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str, counting: str) -> None:
+def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str, counter_algorithm: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:
         parse_spec(spec_of(algorithm=name, round_deadline_s=60, late="next_round"))
     assert caught.value.field == "late"
@@ -545,7 +545,7 @@ async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
     plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
-        again = await one_more_after_restarts(fed, run_id, tmp_path)
+        again = await run_round_after_restarts(fed, run_id, tmp_path)
     assert again.info.model_sha256 == plain.info.model_sha256
 
 
@@ -557,7 +557,7 @@ def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
     return small_spec(devices=devices, round_deadline_s=60, **{"late": "next_round", "seed": 1, **more})
 
 
-def losing(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
+def with_losses(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:
     """Returns the spec with enough time for all seats and some declared losses."""
     if round_no is None:
         return spec

@@ -50,7 +50,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
     return small_spec(**{**spec, "algorithm": {"name": "bofl", "params": WIDE}, **more})
 
 
-async def taped(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Recorder]:
+async def recorded_run(folder: Path, spec: dict[str, Any]) -> tuple[Ended, Recorder]:
     tape = Recorder()
     return await run(folder, spec, n_edges=1, agent_devices=(1, 1, 1), tamper=tape), tape
 
@@ -139,7 +139,7 @@ def seat_like(done: Ended, device: Device) -> int:
 
 
 async def test_uploads_begin_when_the_slowest_report_has_arrived(tmp_path: Path) -> None:
-    done, tape = await taped(tmp_path, spec_of())
+    done, tape = await recorded_run(tmp_path, spec_of())
     for round_no in (1, 2):
         rows, first = rows_of(done, round_no), first_exchange(done, tape, round_no)
         second = second_exchange(done, sizes(tape, "/uploads", round_no), round_no)
@@ -157,14 +157,14 @@ async def test_uploads_begin_when_the_slowest_report_has_arrived(tmp_path: Path)
 
 async def before_the_last_report(tmp_path: Path) -> tuple[int, float]:
     """Returns the slowest seat, and an instant after all other reports and before its own."""
-    free, tape = await taped(tmp_path, spec_of(num_rounds=1))
+    free, tape = await recorded_run(tmp_path, spec_of(num_rounds=1))
     arrivals = sorted(sum(times.values()) for times in first_exchange(free, tape, 1).values())
     return seat_like(free, WEAK), float(np.mean(arrivals[-2:]))
 
 
 async def test_a_report_deadline_interrupts_a_report_and_the_others_start_uploading(tmp_path: Path) -> None:
     slow, deadline_s = await before_the_last_report(tmp_path)
-    done, tape = await taped(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
+    done, tape = await recorded_run(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
     rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
     second = second_exchange(done, sizes(tape, "/uploads", 1), 1)
     assert sorted([*second, slow]) == [0, 1, 2]
@@ -180,7 +180,7 @@ async def test_a_report_deadline_interrupts_a_report_and_the_others_start_upload
 async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_time(tmp_path: Path) -> None:
     """The edge waits for the report until the deadline, so that requested updates arrive after it."""
     slow, deadline_s = await before_the_last_report(tmp_path)
-    done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
+    done, tape = await recorded_run(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
     assert sizes(tape, "/uploads", 1) == {}
     first = first_exchange(done, tape, 1)
     for seat, row in rows_of(done, 1).items():
@@ -193,11 +193,11 @@ async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_t
 
 
 async def test_a_deadline_interrupts_an_upload(tmp_path: Path) -> None:
-    free, free_tape = await taped(tmp_path, spec_of(num_rounds=1))
+    free, free_tape = await recorded_run(tmp_path, spec_of(num_rounds=1))
     narrow = seat_like(free, NARROW)
     ends = sorted(row.simulated_s for row in rows_of(free, 1).values())
     deadline_s = float(np.mean(ends[-2:]))
-    done, tape = await taped(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
+    done, tape = await recorded_run(tmp_path, spec_of(num_rounds=1, round_deadline_s=deadline_s))
     rows, first = rows_of(done, 1), first_exchange(done, tape, 1)
     fetched = sizes(tape, "/uploads", 1)
     assert sorted([*fetched, narrow]) == [0, 1, 2]
@@ -222,7 +222,7 @@ async def test_a_deadline_interrupts_an_upload(tmp_path: Path) -> None:
 
 async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_path: Path) -> None:
     strict = {"name": "bofl", "params": {"margin": "literal", "phi": 0.0, "omega": 0.0}}
-    done, tape = await taped(tmp_path, spec_of(num_rounds=1, algorithm=strict))
+    done, tape = await recorded_run(tmp_path, spec_of(num_rounds=1, algorithm=strict))
     first = first_exchange(done, tape, 1)
     decided_s = max(sum(times.values()) for times in first.values())
     refused = [row for row in rows_of(done, 1).values() if row.outcome == "refused"]
@@ -233,7 +233,7 @@ async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_
         assert row.up_bytes == row.report_bytes
 
 
-async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, counting: str) -> None:
+async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, counter_algorithm: str) -> None:
     devices = {"profile": {"delay_s": 50, "latency_s": 1}, "edge_latency_s": 0}
     spec = {"algorithm": "probe_refuse", "client": "edge", "num_edges": 1, "num_rounds": 2, "devices": devices}
     done = await run(tmp_path, small_spec(**spec, schedule="equal"), n_edges=1)
@@ -252,7 +252,7 @@ async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, cou
 async def test_with_overselection_the_edge_decides_when_enough_reports_have_arrived(tmp_path: Path) -> None:
     """Two of three seats are wanted and all selected: the third report is surplus; the first waits for the second."""
     more = {"select": "random", "fraction_train": 0.6, "overselection": 0.5, "num_rounds": 1}
-    done, tape = await taped(tmp_path, spec_of(**more))
+    done, tape = await recorded_run(tmp_path, spec_of(**more))
     arrivals = {seat: sum(times.values()) for seat, times in first_exchange(done, tape, 1).items()}
     order = sorted(arrivals, key=lambda seat: arrivals[seat])
     rows = rows_of(done, 1)
@@ -265,7 +265,7 @@ async def test_with_overselection_the_edge_decides_when_enough_reports_have_arri
 
 
 async def test_a_dropped_seat_is_awaited_before_the_edge_decides(tmp_path: Path) -> None:
-    done, tape = await taped(tmp_path, dropping(spec_of(num_rounds=4)))
+    done, tape = await recorded_run(tmp_path, with_dropout(spec_of(num_rounds=4)))
     seen = 0
     for detail in done.rounds:
         first = first_exchange(done, tape, detail.round_no)
@@ -278,7 +278,7 @@ async def test_a_dropped_seat_is_awaited_before_the_edge_decides(tmp_path: Path)
     assert seen
 
 
-def dropping(spec: dict[str, Any]) -> dict[str, Any]:
+def with_dropout(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the spec with devices that drop half of their visits."""
     parts = [{**part, "profile": {**part["profile"], "drop_rate": 0.5}} for part in spec["devices"]["profiles"]]
     return {**spec, "devices": {**spec["devices"], "profiles": parts}}

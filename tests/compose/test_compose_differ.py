@@ -39,7 +39,7 @@ def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
 def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_continues(stack: httpx.Client) -> None:
     ended(stack, submit(stack, {"num_rounds": 1}))  # a first round would include one-time preparation
     run = submit(stack, REAL)
-    first = until("a round of all four", lambda: whole(stack, run))
+    first = until("a round of all four", lambda: complete_round(stack, run))
     victim = first["seats"][0]
     name = next(d["name"] for d in stack.get("/agents").json()["agents"] if d["agent"] == victim["agent"])
     docker("pause", name)
@@ -63,7 +63,7 @@ def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_con
     assert (row["agent"], row["fresh_state"], back["n_used"]) == (victim["agent"], False, 4)
 
 
-def whole(client: httpx.Client, run: str) -> dict[str, Any] | None:
+def complete_round(client: httpx.Client, run: str) -> dict[str, Any] | None:
     """Returns the newest round if all four seats took part in it."""
     info = client.get(f"/runs/{run}").json()
     assert info["status"] not in ENDED, info["reason"]

@@ -47,7 +47,7 @@ def _labelled(service: str) -> list[str]:
     return ["--filter", f"label=com.docker.compose.service={service}"]
 
 
-def goes_on(client: httpx.Client, run: str, n: int = 2) -> None:
+def wait_for_rounds(client: httpx.Client, run: str, n: int = 2) -> None:
     """Wait for `n` further rounds."""
     before = max(committed(client, run), 0)
     until(f"{n} rounds more", lambda: committed(client, run) >= before + n)
@@ -59,7 +59,7 @@ def state(client: httpx.Client, kind: str, key: str, name: str) -> str:
     return str(found[0]["state"]) if found else "unknown"
 
 
-def halted(client: httpx.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def stop_run(client: httpx.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Stop a run; returns its document and its rounds with their seats."""
     client.post(f"/runs/{run}/stop")
     info = ended(client, run)
@@ -107,11 +107,11 @@ def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: http
     seat = next(s["seat"] for s in stack.get(f"/runs/{run}/seats").json()["seats"] if s["agent"] == agent)
     docker("kill", victim)
     until("the loss of the device", lambda: state(stack, "agents", "agent", agent) == "lost")
-    goes_on(stack, run)
+    wait_for_rounds(stack, run)
     docker("start", victim)
     until("the device", lambda: state(stack, "agents", "agent", agent) in ("revived", "alive"))
-    goes_on(stack, run)
-    info, rounds = halted(stack, run)
+    wait_for_rounds(stack, run)
+    info, rounds = stop_run(stack, run)
     rows = [(d["round_no"], row) for d in rounds for row in d["seats"] if row["seat"] == seat]
     lost = [number for number, row in rows if row["outcome"] == "failed"]
     assert lost
@@ -128,11 +128,11 @@ def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx.
     victim = container("edge-2")
     docker("kill", victim)
     until("the loss of the edge", lambda: state(stack, "edges", "edge", "edge-2") == "lost")
-    goes_on(stack, run)
+    wait_for_rounds(stack, run)
     docker("start", victim)
     until("the edge", lambda: state(stack, "edges", "edge", "edge-2") in ("revived", "alive"))
-    goes_on(stack, run)
-    info, rounds = halted(stack, run)
+    wait_for_rounds(stack, run)
+    info, rounds = stop_run(stack, run)
     by_edges = [{row["edge"] for row in d["seats"] if row["outcome"] == "used"} for d in rounds]
     assert {"edge-1"} in by_edges  # all six visited the remaining edge
     assert len(next(d for d, at in zip(rounds, by_edges, strict=True) if at == {"edge-1"})["seats"]) == 6
@@ -156,7 +156,7 @@ def test_a_run_resumes_after(stack: httpx.Client, run: str, what: str) -> None:
         "everything is restarted": lambda: compose("restart", "-t", "5"),
     }
     faults[what]()
-    goes_on(stack, run, 3)
-    info, rounds = halted(stack, run)
+    wait_for_rounds(stack, run, 3)
+    info, rounds = stop_run(stack, run)
     assert [d["round_no"] for d in rounds] == list(range(1, info["rounds"] + 1))
     same_without(stack, info, rounds)

@@ -23,21 +23,21 @@ def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[htt
     compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
     until("the fleet", lambda: stack.get("/topology").json()["fleet"])
     try:
-        wanted(stack, 4)
+        request_devices(stack, 4)
         yield stack
-        wanted(stack, 6)
+        request_devices(stack, 6)
     finally:
         compose("--profile", "scale", "rm", "-s", "-f", "-v", "fleet")
 
 
-def wanted(client: httpx.Client, number: int) -> None:
+def request_devices(client: httpx.Client, number: int) -> None:
     """Request this number of devices and wait until it is reached."""
     answer = client.put("/topology", json={"devices": number})
     assert answer.status_code == 200, answer.text
-    until(f"{number} devices", lambda: reached(client.get("/topology").json(), number))
+    until(f"{number} devices", lambda: is_reached(client.get("/topology").json(), number))
 
 
-def reached(found: dict[str, Any], number: int) -> bool:
+def is_reached(found: dict[str, Any], number: int) -> bool:
     """Whether this number is running and all leaving agents have left."""
     running = (found["fleet"] or {}).get("running", {})
     return bool(found["present"].get("device") == running.get("device", 0) == number)
@@ -64,10 +64,10 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
     spec = {"num_devices": 4, "max_devices": 8, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
     run = submit(scaled, spec)
     taking_part(scaled, run, 4)
-    wanted(scaled, 8)
+    request_devices(scaled, 8)
     taking_part(scaled, run, 8)
     assert len(containers()) == len(compose("ps", "-q", "device").split()) == 8
-    wanted(scaled, 3)
+    request_devices(scaled, 3)
     taking_part(scaled, run, 3)
     assert len(containers()) == 3
     assert scaled.post(f"/runs/{run}/stop").status_code == 200
@@ -85,9 +85,9 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
 def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containers(scaled: httpx.Client) -> None:
     before = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     all_before = containers("-a")
-    wanted(scaled, 2)
+    request_devices(scaled, 2)
     assert len(containers()) == 2
-    wanted(scaled, 4)
+    request_devices(scaled, 4)
     back = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     assert {name: back[name] for name in before} == before
     assert containers("-a") == all_before  # no container was created
@@ -106,10 +106,10 @@ def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Clien
     labels = ["--label", "com.docker.compose.project=another", "--label", "com.docker.compose.service=device"]
     stranger = docker("run", "-d", *labels, image, "sleep", "600").strip()
     try:
-        wanted(scaled, 0)
+        request_devices(scaled, 0)
         assert containers() == []
         assert docker("inspect", "--format", "{{.State.Status}}", stranger).strip() == "running"
-        wanted(scaled, 4)
+        request_devices(scaled, 4)
     finally:
         docker("rm", "-f", "-v", stranger)
 

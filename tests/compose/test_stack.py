@@ -71,7 +71,7 @@ def taking_part(client: httpx.Client, run: str, number: int) -> None:
     )
 
 
-def goes_on(client: httpx.Client, run: str, n: int = 3) -> None:
+def wait_for_rounds(client: httpx.Client, run: str, n: int = 3) -> None:
     """Wait for `n` further rounds."""
     before = max(until("the cloud", lambda: rounds(client, run) + 1) - 1, 0)
     until(f"{n} rounds more", lambda: rounds(client, run) >= before + n)
@@ -144,17 +144,19 @@ def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_
 
 @pytest.mark.parametrize("service", ["cloud", "edge", "redis"])
 def test_a_run_continues_after_swarm_has_replaced(service: str, cloud: httpx.Client, run: str) -> None:
-    goes_on(cloud, run)
+    wait_for_rounds(cloud, run)
     before = tasks(service)
     docker("kill", before[0])
     until("another task", lambda: before[0] not in (now := tasks(service)) and len(now) == len(before))
     until("both edges", lambda: sorted(edges(cloud)) == ["edge-1", "edge-2"])
-    goes_on(cloud, run)
-    until("a round of all at both edges", lambda: whole(_got(cloud, f"/runs/{run}/rounds/{rounds(cloud, run)}")))
-    assert whole(stopped(cloud, run)[-1])
+    wait_for_rounds(cloud, run)
+    until(
+        "a round of all at both edges", lambda: all_took_part(_got(cloud, f"/runs/{run}/rounds/{rounds(cloud, run)}"))
+    )
+    assert all_took_part(stopped(cloud, run)[-1])
 
 
-def whole(detail: dict[str, Any]) -> bool:
+def all_took_part(detail: dict[str, Any]) -> bool:
     """Whether all three devices took part in a round at both edges; while an edge is down they visit the other."""
     return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 

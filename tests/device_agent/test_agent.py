@@ -83,10 +83,10 @@ async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: P
 
 
 async def test_an_agent_that_lost_its_folder_starts_with_fresh_state_and_the_record_says_so(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1, 1), n_edges=1) as fed:
-        spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counting)
+        spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counter_algorithm)
         info = await fed.run(spec)
         (seat,) = [s.seat for s in (await fed.seats(info.run)).seats if s.agent == fed.agent_id(1)]
         for path in (tmp_path / "f" / "agent-1" / "seats").rglob("*"):
@@ -122,7 +122,7 @@ async def test_an_agent_restarted_during_its_visit_gets_its_order_again(tmp_path
 # ---- heartbeats
 
 
-class Keeper:
+class FakeHost:
     """Replaces a `DeviceHost`: knows the runs whose states are kept."""
 
     def __init__(self, *kept: str) -> None:
@@ -135,7 +135,7 @@ class Keeper:
         self.kept.discard(run_id)
 
 
-def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None = None) -> Membership:
+def membership(answers: dict[str, Any], heard: list[str], keeper: FakeHost | None = None) -> Membership:
     """Returns a membership whose cloud and edges answer by URL."""
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -147,13 +147,13 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: Keeper | None 
 
     caller = Caller(httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     networks = [ipaddress.ip_network("10.0.0.0/8")]
-    host: Any = keeper or Keeper()
+    host: Any = keeper or FakeHost()
     beat = AgentHeartbeat(agent="a-1")
     return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics())
 
 
 async def test_states_of_runs_deleted_meanwhile_are_dropped_at_registration() -> None:
-    keeper = Keeper("r1", "r2", "r3")
+    keeper = FakeHost("r1", "r2", "r3")
     welcome = {"edge_url": "http://10.0.0.1:9100", "runs": ["r2", "r4"]}
     member = membership({"http://cloud:8000/agents": welcome}, [], keeper)
     assert await member.register() == "http://10.0.0.1:9100"

@@ -106,7 +106,7 @@ async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) ->
 # ---- bytes
 
 
-class Scales:
+class ByteCounter:
     """Counts the bytes of the bodies on each link during a round."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Scales:
 
 
 async def test_with_one_device_an_agent_link_bytes_are_socket_bytes(tmp_path: Path) -> None:
-    scales = Scales()
+    scales = ByteCounter()
     done = await run(tmp_path, spec_of(), tamper=scales, agent_devices=(1,) * 6)
     for detail in done.rounds:
         for row in detail.seats:
@@ -146,7 +146,7 @@ async def test_with_one_device_an_agent_link_bytes_are_socket_bytes(tmp_path: Pa
 
 
 async def test_agents_that_sum_updates_send_fewer_bytes_than_their_devices_links_carry(tmp_path: Path) -> None:
-    scales = Scales()
+    scales = ByteCounter()
     done = await run(tmp_path, spec_of(num_edges=1), tamper=scales, n_edges=1, agent_devices=(6,))
     first = done.rounds[0]
     moved = sum(n for (round_no, client), n in scales.up.items() if round_no == 1 and client >= 0)

@@ -64,7 +64,7 @@ def until(what: str, condition: Callable[[], bool], limit_s: float = 120.0) -> N
 def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_states(
     up: dict[str, Any], tmp_path: Path
 ) -> None:
-    def reached(done: subprocess.CompletedProcess[str], number: int) -> None:
+    def check_number(done: subprocess.CompletedProcess[str], number: int) -> None:
         assert done.returncode == 0, done.stderr
         printed = json.loads(done.stdout)
         assert printed == {"wanted": {"device": number}, "present": {"device": number}, "n_devices": number}
@@ -78,13 +78,13 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
         spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, "eval_every": 10_000}
         run = client.create_run(spec).run
         until("a round of three", rounds_with(3))
-        reached(scale(tmp_path, "5"), 5)
+        check_number(scale(tmp_path, "5"), 5)
         until("a round of five", rounds_with(5))
-        reached(scale(tmp_path, "device=2"), 2)
+        check_number(scale(tmp_path, "device=2"), 2)
         until("a round of two", rounds_with(2))
         left = {agent.name for agent in client.agents().agents if agent.state == "left"}
         assert left == {"agent-3", "agent-4", "agent-5"}
-        reached(scale(tmp_path, "3"), 3)
+        check_number(scale(tmp_path, "3"), 3)
         until("a round of three again", rounds_with(3))
         client.stop(run)
         until("the end", lambda: client.run(run).status == "stopped")

@@ -63,10 +63,10 @@ async def test_an_edge_keeps_one_placement_however_often_seats_move(tmp_path: Pa
 
 
 async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec(num_rounds=12, algorithm=counting))
+        info = await fed.run(small_spec(num_rounds=12, algorithm=counter_algorithm))
         assert info.status == "completed"
         for number in (0, 1):
             states = await fed.store.scan(redis_keys.edge_states(f"edge-{number + 1}", info.run, number))
@@ -81,9 +81,9 @@ async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_fil
             assert [len(list(seat.iterdir())) for seat in kept] == [2]
 
 
-async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, counting: str) -> None:
+async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, counter_algorithm: str) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
-        spec = small_spec(num_edges=1, num_devices=2, algorithm=counting)
+        spec = small_spec(num_edges=1, num_devices=2, algorithm=counter_algorithm)
         first, second = await fed.run(spec), await fed.run(spec)
         folder = tmp_path / "f" / "agent-0" / "seats"
         assert (await fed.client.delete(f"/runs/{first.run}")).status_code == 204

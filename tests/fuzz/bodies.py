@@ -49,12 +49,12 @@ async def record(folder: Path) -> list[Sample]:
         data = {"name": "digits", "n_train": 60, "n_test": 20}
         spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=N_SEATS, num_rounds=1)
         async with Federation(folder / algorithm, n_edges=1, agent_devices=(2,)) as fed:
-            fed.router.tamper = _tape(algorithm, experiments, found)
+            fed.router.tamper = _record_bodies(algorithm, experiments, found)
             assert (await fed.run(spec)).status == "completed"
     return list(found.values())
 
 
-def _tape(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]) -> Any:
+def _record_bodies(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]) -> Any:
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         response = await pass_on()
         path = request.url.path
@@ -99,7 +99,7 @@ def _other_header(body: bytes, random: Random) -> bytes:
     if parts is None:
         return _other_bytes(body, random)
     header, record, data = parts
-    return _put_together(other_value(header, random), record, data, random)
+    return _joined(other_value(header, random), record, data, random)
 
 
 def _other_record(body: bytes, random: Random) -> bytes:
@@ -107,7 +107,7 @@ def _other_record(body: bytes, random: Random) -> bytes:
     if parts is None:
         return _other_bytes(body, random)
     header, record, data = parts
-    return _put_together(header, other_value(record, random), data, random)
+    return _joined(header, other_value(record, random), data, random)
 
 
 def _taken_apart(body: bytes) -> tuple[Any, Any, bytes] | None:
@@ -120,7 +120,7 @@ def _taken_apart(body: bytes) -> tuple[Any, Any, bytes] | None:
         return None
 
 
-def _put_together(header: Any, record: Any, data: bytes, random: Random) -> bytes:
+def _joined(header: Any, record: Any, data: bytes, random: Random) -> bytes:
     text = _twice(json.dumps(record), random)
     if isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
         header = {**header, "__metadata__": {**header["__metadata__"], "record": text}}

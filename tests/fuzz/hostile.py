@@ -37,7 +37,7 @@ def body(header: str, data: bytes = b"", claimed: int | None = None) -> bytes:
     return struct.pack("<Q", len(coded) if claimed is None else claimed) + coded + data
 
 
-def holding(record: str, tensors: str = "", data: bytes = b"") -> bytes:
+def body_with(record: str, tensors: str = "", data: bytes = b"") -> bytes:
     """A body with any record."""
     return body(f'{{"__metadata__":{{"record":{json.dumps(record)}}}{tensors}}}', data)
 
@@ -53,40 +53,40 @@ def answer(outcomes: str) -> str:
     return f'{{"outcomes":[{outcomes}],"uploads":{{}}}}'
 
 
-def mostly_empty(token: str, times: int) -> bytes:
+def mostly_empty_body(token: str, times: int) -> bytes:
     """Returns a body in which a few bytes stand for 16 MiB several times: tensors of which no position is kept."""
     record = ",".join(f'"{index}":{token}' for index in range(times))
     data = '{"outcomes":[{"seat":0,"kind":"train","figures":{' + record + '}}],"uploads":{}}'
     empty = ',"0":{"dtype":"I32","shape":[0],"data_offsets":[0,0]},"1":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-    return holding(data, f'{empty},"2":{{"dtype":"U8","shape":[513],"data_offsets":[0,513]}}', bytes(513))
+    return body_with(data, f'{empty},"2":{{"dtype":"U8","shape":[513],"data_offsets":[0,513]}}', bytes(513))
 
 
 CASES: dict[str, Callable[[], bytes]] = {
     "a header of 2^60 bytes": lambda: body("{}", claimed=2**60),
     "a header of 2^64 - 1 bytes": lambda: body("{}", claimed=2**64 - 1),
     "a header longer than the body": lambda: body("{}", claimed=60 * 2**20),
-    "a million tensors": lambda: holding("{}", tensors(10**6), bytes(4 * 10**6)),
-    "262,144 tensors": lambda: holding("{}", tensors(2**18), bytes(2**20)),
-    "100,000 tensors over each other": lambda: holding("{}", tensors(100_000, step=0), bytes(4)),
-    "a tensor of 2^52 numbers": lambda: holding("{}", tensors(1, f"[{2**52}]", size=2**54)),
-    "shapes whose product overflows": lambda: holding("{}", tensors(1, "[4294967296,4294967296,0]", size=0)),
-    "deep JSON": lambda: holding(answer("[" * 10**6 + "]" * 10**6)),
+    "a million tensors": lambda: body_with("{}", tensors(10**6), bytes(4 * 10**6)),
+    "262,144 tensors": lambda: body_with("{}", tensors(2**18), bytes(2**20)),
+    "100,000 tensors over each other": lambda: body_with("{}", tensors(100_000, step=0), bytes(4)),
+    "a tensor of 2^52 numbers": lambda: body_with("{}", tensors(1, f"[{2**52}]", size=2**54)),
+    "shapes whose product overflows": lambda: body_with("{}", tensors(1, "[4294967296,4294967296,0]", size=0)),
+    "deep JSON": lambda: body_with(answer("[" * 10**6 + "]" * 10**6)),
     "deep header": lambda: body('{"a":' * 10**6 + "1" + "}" * 10**6),
-    "two million wrong outcomes": lambda: holding(answer(",".join(["1"] * (2 * 10**6)))),
-    "a million outcomes without fields": lambda: holding(answer(",".join(['{"a":1}'] * 10**6))),
-    "a million unknown keys": lambda: holding(
+    "two million wrong outcomes": lambda: body_with(answer(",".join(["1"] * (2 * 10**6)))),
+    "a million outcomes without fields": lambda: body_with(answer(",".join(['{"a":1}'] * 10**6))),
+    "a million unknown keys": lambda: body_with(
         '{"outcomes":[],"uploads":{},' + ",".join(f'"{i}":1' for i in range(10**6)) + "}"
     ),
-    "twenty million empty lists": lambda: holding(answer(",".join(["[]"] * (2 * 10**7)))),
-    "a number of a million digits": lambda: holding(answer("1" * 10**6)),
-    "a fraction of a million digits": lambda: holding(answer("1." + "1" * 10**6)),
-    "a key of a million characters": lambda: holding(f'{{"{"k" * 10**6}":1}}'),
-    "a text of thirty million characters": lambda: holding(answer(f'"{"t" * (3 * 10**7)}"')),
-    "a hundred masks": lambda: mostly_empty('{"$m":[2,[2048,2048]]}', 100),
-    "a hundred tensors of which nothing is kept": lambda: mostly_empty('{"$k":[1,2,[2048,2048]]}', 100),
-    "a hundred coded tensors": lambda: mostly_empty('{"$c":["topk",[0,1],[2048,2048]]}', 100),
-    "a mask of many empty rows": lambda: mostly_empty(f'{{"$m":[2,[0,{2**52}]]}}', 1),
-    "a million times the same key": lambda: holding("{" + ",".join(['"outcomes":[]'] * 10**6) + "}"),
+    "twenty million empty lists": lambda: body_with(answer(",".join(["[]"] * (2 * 10**7)))),
+    "a number of a million digits": lambda: body_with(answer("1" * 10**6)),
+    "a fraction of a million digits": lambda: body_with(answer("1." + "1" * 10**6)),
+    "a key of a million characters": lambda: body_with(f'{{"{"k" * 10**6}":1}}'),
+    "a text of thirty million characters": lambda: body_with(answer(f'"{"t" * (3 * 10**7)}"')),
+    "a hundred masks": lambda: mostly_empty_body('{"$m":[2,[2048,2048]]}', 100),
+    "a hundred tensors of which nothing is kept": lambda: mostly_empty_body('{"$k":[1,2,[2048,2048]]}', 100),
+    "a hundred coded tensors": lambda: mostly_empty_body('{"$c":["topk",[0,1],[2048,2048]]}', 100),
+    "a mask of many empty rows": lambda: mostly_empty_body(f'{{"$m":[2,[0,{2**52}]]}}', 1),
+    "a million times the same key": lambda: body_with("{" + ",".join(['"outcomes":[]'] * 10**6) + "}"),
 }
 
 

@@ -46,7 +46,7 @@ class Client:
                 got += chunk
         return got
 
-    def hears(self, what: bytes) -> bool:
+    def receives(self, what: bytes) -> bool:
         """Whether this data arrives before the other side closes."""
         got = b""
         while what not in got:

@@ -71,15 +71,15 @@ async def failure_of(tmp_path: Path, algorithm: str, forge: Forge) -> FailureInf
     return failure
 
 
-def strange_mash(_: Any, client: str) -> dict[str, Mash]:
+def wrong_mash(_: Any, client: str) -> dict[str, Mash]:
     return {client: Mash(images=torch.zeros(1, 1, 9, 9), labels=torch.full((1, 10), 0.1))}
 
 
-def colours(_: Any, client: str) -> dict[str, Statistics]:
+def wrong_channels(_: Any, client: str) -> dict[str, Statistics]:
     return {client: Statistics(n=9, sums=(9,) * 3, squares=(9,) * 3)}
 
 
-def anothers(sent: Any, client: str) -> dict[str, Any]:
+def values_of_another_client(sent: Any, client: str) -> dict[str, Any]:
     return {"device-0" if client == "device-1" else "device-1": sent[client]}
 
 
@@ -90,9 +90,9 @@ def bias_alone(sent: Any, _: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("algorithm", "field", "change", "message"),
     [
-        ("fedmix", "averages", strange_mash, r"averages of device-\d: 1 of images \(1, 9, 9\)"),
-        ("fedmix", "averages", anothers, r"averages: a value of 'device-\d'"),
-        ("lafl_cpn", "told", colours, r"told of device-\d: 3 channels"),
+        ("fedmix", "averages", wrong_mash, r"averages of device-\d: 1 of images \(1, 9, 9\)"),
+        ("fedmix", "averages", values_of_another_client, r"averages: a value of 'device-\d'"),
+        ("lafl_cpn", "told", wrong_channels, r"told of device-\d: 3 channels"),
         ("scaffold", "control", bias_alone, r"control of device-\d lacks 'features"),
         ("fedavg", "delta", lambda sent, client: {}, r"delta of device-\d lacks 'features"),
     ],

@@ -115,30 +115,30 @@ def test_a_large_body_may_take_longer_than_a_small_one(port: int) -> None:
         for _ in range(10):
             time.sleep(0.15)
             assert client.send(b"x" * 100)
-        assert client.hears(b"\r\n\r\n1000")
+        assert client.receives(b"\r\n\r\n1000")
 
 
 def test_a_client_refused_early_cannot_send_for_ever(port: int) -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n"
     with closing(Client(port, claims)) as client:
-        assert client.hears(b"401")
+        assert client.receives(b"401")
         assert not client.drip(b"x" * 10_000, every_s=0.02)
 
 
 def test_a_connection_stays_open_after_an_early_refusal_whose_body_came_late(port: int) -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n"
     with closing(Client(port, claims)) as client:
-        assert client.hears(b"401")
+        assert client.receives(b"401")
         assert client.send(b"abc" + GET)
-        assert client.hears(b"200 OK")
+        assert client.receives(b"200 OK")
 
 
 def test_data_that_arrived_while_the_process_was_stopped_is_read_first(port: int) -> None:
     with closing(Client(port)) as waiting, closing(Client(port, GET.replace(b"healthz", b"blocked"))) as blocking:
         time.sleep(0.2)
         waiting.send(GET)
-        assert blocking.hears(b'"awake"')
-        assert waiting.hears(b"200 OK")
+        assert blocking.receives(b'"awake"')
+        assert waiting.receives(b"200 OK")
 
 
 # ---- answers
@@ -173,7 +173,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
         refused = httpx.get(f"http://127.0.0.1:{port}/healthz")
         assert (refused.status_code, refused.json()["code"]) == (503, "busy")
         assert kept[0].send(GET)
-        assert kept[0].hears(b"200 OK")
+        assert kept[0].receives(b"200 OK")
         for client in kept:
             client.close()
         until(lambda: not server.server_state.connections)

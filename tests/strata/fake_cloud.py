@@ -97,7 +97,7 @@ def _app(cloud: FakeCloud) -> FastAPI:
         return answer
 
     _runs(app, cloud)
-    _what_is_there(app, cloud)
+    _serve_nodes(app, cloud)
     return app
 
 
@@ -134,7 +134,7 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         return cloud.find(run).model_dump(mode="json")
 
     @app.post("/runs/{run}/{verb}")
-    async def verb(run: str, verb: str) -> Any:
+    async def change_run(run: str, verb: str) -> Any:
         status = {"pause": "pausing", "resume": "running", "stop": "stopped"}[verb]
         return cloud.change(run, status=status, reason=None).model_dump(mode="json")
 
@@ -191,7 +191,7 @@ async def _stream(cloud: FakeCloud, run: str, after: int) -> AsyncIterator[str]:
         yield f"id: {number}\nevent: {kind}\ndata: {event.model_dump_json()}\n\n"
 
 
-def _what_is_there(app: FastAPI, cloud: FakeCloud) -> None:
+def _serve_nodes(app: FastAPI, cloud: FakeCloud) -> None:
     edge = EdgeInfo(edge="edge-1", url="http://127.0.0.1:1", state="alive", last_seen_s=0.5, n_agents=1)
     agent = AgentInfo(
         agent="a-1", name="agent-1", state="alive", last_seen_s=0.5, devices=5, profile="standard", seats=(0, 1)

@@ -21,7 +21,7 @@ HELLO = {"agent": "a-x", "name": "x", "devices": 1, "profile": "standard", "port
 # ---- registration
 
 
-def stranger(answer: Any) -> FastAPI:
+def unknown_process(answer: Any) -> FastAPI:
     """A process that answers `GET /nonce`."""
     app = FastAPI()
     app.state.asked = 0
@@ -50,8 +50,8 @@ async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
     tmp_path: Path, path: str, answer: Any, message: str
 ) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        fed.router.apps[9400] = stranger(answer)
-        fed.router.apps[9401] = elsewhere = stranger({"nonce": NONCE})
+        fed.router.apps[9400] = unknown_process(answer)
+        fed.router.apps[9401] = elsewhere = unknown_process({"nonce": NONCE})
         hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
         refused = await fed.client.post(path, json=hello)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -72,7 +72,7 @@ async def test_a_node_with_a_closed_port_is_not_registered(tmp_path: Path) -> No
 async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) -> None:
     settings = {"allowed_networks": "10.0.0.0/8"}
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), cloud=settings) as fed:
-        fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
+        fed.router.apps[9400] = asked = unknown_process({"nonce": NONCE})
         for method, path in (("POST", "/agents"), ("GET", "/runs")):
             refused = await fed.client.request(method, path, json=HELLO if method == "POST" else None)
             assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -80,7 +80,7 @@ async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) 
 
     tokens = {"tier_token": "tier", "api_token": "api"}
     async with Federation(tmp_path / "g", n_edges=0, agent_devices=(), cloud=settings, common=tokens) as fed:
-        fed.router.apps[9400] = asked = stranger({"nonce": NONCE})
+        fed.router.apps[9400] = asked = unknown_process({"nonce": NONCE})
         refused = await fed.client.post("/agents", json=HELLO, headers={"authorization": "Bearer tier"})
         assert (refused.status_code, refused.json()["detail"]) == (403, "127.0.0.1 is outside the allowed networks")
         assert asked.state.asked == 0

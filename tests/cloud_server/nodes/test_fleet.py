@@ -22,13 +22,13 @@ def report(*agents: tuple[str, int], services: dict[str, int | None] | None = No
     return {"fleet": "f-1", "services": services or {"device": 1}, "agents": rows, **more}
 
 
-def of(fed: Federation, **more: Any) -> dict[str, Any]:
+def report_of(fed: Federation, **more: Any) -> dict[str, Any]:
     """Returns the report of a fleet that runs all agents of the federation."""
     running = sorted(name for name in fed.apps if name.startswith("agent-"))
     return report(*((name, 1) for name in running), **more)
 
 
-async def say(fed: Federation, body: dict[str, Any]) -> dict[str, Any]:
+async def send_report(fed: Federation, body: dict[str, Any]) -> dict[str, Any]:
     answer = await fed.client.post("/fleet", json=body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -62,7 +62,7 @@ async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: 
 
 async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
-        assert await say(fed, of(fed, error="no room")) == {"wanted": {}, "released": []}
+        assert await send_report(fed, report_of(fed, error="no room")) == {"wanted": {}, "released": []}
         for _ in range(2):  # repeating the request changes nothing
             answer = await put(fed, 12)
             assert answer.status_code == 200, answer.text
@@ -71,16 +71,16 @@ async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_t
         assert (fleet["fleet"], fleet["services"], fleet["running"]) == ("f-1", {"device": 1}, {"device": 2})
         assert (fleet["error"], fleet["wanted"], fleet["leaving"]) == ("no room", {}, [])
         assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
-        assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
+        assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
         await fed.stop("cloud")
         await fed.start_cloud()  # the wanted number survives a restart of the cloud
-        assert (await say(fed, of(fed)))["wanted"] == {"device": 12}
-        assert (await say(fed, of(fed, begins=True)))["wanted"] == {}
+        assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
+        assert (await send_report(fed, report_of(fed, begins=True)))["wanted"] == {}
 
 
 async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        await say(fed, report(services={"device": 4, "device_slow": None}))
+        await send_report(fed, report(services={"device": 4, "device_slow": None}))
         wrong: list[tuple[Any, str, str]] = [
             (8, "devices", "the fleet scales device, device_slow: say how many of each"),
             ({"phone": 8}, "devices.phone", "unknown service 'phone'; known: device, device_slow"),
@@ -102,25 +102,25 @@ async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: 
 
 async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_request(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        await say(fed, report(services={"device": 1, "device_slow": 1}))
+        await send_report(fed, report(services={"device": 1, "device_slow": 1}))
         await put(fed, {"device": 50_000, "device_slow": 50_000})
-        await say(fed, report())
+        await send_report(fed, report())
         answer = await put(fed, 60_000)  # too many if those of the other service still counted
         assert answer.status_code == 200, answer.text
         assert answer.json()["wanted"] == {"device": 60_000}
-        assert (await say(fed, report()))["wanted"] == {"device": 60_000}
+        assert (await send_report(fed, report()))["wanted"] == {"device": 60_000}
 
 
 async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), ttl_s=1.0) as fed:
-        await say(fed, report())
+        await send_report(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
         assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
         cloud = fed.apps["cloud"].state.cloud
         await fed.until(lambda: cloud.fleet.info() is None)
         assert (await put(fed, 3)).status_code == 409
-        await say(fed, other)
+        await send_report(fed, other)
         assert (await topology(fed))["fleet"]["fleet"] == "f-2"
 
 
@@ -129,29 +129,29 @@ async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Pat
 
 async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
-        await say(fed, of(fed))
+        await send_report(fed, report_of(fed))
         gate = Gate(fed, closed_at=2)
         run = await fed.submit(small_spec(num_rounds=9, num_devices=4, max_devices=6))
         await gate.reached.wait()  # in round 2
         await fed.start_agent(4, devices=1)
         await fed.start_agent(5, devices=1)
         await fed.until(lambda: fed.n_agents() == 6)
-        gate = _opened(fed, gate, 2)
+        gate = let_round_continue(fed, gate, 2)
         await gate.reached.wait()  # in round 4, at least one with all six
         gone = ["agent-1", "agent-4", "agent-5"]
-        leaving = of(fed, leaving=gone)
-        assert (await say(fed, leaving))["released"] == []  # the current round needs them
+        leaving = report_of(fed, leaving=gone)
+        assert (await send_report(fed, leaving))["released"] == []  # the current round needs them
         states = {device["name"]: device["state"] for device in (await topology(fed))["agents"]}
         assert {name for name, state in states.items() if state == "leaving"} == set(gone)
         assert (await topology(fed))["present"] == {"device": 3}
-        gate = _opened(fed, gate, 2)
+        gate = let_round_continue(fed, gate, 2)
         await gate.reached.wait()
-        assert sorted((await say(fed, leaving))["released"]) == gone
+        assert sorted((await send_report(fed, leaving))["released"]) == gone
         ids = {name: fed.agent_id(int(name[-1])) for name in gone}
         for name in gone:
             await fed.stop(name)
             del fed.apps[name]
-        await say(fed, of(fed, left=gone))
+        await send_report(fed, report_of(fed, left=gone))
         gate.open.set()
         info = await fed.finish(run)
         rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
@@ -169,27 +169,27 @@ async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lo
     assert (shown["state"], shown["seats"]) == ("left", [])
 
 
-def _opened(fed: Federation, gate: Gate, closed_at: int) -> Gate:
+def let_round_continue(fed: Federation, gate: Gate, closed_at: int) -> Gate:
     """Let the round continue; the gate closes again at a later one."""
     after = Gate(fed, closed_at=closed_at)
     gate.open.set()
     return after
 
 
-async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path, counting: str) -> None:
+async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path, counter_algorithm: str) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
         gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counting))
+        run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counter_algorithm))
         await gate.reached.wait()
         before = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats}
         gone = ["agent-1", "agent-2"]
         ids = [fed.agent_id(1), fed.agent_id(2)]
-        await say(fed, of(fed, leaving=gone))
-        gate = _opened(fed, gate, 2)
+        await send_report(fed, report_of(fed, leaving=gone))
+        gate = let_round_continue(fed, gate, 2)
         await gate.reached.wait()
         for name in gone:
             await fed.stop(name)
-        await say(fed, of(fed, left=gone))
+        await send_report(fed, report_of(fed, left=gone))
         await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not the agent of the lowest seat
         await fed.until(lambda: fed.n_agents() == 3)
         gate.open.set()
@@ -205,7 +205,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
 
 async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2.0) as fed:
-        await say(fed, of(fed, leaving=["agent-1"]))
+        await send_report(fed, report_of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
         assert len(registry.live_agents()) == 1
         await fed.until(lambda: len(registry.live_agents()) == 2)
@@ -214,13 +214,13 @@ async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_sile
 async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
     """An agent that was stopped during its visit is lost at once, long before its TTL."""
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
-        await say(fed, of(fed))
+        await send_report(fed, report_of(fed))
         gate = Gate(fed)
         run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=2))
         await gate.reached.wait()
         gone = fed.agent_id(0)
         await fed.stop("agent-0")
-        await say(fed, of(fed, left=["agent-0"]))
+        await send_report(fed, report_of(fed, left=["agent-0"]))
         info = await fed.finish(run, limit_s=60)
         failures = (await fed.round(run, 1)).failures
     assert info.status == "completed"
@@ -230,7 +230,7 @@ async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) 
 # ---- many agents
 
 
-class Looked(dict[str, Any]):
+class CountingDict(dict[str, Any]):
     """Counts how often the whole mapping is iterated."""
 
     n = 0
@@ -245,7 +245,7 @@ async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_
         cloud = fed.apps["cloud"].state.cloud
         names = tuple(f"agent-{number}" for number in range(300))
         entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
-        agents = cloud.registry.agents = Looked({entry.agent: entry for entry in entries})
+        agents = cloud.registry.agents = CountingDict({entry.agent: entry for entry in entries})
         cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
         report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
         orders = await cloud.fleet.receive_report(report)
@@ -286,7 +286,7 @@ async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(t
         (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
         answer = await fed.client.patch(f"/agents/{agent}", json={"online": False})
         assert (answer.json()["online"], answer.json()["state"], answer.json()["seats"]) == (False, "offline", [seat])
-        gate = _opened(fed, gate, 2)
+        gate = let_round_continue(fed, gate, 2)
         await gate.reached.wait()
         assert (await fed.seats(run)).seats[seat].state == "offline"
         await fed.stop("agent-2")

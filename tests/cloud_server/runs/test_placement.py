@@ -119,13 +119,15 @@ async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_p
 
 
 async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_record_says_so(
-    tmp_path: Path, counting: str
+    tmp_path: Path, counter_algorithm: str
 ) -> None:
     async with Federation(
         tmp_path / "f", ttl_s=5.0
     ) as fed:  # the remaining agents must stay alive on a busy machine too
         gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=4, algorithm=counting, timeouts={"reseat_after_s": 0.5}))
+        run_id = await fed.submit(
+            small_spec(num_rounds=4, algorithm=counter_algorithm, timeouts={"reseat_after_s": 0.5})
+        )
         await gate.reached.wait()
         gone = fed.agent_id(3)
         (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]

@@ -37,7 +37,9 @@ def done(run: str, round_no: int) -> RoundDone:
     return RoundDone(Mock(run=run), Mock(), Mock(), Mock(round_no=round_no))
 
 
-def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: int = 0) -> list[tuple[str, list[int]]]:
+def record_writes(
+    monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: int = 0
+) -> list[tuple[str, list[int]]]:
     """Records each write as (run, rounds); the first ones fail."""
     found: list[tuple[str, list[int]]] = []
 
@@ -53,7 +55,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder, *, fails: in
 async def test_fast_rounds_are_written_together_and_settle_writes_all(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = noting(monkeypatch, results)
+    found = record_writes(monkeypatch, results)
     for round_no in range(1, 6):
         await results.round_done(done("a", round_no))
     await results.settle()
@@ -64,7 +66,7 @@ async def test_fast_rounds_are_written_together_and_settle_writes_all(
 async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_folder(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = noting(monkeypatch, results, fails=1)
+    found = record_writes(monkeypatch, results, fails=1)
 
     async def late(*args: Any) -> None:
         await results.round_done(done("a", 2))  # during the first write
@@ -75,8 +77,8 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
     with pytest.raises(StorageFailed):
         await results.settle()
     monkeypatch.undo()
-    found += noting(monkeypatch, results)
-    again = noting(monkeypatch, results)
+    found += record_writes(monkeypatch, results)
+    again = record_writes(monkeypatch, results)
     await results.round_done(done("b", 1))
     await results.settle()
     assert (found, again) == ([("a", [1])], [("b", [1])])
@@ -85,11 +87,11 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
 # ---- evaluations
 
 
-def waits(round_no: int, *, due: bool = True) -> RoundDone:
+def waiting_round(round_no: int, *, due: bool = True) -> RoundDone:
     return RoundDone(a_run(), Mock(), Mock(), a_round(round_no, evaluation=None), due)
 
 
-def taking(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tuple[int, Any]]:
+def record_evaluations(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) -> list[tuple[int, Any]]:
     """Records what is written, as (round, evaluation)."""
     found: list[tuple[int, Any]] = []
 
@@ -110,11 +112,11 @@ async def until(condition: Any) -> None:
 async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_follow_it(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = taking(monkeypatch, results)
-    await results.round_done(waits(1, due=False))
-    await results.round_done(waits(2))
-    await results.round_done(waits(3, due=False))
-    await results.round_done(waits(4))
+    found = record_evaluations(monkeypatch, results)
+    await results.round_done(waiting_round(1, due=False))
+    await results.round_done(waiting_round(2))
+    await results.round_done(waiting_round(3, due=False))
+    await results.round_done(waiting_round(4))
     await until(lambda: found)
     await asyncio.sleep(0.1)
     assert found == [(1, None)]
@@ -130,8 +132,8 @@ async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_foll
 async def test_settle_writes_rounds_that_wait_for_an_evaluation_at_once(
     results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = taking(monkeypatch, results)
-    await results.round_done(waits(1))
+    found = record_evaluations(monkeypatch, results)
+    await results.round_done(waiting_round(1))
     await results.close()
     assert found == [(1, None)]
     results.evaluated("r1", 1, SCORES)  # the next write of all rounds includes what the store has

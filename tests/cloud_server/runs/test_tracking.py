@@ -22,7 +22,7 @@ from tests.mlflow_server import Mlflow
 MODEL_SEED = {"seed": 3, "num_rounds": 3}
 
 
-class Net:
+class Network:
     """A network with an MLflow server that may be unreachable; all other requests are passed on."""
 
     def __init__(self, fed: Federation, *, away: bool = False) -> None:
@@ -52,13 +52,13 @@ async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, Tracke
     """Waits until the notes of a run's trackers have these fields; returns the notes."""
     folder = fed.folder / "runs" / run
 
-    def there() -> bool:
+    def is_noted() -> bool:
         notes = read_notes(folder)
         return bool(notes) and all(
             getattr(note, name) == value for note in notes.values() for name, value in wanted.items()
         )
 
-    await fed.until(there)
+    await fed.until(is_noted)
     return read_notes(folder)
 
 
@@ -72,7 +72,7 @@ async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     async with Federation(tmp_path / "fed") as fed:
-        net = Net(fed)
+        net = Network(fed)
         plain = await fed.run(small_spec(**MODEL_SEED))
         tracked = await fed.run(small_spec(**MODEL_SEED, tracking=["tensorboard", "mlflow"]))
         notes = await notes_of(fed, tracked.run, status="completed")
@@ -93,10 +93,10 @@ async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path)
             str(folder / "tensorboard" / tracked.run),
         )
         wanted = read_tracked(folder / tracked.run)
-        (run,) = net.server.runs.values()
-        assert run["status"] == "FINISHED"
-        assert run["tags"]["strata.model_sha256"] == tracked.model_sha256
-        sent = {(key, step, value) for key, step, _, value in run["metrics"]}
+        (exported,) = net.server.runs.values()
+        assert exported["status"] == "FINISHED"
+        assert exported["tags"]["strata.model_sha256"] == tracked.model_sha256
+        sent = {(key, step, value) for key, step, _, value in exported["metrics"]}
         assert sent >= {(name, step.round_no, value) for step in wanted.steps for name, value in step.figures.items()}
         assert {("accuracy/global", number) for number in (1, 2, 3)} <= {(key, step) for key, step, _ in sent}
         board = EventAccumulator(str(folder / "tensorboard" / tracked.run))
@@ -110,7 +110,7 @@ async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     async with Federation(tmp_path / "fed") as fed:
-        net = Net(fed)
+        net = Network(fed)
         run = await fed.submit(small_spec(num_rounds=200, tracking=["tensorboard", "mlflow"]))
         await fed.until(lambda: "accuracy/global" in net.server.metrics())
         await fed.control(run, "pause")
@@ -125,7 +125,7 @@ async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
 
 async def test_a_tracker_that_was_unreachable_gets_everything_later(tmp_path: Path) -> None:
     async with Federation(tmp_path / "fed") as fed:
-        net = Net(fed, away=True)
+        net = Network(fed, away=True)
         run = await fed.submit(small_spec(tracking="mlflow"))
         await fed.until(lambda: bool(read_notes(fed.folder / "runs" / run)))
         assert "does not answer" in (read_notes(fed.folder / "runs" / run)["mlflow"].reason or "")
@@ -137,8 +137,8 @@ async def test_a_tracker_that_was_unreachable_gets_everything_later(tmp_path: Pa
         assert failed.data["tracker"] == "mlflow"
         assert "http://mlflow.test does not answer" in failed.data["reason"]
         assert len(await events(fed, run, "tracking.resumed")) == 1
-        (there,) = net.server.runs.values()
-        assert there["status"] == "FINISHED"
+        (exported,) = net.server.runs.values()
+        assert exported["status"] == "FINISHED"
 
 
 async def test_a_store_that_fails_during_an_export_loses_no_export(
@@ -146,15 +146,15 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
 ) -> None:
     async with Federation(tmp_path / "fed") as fed:
         monkeypatch.setattr(tracking, "TRIES", 10**6)
-        net = Net(fed, away=True)
+        net = Network(fed, away=True)
         info = await fed.run(small_spec(tracking="mlflow"))
         whole = Mlflow.runs_update
 
-        def then_gone(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+        def fail_afterwards(self: Mlflow, request: httpx.Request, body: Any) -> Any:
             fed.store_error = "Redis is away"  # before the tracker's return can be recorded
             return whole(self, request, body)
 
-        monkeypatch.setattr(Mlflow, "runs_update", then_gone)
+        monkeypatch.setattr(Mlflow, "runs_update", fail_afterwards)
         net.is_down = False
         await fed.until(lambda: fed.store_error is not None)
         monkeypatch.setattr(Mlflow, "runs_update", whole)
@@ -169,7 +169,7 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
     monkeypatch.setattr(tracking, "LIMIT_S", 0.2)
     monkeypatch.setattr(tracking, "TRIES", 3)
     async with Federation(tmp_path / "fed") as fed:
-        net = Net(fed, away=how == "away")
+        net = Network(fed, away=how == "away")
         net.hangs = how == "hangs"
         if how == "refuses":
             monkeypatch.setattr(
@@ -186,7 +186,7 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
 
 async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(tmp_path: Path) -> None:
     async with Federation(tmp_path / "fed") as fed:
-        net = Net(fed)
+        net = Network(fed)
         net.hangs = True
         info = await fed.run(small_spec(tracking="mlflow"))
         await fed.stop("cloud")
@@ -194,8 +194,8 @@ async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(t
         net.hangs = False
         await fed.start_cloud()
         await notes_of(fed, info.run, status="completed", rounds=2)
-        (there,) = net.server.runs.values()
-        assert there["status"] == "FINISHED"
+        (exported,) = net.server.runs.values()
+        assert exported["status"] == "FINISHED"
 
 
 async def test_an_unusable_tracker_is_refused_at_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

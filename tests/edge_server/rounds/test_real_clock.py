@@ -91,7 +91,7 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
 # ---- late by the wall clock
 
 
-async def ample_s(folder: Path) -> float:
+async def generous_s(folder: Path) -> float:
     """Returns many times the wall seconds that a device takes on this machine at present."""
     measured = await run(folder, spec_of(1, 0.01, num_rounds=1), agent_devices=(1,) * 6)
     return round(2 + 10 * max(row.measured_s or 0 for row in trained(measured)), 3)
@@ -111,7 +111,7 @@ class Slow:
 
 
 async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_rounds(tmp_path: Path) -> None:
-    wall_s = await ample_s(tmp_path)
+    wall_s = await generous_s(tmp_path)
     spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01, num_rounds=3)
     done = await run(tmp_path, spec, agent_devices=(1,) * 6, tamper=Slow(4))
     first, *others = done.rounds
@@ -136,7 +136,7 @@ async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path)
             await asyncio.Event().wait()
         return await pass_on()
 
-    deadline_s = await ample_s(tmp_path) / 0.01
+    deadline_s = await generous_s(tmp_path) / 0.01
     spec = {**spec_of(1, 0.01, round_deadline_s=deadline_s), "algorithm": "probe_refuse"}
     done = await run(tmp_path, spec, agent_devices=(1,) * 6, tamper=tamper)
     late = [row for row in trained(done) if row.outcome == "failed"]
@@ -145,7 +145,7 @@ async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path)
 
 
 async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path) -> None:
-    deadline_s = await ample_s(tmp_path) / 0.01
+    deadline_s = await generous_s(tmp_path) / 0.01
     async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 3) as fed:
         fed.router.tamper = Slow(0, 1, rounds=100)
         spec = spec_of(1, 0.01, round_deadline_s=deadline_s, num_rounds=1, num_edges=1, num_devices=3)
@@ -157,7 +157,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
 
 async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) -> None:
     """A device that would wait for an hour is free as soon as no edge waits for its answer."""
-    deadline_s = await ample_s(tmp_path)
+    deadline_s = await generous_s(tmp_path)
     async with federation(tmp_path, n_edges=1, agent_devices=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
         delays["profiles"].append({"profile": {"delay_s": 3600, "latency_s": 0}, "share": 0.5})
@@ -217,7 +217,7 @@ def lasted_s(detail: RoundDetail) -> float:
 
 
 async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
-    wall_s = await ample_s(tmp_path)
+    wall_s = await generous_s(tmp_path)
     limits = {"report_deadline_s": wall_s / 0.01, "round_deadline_s": 3 * wall_s / 0.01}
     done = await run(tmp_path, bofl_spec(**limits), n_edges=1, agent_devices=(1,) * 3, tamper=Slow(1))
     first, second = done.rounds
@@ -246,7 +246,7 @@ async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> No
             await asyncio.Event().wait()
         return await pass_on()
 
-    wall_s = await ample_s(tmp_path)
+    wall_s = await generous_s(tmp_path)
     spec = bofl_spec(round_deadline_s=wall_s / 0.01, num_rounds=1)
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(1,) * 3, tamper=tamper)
     (detail,) = done.rounds
@@ -263,7 +263,7 @@ async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> No
 async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_time_for_uploads(
     tmp_path: Path,
 ) -> None:
-    deadline_s = await ample_s(tmp_path) / 0.01
+    deadline_s = await generous_s(tmp_path) / 0.01
     async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 3) as fed:
         fed.router.tamper = Slow(1, rounds=100)
         info = await fed.run(bofl_spec(round_deadline_s=deadline_s))
@@ -291,7 +291,7 @@ async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> 
                 await asyncio.Event().wait()
         return await pass_on()
 
-    wall_s = await ample_s(tmp_path)
+    wall_s = await generous_s(tmp_path)
     spec = bofl_spec(algorithm="fedavg", round_deadline_s=wall_s / 0.01, held_out_fraction=0.34)
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(1,) * 3, tamper=tamper)
     first = done.rounds[0]

@@ -56,7 +56,7 @@ def rows_of(detail: RoundDetail) -> dict[int, VisitRow]:
     return {row.seat: row for row in detail.seats if row.outcome == "used"}
 
 
-def everything(done: Ended) -> list[int]:
+def all_results(done: Ended) -> list[int]:
     return sorted(int(sample) for home in done.experiment.population.edges for sample in home.train)
 
 
@@ -77,7 +77,7 @@ async def test_shares_follow_free_compute_and_samples_that_move_are_charged_and_
     done = await run(tmp_path, spec, **ONE_EDGE)
     rows = rows_of(done.rounds[0])
     assert {seat: row.n_samples for seat, row in rows.items()} == {0: 60, 1: 60, 2: 60, 3: 120}  # eq. 2 of 300
-    assert sorted(trained_on[0]) == everything(done)
+    assert sorted(trained_on[0]) == all_results(done)
     assert done.experiment.sample_bytes == 64 + 8
     for seat in range(3):
         row = rows[seat]
@@ -179,7 +179,7 @@ async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_o
     assert its == theirs
     reasons = {row.reason for detail in one.rounds for row in detail.seats}
     assert reasons == {None, "dropped"}
-    twice = sorted(everything(one) * 2)  # in each of two epochs
+    twice = sorted(all_results(one) * 2)  # in each of two epochs
     assert [sorted(samples) for samples in trained_on] == [twice] * 6
     server = {row.n_samples for detail in one.rounds for row in detail.seats if row.seat == 4 and row.wave == 0}
     assert len(server) > 1  # the load of the others goes up and down
@@ -200,7 +200,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
     heirs = [row for row in first.seats if row.wave == 1]
     assert sum(row.n_samples for row in heirs) == 300 - sum(row.n_samples for row in first.seats if row.wave == 0)
     assert failed.seat not in {row.seat for row in heirs}
-    assert [sorted(samples) for samples in trained_on] == [everything(done)] * 3
+    assert [sorted(samples) for samples in trained_on] == [all_results(done)] * 3
     twin = twins[failed.seat]
     assert [visit.outcome for visit in twin.history] == ["failed", "used"]
     assert (twin.health, twin.strikes) == ("recovering", 1)
@@ -214,7 +214,7 @@ async def test_dropped_shares_go_to_the_remaining_devices(tmp_path: Path, traine
     spec = planned(num_rounds=1, edge_worker=False, devices={"profile": {"drop_rate": 0.5}}, num_devices=6)
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(3, 3))
     (first,) = done.rounds
-    assert sorted(trained_on[0]) == everything(done)
+    assert sorted(trained_on[0]) == all_results(done)
     waves = {row.wave for row in first.seats}
     assert len(waves) > 1
     assert {row.reason for row in first.seats} == {None, "dropped"}
@@ -245,7 +245,7 @@ async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(
     late = [row for row in rows if row.outcome == "refused"]
     assert {row.reason for row in late} == {"late"}
     assert {row.wave for row in late} == {0}
-    assert [sorted(samples) for samples in trained_on] == [everything(done)] * 2
+    assert [sorted(samples) for samples in trained_on] == [all_results(done)] * 2
     for detail in done.rounds:
         planned_s = max(row.predicted_s or 0.0 for row in detail.seats if row.wave == 0)
         broken_off = [row for row in detail.seats if row.outcome == "refused"]
@@ -294,7 +294,7 @@ async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_pa
     seats = [seat for seat in experiment.population.seats if seat.role == "train"]
     batches = [scheduling.task_of(ctx.at(edge_round=n), seats) for n in range(10)]
     for epoch in (batches[:5], batches[5:]):
-        assert sorted(np.concatenate(epoch).tolist()) == everything(done)
+        assert sorted(np.concatenate(epoch).tolist()) == all_results(done)
     model = experiment.model
     models.write_state(model, experiment.initial)
     for batch in batches:

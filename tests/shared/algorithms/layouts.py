@@ -76,10 +76,10 @@ async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
     """Waits for a run's end and reads its results."""
     info = await fed.finish(run_id)
     assert info.status == "completed", info.reason
-    return await so_far(fed, run_id, folder)
+    return await results_so_far(fed, run_id, folder)
 
 
-async def so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
+async def results_so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
     """Returns the results of a run that has ended or is paused."""
     info = await fed.info(run_id)
     experiment = experiment_of(info.spec, folder, fed.common.data_dir)

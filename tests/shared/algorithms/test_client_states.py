@@ -33,7 +33,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def losing(round_no: int) -> Any:
+def lose_answer(round_no: int) -> Any:
     """Garbles an agent's answer for one seat in one round, after the visit was made."""
 
     async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
@@ -62,7 +62,7 @@ async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name
         await fed.start_edge(0)
         await fed.start_agent(1)
         await fed.until(lambda: fed.n_agents() == 3)
-        fed.router.tamper = losing(first + 1)
+        fed.router.tamper = lose_answer(first + 1)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
         done = await ended(fed, run_id, tmp_path)
     assert [failure.seat for failure in done.rounds[first].failures] == [LOST_SEAT]

@@ -16,7 +16,7 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from tests.federation import EDGE_PORT, Federation, Gate
 from tests.shared.algorithms import flat, plain_dtpfl
-from tests.shared.algorithms.layouts import Ended, ended, federation, run, so_far
+from tests.shared.algorithms.layouts import Ended, ended, federation, results_so_far, run
 
 FOUR: dict[str, Any] = {"n_edges": 4, "agent_devices": (5, 3)}
 HEAD_BYTES, BASE_BYTES, AROUND = 4 * (64 * 10 + 10), 4 * (64 * 64 + 64), 2_500
@@ -52,7 +52,7 @@ def own_models(done: Ended) -> dict[int, Any]:
     return {int(name.removeprefix("edge-")): model for name, model in models.items() if name != "global"}
 
 
-def apart(done: Ended, models: dict[int, Any]) -> float:
+def largest_difference(done: Ended, models: dict[int, Any]) -> float:
     """Returns the largest difference of any user's model from another run's, or the reference's."""
     mine = own_models(done)
     assert mine.keys() == models.keys()
@@ -81,12 +81,12 @@ async def test_run_has_the_papers_two_phases(params: dict[str, Any], partition: 
     plain = plain_dtpfl.run(done.experiment, num_rounds=4, **options)
     assert groups_of(done) == plain.groups
     assert 1 < len(plain.groups or ()) < 4
-    assert apart(done, plain.models) < 2e-6
+    assert largest_difference(done, plain.models) < 2e-6
     assert flat.distance(done.model, plain.base) < 2e-6
     held = [plain_dtpfl.accuracy(done.experiment, user, model) for user, model in plain.models.items()]
     assert done.info.accuracy == pytest.approx(sum(held) / 4, abs=0.02)
     alone = plain_dtpfl.run(done.experiment, num_rounds=4, **{**options, "threshold": 0.0})
-    assert apart(done, alone.models) > 1e-3
+    assert largest_difference(done, alone.models) > 1e-3
 
 
 async def test_threshold_zero_is_fedper(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ async def test_threshold_two_is_fedavg_from_the_clustered_start(tmp_path: Path) 
     assert len(start) == 4
     assert all(flat.same_bits(start[0], model) for model in start.values())
     after = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=4, start=start[0], first=3)
-    assert apart(done, dict.fromkeys(range(4), after.base)) < 1e-6
+    assert largest_difference(done, dict.fromkeys(range(4), after.base)) < 1e-6
     fedavg = plain_dtpfl.run(done.experiment, personal_layers=0, num_rounds=4)
-    assert apart(done, dict.fromkeys(range(4), fedavg.base)) > 1e-5
+    assert largest_difference(done, dict.fromkeys(range(4), fedavg.base)) > 1e-5
 
 
 async def test_without_pretraining_and_one_group_it_is_fedavg(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of({"pretrain_rounds": 0, "threshold": 2}), **FOUR)
     fedavg = await run(tmp_path, spec_of(None), **FOUR)
-    assert apart(done, dict.fromkeys(range(4), fedavg.model)) < 1e-6
+    assert largest_difference(done, dict.fromkeys(range(4), fedavg.model)) < 1e-6
     assert [row.phase for row in done.rounds] == ["group"] * 4
     assert cloud_figures(done, 1)["groups"] == [["edge-0", "edge-1", "edge-2", "edge-3"]]
 
@@ -201,7 +201,7 @@ async def test_layout_of_agents_does_not_change_the_result(tmp_path: Path) -> No
     one = await run(tmp_path, spec, n_edges=4, agent_devices=(8,))
     many = await run(tmp_path, spec, n_edges=4, agent_devices=(1,) * 8, order=tuple(reversed(range(8))))
     assert one.info.model_sha256 == many.info.model_sha256
-    assert apart(one, own_models(many)) == 0
+    assert largest_difference(one, own_models(many)) == 0
     assert [row.figures for row in one.rounds] == [row.figures for row in many.rounds]
 
 
@@ -214,7 +214,7 @@ async def lose(fed: Federation, number: int) -> None:
     await fed.until(lambda: not registry.edge_is_live(f"edge-{number + 1}"))
 
 
-async def regain(fed: Federation, number: int) -> None:
+async def replace_edge(fed: Federation, number: int) -> None:
     registry = fed.apps["cloud"].state.cloud.registry
     await fed.start_edge(number)
     await fed.until(lambda: registry.edge_is_live(f"edge-{number + 1}") and fed.n_agents() == len(fed.agent_devices))
@@ -233,7 +233,7 @@ async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: i
         done = await ended(fed, run_id, tmp_path)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.state.groups == whole.state.groups
-    assert apart(done, own_models(whole)) == 0
+    assert largest_difference(done, own_models(whole)) == 0
     assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
 
 
@@ -245,8 +245,8 @@ async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(thres
         run_id = await fed.start_and_pause(spec, 1)
         await lose(fed, 3)
         await fed.resume_and_pause(run_id, 1)
-        without = await so_far(fed, run_id, tmp_path)
-        await regain(fed, 3)
+        without = await results_so_far(fed, run_id, tmp_path)
+        await replace_edge(fed, 3)
         await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     assert set(without.state.groups) == {"edge-0", "edge-1", "edge-2"}
@@ -267,7 +267,7 @@ async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(thres
         await lose(fed, 3)
         await fed.pause_at(gate, run_id)
         await fed.resume_and_pause(run_id, 2)
-        await regain(fed, 4)
+        await replace_edge(fed, 4)
         await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)
     of_user = [row.figures.get("3", {}) for row in done.rounds]
@@ -298,7 +298,7 @@ async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Pa
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
         run_id = await fed.start_and_pause(spec, 2)
-        before = await so_far(fed, run_id, tmp_path)
+        before = await results_so_far(fed, run_id, tmp_path)
         await lose(fed, 3)
         await fed.control(run_id, "resume")
         done = await ended(fed, run_id, tmp_path)

@@ -63,7 +63,7 @@ def test_convolutions_have_one_gene_and_linear_layers_two_except_the_last(model:
 # ---- the reduction
 
 
-class Ninety(DeviceHooks):
+class TrainingShare(DeviceHooks):
     """FedAvg's device, training on the same samples as ES-AFL."""
 
     def local_update(self, ctx: Context, state: Any, message: Any, trainer: Trainer) -> Local:
@@ -78,7 +78,8 @@ def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
 ) -> None:
     mine = ByHooks(experiment_with(tmp_path, {"start": 0, "sigma": 0}, model=model))
     monkeypatch.setattr(
-        "shared.federation.experiment.load_algorithm", lambda name: replace(load_algorithm(name), device=Ninety())
+        "shared.federation.experiment.load_algorithm",
+        lambda name: replace(load_algorithm(name), device=TrainingShare()),
     )
     theirs = ByHooks(experiment_with(tmp_path, model=model, algorithm="fedavg"))
     for _ in range(2):

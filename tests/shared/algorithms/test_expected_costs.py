@@ -43,7 +43,7 @@ def spec_of(algorithm: str, params: dict[str, Any], **more: Any) -> dict[str, An
     return {**spec, **more}
 
 
-def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
+def tasks_and_costs(experiment: Experiment, left_s: float = math.inf) -> dict[int, tuple[Task, Cost]]:
     """Returns the task of each seat in round 1, reduced to `left_s`, and its predicted cost."""
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=4, edge=0)
     hooks, seats = experiment.algorithm.edge, {seat.number: seat for seat in experiment.population.seats}
@@ -53,11 +53,11 @@ def works_of(experiment: Experiment, left_s: float = math.inf) -> dict[int, tupl
     return {number: (work, visit_estimates.expected(ctx, seats[number], due[number])) for number, work in tasks.items()}
 
 
-class AsAsked(ByHooks):
+class AsScheduled(ByHooks):
     """A run whose visits do what the edge schedules, the same for each seat."""
 
     def _task(self, round_no: int) -> Task:
-        return works_of(self.experiment)[0][0].replace(evaluate=False)
+        return tasks_and_costs(self.experiment)[0][0].replace(evaluate=False)
 
 
 def passed(local: Local) -> int:
@@ -81,9 +81,9 @@ def test_expected_compute_equals_that_of_a_visit(
     algorithm: str, params: dict[str, Any], times: float, tmp_path: Path
 ) -> None:
     experiment = resolved(tmp_path, **spec_of(algorithm, params))
-    for seat, local in AsAsked(experiment).round().items():
+    for seat, local in AsScheduled(experiment).round().items():
         assert passed(local) == times * 2 * 40
-        assert works_of(experiment)[seat][1].compute_s == pytest.approx(passed_s(experiment, passed(local)))
+        assert tasks_and_costs(experiment)[seat][1].compute_s == pytest.approx(passed_s(experiment, passed(local)))
 
 
 @pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
@@ -93,8 +93,8 @@ def test_es_afls_visits_take_at_most_the_time_expected_for_the_whole_supernet(
     """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
     experiment = resolved(tmp_path, **spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
-    for seat, local in AsAsked(experiment).round().items():
-        cost = works_of(experiment)[seat][1].compute_s
+    for seat, local in AsScheduled(experiment).round().items():
+        cost = tasks_and_costs(experiment)[seat][1].compute_s
         assert cost == pytest.approx(passed_s(experiment, math.ceil(n_trials * 80 + 4 * (1 + n_trials) / 3)))
         assert low * cost < passed_s(experiment, passed(local)) <= cost
 
@@ -139,11 +139,11 @@ async def test_expected_bytes_are_slightly_below_the_bytes_sent(tmp_path: Path) 
 async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Path) -> None:
     """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
-    whole = works_of(resolved(tmp_path, **spec_of("per_fedavg", params)))
+    whole = tasks_and_costs(resolved(tmp_path, **spec_of("per_fedavg", params)))
     cost = next(cost for _, cost in whole.values())
     deadline_s = cost.simulated_s - 0.45 * cost.compute_s
     spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
-    tasks = works_of(resolved(tmp_path, **spec), left_s=deadline_s)
+    tasks = tasks_and_costs(resolved(tmp_path, **spec), left_s=deadline_s)
     assert {work.steps for work, _ in tasks.values()} == {5}
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(4,))
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4

@@ -79,7 +79,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
-def near(mu: float) -> Any:
+def proximal_correction(mu: float) -> Any:
     """Returns FedProx's correction, for `flat.fedavg`."""
 
     def correction(model: TensorMap) -> Correct:
@@ -98,7 +98,9 @@ async def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_f
 ) -> None:
     params = {"alpha": alpha, "drift": False, "gradient": False}
     done = await run(tmp_path, spec_of(params, num_rounds=2), agent_devices=(2, 2))
-    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=near(alpha) if alpha else None))
+    assert flat.same_bits(
+        done.model, flat.fedavg(done.experiment, 2, correction=proximal_correction(alpha) if alpha else None)
+    )
 
 
 async def test_an_update_has_the_size_of_two_models(tmp_path: Path) -> None:

@@ -129,14 +129,14 @@ async def test_each_order_is_parsed_once(tmp_path: Path, monkeypatch: pytest.Mon
             parsed[str(text)] += 1
         return parse(text, what)
 
-    async def tape(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def record_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         if request.url.path in bodies:
             bodies[request.url.path].append(request.content)
         return await pass_on()
 
     monkeypatch.setattr("shared.wire.codec.parse", counted)
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
-        fed.router.tamper = tape
+        fed.router.tamper = record_order
         spec = small_spec(num_edges=1, num_devices=2, num_rounds=1, round_deadline_s=1e6)  # held updates: uploads too
         assert (await fed.run(spec)).status == "completed"
     assert all(bodies.values())

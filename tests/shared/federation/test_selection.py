@@ -70,7 +70,7 @@ def test_random_selection_differs_between_rounds_and_repeats_within_one() -> Non
     assert all(75 < counts[number] < 125 for number in (2, 5, 7, 11))  # 199 rounds, half of them: 99.5 +- 3.5 sigma
 
 
-def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
+def seat_with(number: int, n_train: int = 10, **profile: Any) -> Seat:
     """Returns a seat with its own profile and a latency of 0."""
     return replace(seat(number, n_train), profile=Profile(**profile), latency_s=(0.0,))
 
@@ -78,11 +78,13 @@ def able(number: int, n_train: int = 10, **profile: Any) -> Seat:
 def test_fastest_selects_by_expected_visit_time_and_lower_seats_among_equals() -> None:
     model = LinkUse(down_bytes=10**6, up_bytes=10**6)
     there = ctx(select="fastest", fraction_train=0.5).at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=model))
-    slow, quick = able(1, compute_sps=1), able(5, compute_sps=1000)
-    narrow, waits = able(2, up_bps=1e3), able(3, delay_s=Uniform(low=0, high=1000))
+    slow, quick = seat_with(1, compute_sps=1), seat_with(5, compute_sps=1000)
+    narrow, waits = seat_with(2, up_bps=1e3), seat_with(3, delay_s=Uniform(low=0, high=1000))
     assert selection.select(there, [slow, narrow, waits, quick], UNKNOWN) == [1, 5]
-    assert selection.select(there, [able(4), able(7), able(9), able(11)], UNKNOWN) == [4, 7]
-    assert selection.select(there, [able(4, n_train=50), able(7), able(9), able(11, n_train=50)], UNKNOWN) == [7, 9]
+    assert selection.select(there, [seat_with(4), seat_with(7), seat_with(9), seat_with(11)], UNKNOWN) == [4, 7]
+    assert selection.select(
+        there, [seat_with(4, n_train=50), seat_with(7), seat_with(9), seat_with(11, n_train=50)], UNKNOWN
+    ) == [7, 9]
 
 
 def test_an_expected_visit_uses_the_medians_of_what_is_drawn_for_each() -> None:
@@ -93,7 +95,7 @@ def test_an_expected_visit_uses_the_medians_of_what_is_drawn_for_each() -> None:
         "link_delay_s": Normal(mean=5, sd=1),
         "jitter_s": 9.0,
     }
-    found = visit_estimates.expected(there, able(1, compute_sps=50, up_bps=16e6, down_bps=8e6, **delays), 100)
+    found = visit_estimates.expected(there, seat_with(1, compute_sps=50, up_bps=16e6, down_bps=8e6, **delays), 100)
     assert (found.down_s, found.compute_s, found.up_s) == pytest.approx((2, 22, 6))
 
 
@@ -127,7 +129,7 @@ def test_partial_work_is_the_steps_that_fit_in_time_and_at_least_one(left_s: flo
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS))
     work = Task(epochs=3, batch_size=3)
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0, "delay_s": 0.4999}
-    found = visit_estimates.partial(there, work, able(1, **quick), left_s)
+    found = visit_estimates.partial(there, work, seat_with(1, **quick), left_s)
     if steps is None:
         assert found is work
     else:
@@ -140,7 +142,7 @@ def test_a_remaining_sample_that_joins_the_previous_batch_saves_a_step_per_epoch
     assert visit_estimates.samples_due(there, Task(steps=5, batch_size=3), seat(2)) == 10 + 6
     assert visit_estimates.samples_due(there, Task(steps=6, batch_size=3), seat(2)) == 20
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
-    found = visit_estimates.partial(there, Task(epochs=3, batch_size=3), able(1, **quick), 5.9)
+    found = visit_estimates.partial(there, Task(epochs=3, batch_size=3), seat_with(1, **quick), 5.9)
     assert found.steps == 8  # of 29 samples two epochs, and all but the last batch of the third
 
 
@@ -149,8 +151,8 @@ def test_partial_work_leaves_time_for_the_update_or_for_the_report() -> None:
     there = ctx().at(model=ModelInfo(flops=REFERENCE_FLOPS, link_use=LinkUse(up_bytes=9 * visit_estimates.HEAD_BYTES)))
     slow: dict[str, Any] = {"up_bps": 8 * visit_estimates.HEAD_BYTES, "down_bps": 1e15, "compute_sps": 5.0}
     work = Task(epochs=10, batch_size=1)
-    assert visit_estimates.partial(there, work, able(1, **slow), 12.01).steps == 10
-    assert visit_estimates.partial(there, work, able(1, **slow), 12.01, update=False).steps == 55
+    assert visit_estimates.partial(there, work, seat_with(1, **slow), 12.01).steps == 10
+    assert visit_estimates.partial(there, work, seat_with(1, **slow), 12.01, update=False).steps == 55
 
 
 def test_further_passes_of_a_method_take_time_and_leave_fewer_steps() -> None:
@@ -160,10 +162,10 @@ def test_further_passes_of_a_method_take_time_and_leave_fewer_steps() -> None:
     assert visit_estimates.samples_due(there, work, seat(2)) == 4 * 30 + 5
     assert visit_estimates.samples_due(there, work.replace(kind="evaluate"), seat(2)) == 0
     quick: dict[str, Any] = {"up_bps": 1e15, "down_bps": 1e15, "compute_sps": 5.0}
-    assert visit_estimates.partial(there, work, able(1, **quick), 25.01) is work
-    cut = visit_estimates.partial(there, work, able(1, **quick), 24.9)
+    assert visit_estimates.partial(there, work, seat_with(1, **quick), 25.01) is work
+    cut = visit_estimates.partial(there, work, seat_with(1, **quick), 24.9)
     assert cut.steps == 8 + 3  # 29 samples
-    assert visit_estimates.partial(there, work, able(1, **quick), 0.5).steps == 1
+    assert visit_estimates.partial(there, work, seat_with(1, **quick), 0.5).steps == 1
     assert visit_estimates.share_of(there, cut, work, seat(1)) == 29 / 30
 
 

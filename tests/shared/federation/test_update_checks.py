@@ -34,12 +34,12 @@ def experiment_of(tmp_path_factory: pytest.TempPathFactory) -> ExperimentOf:
     """Experiments of four devices at one edge with 8x8 images, by algorithm."""
     folder: Path = tmp_path_factory.mktemp("update_checks")
 
-    def of(name: str, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
+    def build(name: str, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
         algorithm = {"name": name, "params": params or {}}
         spec = {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
         return resolved(folder, **{**spec, "num_edges": 1, **more})
 
-    return of
+    return build
 
 
 def check(experiment: Experiment, seat: int | None, phase: str = "train", **fields: Any) -> None:
@@ -260,10 +260,10 @@ def test_statistics_of_other_data_are_refused(experiment_of: ExperimentOf) -> No
 # ---- ES-AFL's masks and choices
 
 
-def choices(experiment: Experiment, changed: dict[str, Any] | None = None, of: str = "device-0") -> dict[str, Any]:
+def choices(experiment: Experiment, changed: dict[str, Any] | None = None, owner: str = "device-0") -> dict[str, Any]:
     """Returns choices that keep half of each layer, with changes."""
     half = {name: n // 2 for name, n in experiment.units.multiply_adds(experiment.shapes).items()}
-    return {of: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
+    return {owner: {"child": True, "n_weights": half, "multiply_adds": half, **(changed or {})}}
 
 
 def test_a_choice_names_each_layer_and_no_more_than_was_kept(experiment_of: ExperimentOf) -> None:
@@ -280,7 +280,7 @@ def test_a_choice_names_each_layer_and_no_more_than_was_kept(experiment_of: Expe
                 check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, {figure: value}))
             assert refused.value.field == "choices"
     with pytest.raises(WireError, match="choices: a value of 'device-3'"):
-        check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, of="device-3"))
+        check(experiment, 0, delta=zeros(experiment), mask=kept, choices=choices(experiment, owner="device-3"))
 
 
 def test_more_weights_than_the_mask_keeps_are_refused_in_a_sum_too(experiment_of: ExperimentOf) -> None:

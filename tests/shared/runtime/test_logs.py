@@ -39,15 +39,15 @@ class Kept(logging.Handler):
 
 @pytest.fixture(params=["json", "text"])
 def kept(request: pytest.FixtureRequest) -> Iterator[Kept]:
-    yield from keeping(request.param)
+    yield from captured(request.param)
 
 
 @pytest.fixture
 def as_json() -> Iterator[Kept]:
-    yield from keeping("json")
+    yield from captured("json")
 
 
-def keeping(form: str) -> Iterator[Kept]:
+def captured(form: str) -> Iterator[Kept]:
     handler, root = Kept(form), logging.getLogger("strata")
     before, root.level = root.level, logging.INFO
     root.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The work of an order runs once, however often the order is sent."""
+"""The work of an order runs runner, however often the order is sent."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def once() -> AsyncIterator[IdempotentRunner[str]]:
+async def runner() -> AsyncIterator[IdempotentRunner[str]]:
     found: IdempotentRunner[str] = IdempotentRunner(grace_s=0.03)
     yield found
     await found.close()
 
 
 def ask(
-    once: IdempotentRunner[str], job: Job, key: int = 1, digest: str = "a", caller: Any = None
+    runner: IdempotentRunner[str], job: Job, key: int = 1, digest: str = "a", caller: Any = None
 ) -> asyncio.Task[str]:
-    return asyncio.create_task(once.answer("queue", key, digest, job, caller))
+    return asyncio.create_task(runner.answer("queue", key, digest, job, caller))
 
 
 async def started(job: Job, n: int = 1) -> None:
@@ -67,39 +67,39 @@ async def started(job: Job, n: int = 1) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_repeated_order_gets_the_same_answer_without_work(once: IdempotentRunner[str]) -> None:
+async def test_a_repeated_order_gets_the_same_answer_without_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
-    assert [await ask(once, job) for _ in range(3)] == ["answer 1"] * 3
+    assert [await ask(runner, job) for _ in range(3)] == ["answer 1"] * 3
     assert len(job.stops) == 1
 
 
-async def test_a_repeated_order_waits_for_the_running_work(once: IdempotentRunner[str]) -> None:
+async def test_a_repeated_order_waits_for_the_running_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
-    answers = [ask(once, job) for _ in range(3)]
+    answers = [ask(runner, job) for _ in range(3)]
     await started(job)
     job.gate.set()
     assert await asyncio.gather(*answers) == ["answer 1"] * 3
     assert len(job.stops) == 1
 
 
-async def test_another_body_starts_new_work_and_cancels_the_old(once: IdempotentRunner[str]) -> None:
+async def test_another_body_starts_new_work_and_cancels_the_old(runner: IdempotentRunner[str]) -> None:
     job = Job()
-    old = ask(once, job, digest="a")
+    old = ask(runner, job, digest="a")
     await started(job)
-    new = ask(once, job, digest="b")
+    new = ask(runner, job, digest="b")
     await started(job, 2)
     with pytest.raises(Cancelled, match="told to stop"):
         await old
     job.gate.set()
     assert await new == "answer 2"
     assert [stop.is_set() for stop in job.stops] == [True, False]
-    assert await ask(once, job, digest="b") == "answer 2"
+    assert await ask(runner, job, digest="b") == "answer 2"
 
 
-async def test_work_is_stopped_after_the_grace_without_a_caller(once: IdempotentRunner[str]) -> None:
+async def test_work_is_stopped_after_the_grace_without_a_caller(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    answer = ask(once, job, caller=caller)
+    answer = ask(runner, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled, match="went away"):
@@ -108,17 +108,17 @@ async def test_work_is_stopped_after_the_grace_without_a_caller(once: Idempotent
     await asyncio.sleep(0.06)
     assert job.stops[0].is_set()
     job.gate.set()
-    assert await ask(once, job) == "answer 2"
+    assert await ask(runner, job) == "answer 2"
 
 
-async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(once: IdempotentRunner[str]) -> None:
+async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    first = ask(once, job, caller=caller)
+    first = ask(runner, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
         await first
-    back = ask(once, job)
+    back = ask(runner, job)
     await asyncio.sleep(0.06)  # the first absence's grace period is over, but a caller waits
     assert not job.stops[0].is_set()
     job.gate.set()
@@ -126,11 +126,11 @@ async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(onc
 
 
 async def test_a_second_absence_has_the_full_grace_period_again() -> None:
-    once: IdempotentRunner[str] = IdempotentRunner(grace_s=0.2)
+    runner: IdempotentRunner[str] = IdempotentRunner(grace_s=0.2)
     job = Job()
     for _ in range(2):
         caller = Caller()
-        answer = ask(once, job, caller=caller)
+        answer = ask(runner, job, caller=caller)
         await started(job)
         await asyncio.sleep(0.1)
         caller.gone = True
@@ -138,25 +138,25 @@ async def test_a_second_absence_has_the_full_grace_period_again() -> None:
             await answer
     await asyncio.sleep(0.14)  # 0.24 s after the first absence, 0.14 s after the second
     assert not job.stops[0].is_set()
-    await once.close()
+    await runner.close()
 
 
-async def test_an_answer_that_finishes_without_a_caller_is_kept(once: IdempotentRunner[str]) -> None:
+async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    answer = ask(once, job, caller=caller)
+    answer = ask(runner, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
         await answer
     job.gate.set()
     await asyncio.sleep(0.06)  # done within the grace period, which then ends
-    assert await ask(once, job) == "answer 1"
+    assert await ask(runner, job) == "answer 1"
     assert len(job.stops) == 1
 
 
-async def test_one_of_two_callers_may_disconnect(once: IdempotentRunner[str]) -> None:
+async def test_one_of_two_callers_may_disconnect(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
-    going, staying = ask(once, job, caller=caller), ask(once, job)
+    going, staying = ask(runner, job, caller=caller), ask(runner, job)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
@@ -166,23 +166,23 @@ async def test_one_of_two_callers_may_disconnect(once: IdempotentRunner[str]) ->
     assert await staying == "answer 1"
 
 
-async def test_errors_reach_all_callers_and_are_not_remembered(once: IdempotentRunner[str]) -> None:
+async def test_errors_reach_all_callers_and_are_not_remembered(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.error = WireError("bad")
-    answers = [ask(once, job), ask(once, job)]
+    answers = [ask(runner, job), ask(runner, job)]
     await started(job)
     job.gate.set()
     for task in answers:
         with pytest.raises(WireError, match="bad"):
             await task
     job.error = None
-    assert await ask(once, job) == "answer 2"
+    assert await ask(runner, job) == "answer 2"
 
 
-async def test_an_error_without_a_caller_is_not_remembered(once: IdempotentRunner[str]) -> None:
+async def test_an_error_without_a_caller_is_not_remembered(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     job.error = WireError("bad")
-    answer = ask(once, job, caller=caller)
+    answer = ask(runner, job, caller=caller)
     await started(job)
     caller.gone = True
     with pytest.raises(Cancelled):
@@ -190,41 +190,41 @@ async def test_an_error_without_a_caller_is_not_remembered(once: IdempotentRunne
     job.gate.set()
     await asyncio.sleep(0.01)
     job.error = None
-    assert await ask(once, job) == "answer 2"
+    assert await ask(runner, job) == "answer 2"
 
 
-async def test_answers_are_dropped_when_their_queue_continues(once: IdempotentRunner[str]) -> None:
+async def test_answers_are_dropped_when_their_queue_continues(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
-    assert await ask(once, job, key=1) == "answer 1"
-    assert await ask(once, job, key=2) == "answer 2"
-    assert await ask(once, job, key=1) == "answer 3"
-    other = await once.answer("other queue", 1, "a", job)
+    assert await ask(runner, job, key=1) == "answer 1"
+    assert await ask(runner, job, key=2) == "answer 2"
+    assert await ask(runner, job, key=1) == "answer 3"
+    other = await runner.answer("other queue", 1, "a", job)
     assert other == "answer 4"
-    assert await ask(once, job, key=1) == "answer 3"
+    assert await ask(runner, job, key=1) == "answer 3"
 
 
-async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(once: IdempotentRunner[str]) -> None:
+async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(runner: IdempotentRunner[str]) -> None:
     job = Job()
-    answer = ask(once, job)
+    answer = ask(runner, job)
     await started(job)
-    once.drop_unless(lambda queue: queue == "queue")
+    runner.drop_unless(lambda queue: queue == "queue")
     assert not job.stops[0].is_set()
-    once.drop("queue")
+    runner.drop("queue")
     with pytest.raises(Cancelled):
         await answer
     job.gate.set()
-    assert await ask(once, job) == "answer 2"
+    assert await ask(runner, job) == "answer 2"
 
 
 async def test_closing_cancels_all_work_including_replaced_work() -> None:
-    once: IdempotentRunner[str] = IdempotentRunner()
+    runner: IdempotentRunner[str] = IdempotentRunner()
     job = Job()
-    answers = [ask(once, job, digest="a")]
+    answers = [ask(runner, job, digest="a")]
     await started(job)
-    answers.append(ask(once, job, digest="b"))
+    answers.append(ask(runner, job, digest="b"))
     await started(job, 2)
-    await once.close()
+    await runner.close()
     assert all(stop.is_set() for stop in job.stops)
     found = await asyncio.gather(*answers, return_exceptions=True)
     assert [type(error) for error in found] == [Cancelled, Cancelled]

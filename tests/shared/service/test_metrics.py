@@ -40,7 +40,7 @@ def parsed(text: str) -> dict[Series, float]:
     return found
 
 
-def of(metrics: TierMetrics) -> dict[Series, float]:
+def samples_of(metrics: TierMetrics) -> dict[Series, float]:
     """Returns every sample of a tier's registry."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -162,7 +162,7 @@ def line(seat: int, outcome: str) -> VisitRecord:
 
 def test_names_from_outside_create_no_series() -> None:
     cloud, edge, agent = CloudMetrics(), EdgeMetrics(), AgentMetrics()
-    before = [set(of(metrics)) for metrics in (cloud, edge, agent)]
+    before = [set(samples_of(metrics)) for metrics in (cloud, edge, agent)]
     for number in range(50):
         run = f"{HOSTILE}{number}"
         cloud.on_event(run, RunEvent("run.status", {"status": "starting"}))
@@ -178,13 +178,13 @@ def test_names_from_outside_create_no_series() -> None:
         book = RoundLog(None, number)  # type: ignore[arg-type]
         book.visits, book.failures = [line(number, f"{HOSTILE}{number}")], [failure]
         edge.noted(book)
-    assert [set(of(metrics)) for metrics in (cloud, edge, agent)] == before
-    assert total(of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
-    assert total(of(edge), "strata_edge_visits_total", outcome=OTHER) == 50
-    assert total(of(edge), "strata_edge_exchange_seconds_count", order=OTHER) == 50
-    assert total(of(agent), "strata_agent_failures_total", reason=OTHER) == 50
+    assert [set(samples_of(metrics)) for metrics in (cloud, edge, agent)] == before
+    assert total(samples_of(cloud), "strata_cloud_failures_total", where="edge", reason=OTHER) == 50
+    assert total(samples_of(edge), "strata_edge_visits_total", outcome=OTHER) == 50
+    assert total(samples_of(edge), "strata_edge_exchange_seconds_count", order=OTHER) == 50
+    assert total(samples_of(agent), "strata_agent_failures_total", reason=OTHER) == 50
     for metrics in (cloud, edge, agent):
-        assert "evil" not in str(of(metrics))
+        assert "evil" not in str(samples_of(metrics))
 
 
 def test_errors_in_metrics_or_logging_cannot_fail_a_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,16 +207,16 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
             cloud.on_event(run, RunEvent("run.status", {"status": status}))
     cloud.on_event("a", committed(client_accuracy=0.25))
     cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
     cloud.on_event("a", RunEvent("run.status", {"status": "starting"}))  # resumed
-    assert total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     cloud.on_event("a", RunEvent("run.status", {"status": "failed"}))
     cloud.on_event("b", RunEvent("run.status", {"status": "starting"}))
-    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert math.isnan(total(of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
-    assert total(of(cloud), "strata_cloud_runs") == 1
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
+    assert total(samples_of(cloud), "strata_cloud_runs") == 1
 
 
 def test_every_error_that_can_cost_a_contribution_is_a_reason() -> None:
@@ -232,14 +232,14 @@ def test_a_failed_edge_order_is_counted_as_failed_and_no_longer_as_running() -> 
 
     def fail() -> None:
         with edge.one_round():
-            assert total(of(edge), "strata_edge_rounds_running") == 1
+            assert total(samples_of(edge), "strata_edge_rounds_running") == 1
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert total(of(edge), "strata_edge_rounds_total", outcome="failed") == 1
-    assert total(of(edge), "strata_edge_round_seconds_count") == 1
-    assert total(of(edge), "strata_edge_rounds_running") == 0
+    assert total(samples_of(edge), "strata_edge_rounds_total", outcome="failed") == 1
+    assert total(samples_of(edge), "strata_edge_round_seconds_count") == 1
+    assert total(samples_of(edge), "strata_edge_rounds_running") == 0
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,17 @@ from shared.simulation.availability import CYCLES, _on_times
 TIMES = OnOff(mean_on_s=30, mean_off_s=70)
 
 
-def of(seat: int) -> Seeds:
+def streams_of(seat: int) -> Seeds:
     return lambda purpose: stream_seed(f"seat {seat}|{purpose}")
 
 
 def on(availability: Availability, at_s: float, seat: int = 0) -> bool:
-    return is_on(availability, seat, at_s, of(seat))
+    return is_on(availability, seat, at_s, streams_of(seat))
 
 
 def test_always_available_means_at_every_instant() -> None:
     assert on(Always(), 0)
-    assert next_on(Always(), 3, 1e9, of(3)) == 1e9
+    assert next_on(Always(), 3, 1e9, streams_of(3)) == 1e9
 
 
 # ---- exponential times
@@ -34,7 +34,7 @@ def test_always_available_means_at_every_instant() -> None:
 
 def times_of(seat: int) -> tuple[list[float], list[float]]:
     """Returns a seat's on-times and off-times in the first stretch, without the first and the last on-time."""
-    found = list(takewhile(lambda interval: interval[1] < 100 * CYCLES, _on_times(TIMES, 0, of(seat))))[1:]
+    found = list(takewhile(lambda interval: interval[1] < 100 * CYCLES, _on_times(TIMES, 0, streams_of(seat))))[1:]
     return [end - begin for begin, end in found], [b[0] - a[1] for a, b in pairwise(found)]
 
 
@@ -70,7 +70,7 @@ def test_an_unavailable_device_returns_at_its_first_available_instant() -> None:
     off = [seat for seat in range(20) if not on(TIMES, at, seat)]
     assert len(off) > 5
     for seat in off:
-        first = next_on(TIMES, seat, at, of(seat))
+        first = next_on(TIMES, seat, at, streams_of(seat))
         assert first is not None
         assert on(TIMES, first, seat)
         assert not any(on(TIMES, instant, seat) for instant in np.linspace(at, first, 50, endpoint=False))
@@ -82,14 +82,14 @@ def test_an_unavailable_device_returns_at_its_first_available_instant() -> None:
 def test_a_trace_interval_includes_its_start_and_excludes_its_end() -> None:
     trace = Trace(traces=(((10, 20), (30, 40)),))
     assert [at for at in range(0, 50, 5) if on(trace, at)] == [10, 15, 30, 35]
-    assert next_on(trace, 0, 20, of(0)) == 30
-    assert next_on(trace, 0, 40, of(0)) is None
+    assert next_on(trace, 0, 20, streams_of(0)) == 30
+    assert next_on(trace, 0, 40, streams_of(0)) is None
 
 
 def test_a_trace_with_a_period_repeats() -> None:
     trace = Trace(traces=(((10, 20),),), period_s=50)
     assert [at for at in range(0, 200, 5) if on(trace, at)] == [10, 15, 60, 65, 110, 115, 160, 165]
-    assert next_on(trace, 0, 170, of(0)) == 210
+    assert next_on(trace, 0, 170, streams_of(0)) == 210
 
 
 def test_seats_follow_the_traces_in_turn() -> None:

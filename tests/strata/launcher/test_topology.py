@@ -160,7 +160,7 @@ def test_environment_of_one_process_overrides_the_common_one() -> None:
     assert agent["WHOSE"] == "everybody's"
 
 
-def becomes(pid: int, *letters: str) -> bool:
+def reaches_state(pid: int, *letters: str) -> bool:
     """Whether a process soon has one of these kernel states (T = stopped)."""
     deadline = time.monotonic() + 10
     while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
@@ -175,7 +175,7 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
         running.wait_ready(30)
         agent = running.processes["agent-1"]
         agent.signal(signal.SIGSTOP)
-        assert becomes(agent.pid, "T")
+        assert reaches_state(agent.pid, "T")
         assert running.dead() == []
         running.end("agent-1")
         assert wait_until_gone([agent.pid]) == []

@@ -28,7 +28,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def broken_off(env: dict[str, str], combination: str, number: int) -> int:
+def interrupted(env: dict[str, str], combination: str, number: int) -> int:
     """Start the sweep, send it a signal when rounds of that combination are committed; returns its exit status."""
     with subprocess.Popen(SWEEP, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -49,12 +49,12 @@ def statuses(folder: Path) -> list[str]:
 def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
     tmp_path: Path, env: dict[str, str], strata: Strata
 ) -> None:
-    assert broken_off(env, "2 of 4", signal.SIGKILL) == -signal.SIGKILL
+    assert interrupted(env, "2 of 4", signal.SIGKILL) == -signal.SIGKILL
     (folder,) = (tmp_path / "runs").glob("sweep-real-*")
     assert statuses(folder)[0] == "completed"
     assert statuses(folder)[2:] == ["waiting"] * 2
 
-    assert broken_off(env, "3 of 4", signal.SIGINT) == 130
+    assert interrupted(env, "3 of 4", signal.SIGINT) == 130
     assert statuses(folder) == ["completed", "completed", "stopped", "waiting"]
 
     done = subprocess.run(SWEEP, env=env, capture_output=True, text=True, check=False)

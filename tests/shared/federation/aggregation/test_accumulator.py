@@ -197,7 +197,7 @@ def test_groups_are_averaged_separately() -> None:
     assert {name: part["v"].tolist() for name, part in mean.groups.items()} == {"a": [4], "b": [2], "c/d": [9]}
 
 
-class Lone(Record):
+class Scalars(Record):
     """An update with groups of single numbers, and fields that may be absent."""
 
     by_class: Annotated[dict[str, float] | None, Mean(by_group=True)] = None
@@ -207,9 +207,9 @@ class Lone(Record):
 
 
 def test_optional_fields_are_averaged_over_the_updates_that_have_them() -> None:
-    items = [(Lone(by_class={"0": 1.0}), 1), (Lone(by_class={"0": 3.0}, maybe=torch.tensor(4.0)), 1)]
-    mean = mean_of(partial_sum_of(Lone, items), Lone, FIXED_POINT)
-    assert isinstance(mean, Lone)
+    items = [(Scalars(by_class={"0": 1.0}), 1), (Scalars(by_class={"0": 3.0}, maybe=torch.tensor(4.0)), 1)]
+    mean = mean_of(partial_sum_of(Scalars, items), Scalars, FIXED_POINT)
+    assert isinstance(mean, Scalars)
     assert mean.by_class == {"0": 2.0}
     assert mean.maybe is not None
     assert mean.maybe.item() == 4.0
@@ -413,7 +413,7 @@ def test_negative_counts_are_refused() -> None:
 # ---- types of updates
 
 
-class Unsaid(Record):
+class Undeclared(Record):
     delta: TensorMap
 
 
@@ -430,7 +430,7 @@ class Both(Record):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Unsaid, "Unsaid.delta has no aggregation rule"),
+        (Undeclared, "Undeclared.delta has no aggregation rule"),
         (NoMask, "count is not a MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],

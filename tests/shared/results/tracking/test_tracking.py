@@ -119,11 +119,11 @@ async def test_names_that_mlflow_refuses_are_replaced(tmp_path: Path, tracked: T
 
 
 async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> None:
-    def away(request: httpx.Request) -> httpx.Response:
+    def refuse_connection(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("timed out", request=request)
 
     with pytest.raises(Unreachable, match=r"MLflow at http://mlflow.test does not answer"):
-        async with to(away) as tracker:
+        async with to(refuse_connection) as tracker:
             await tracker.write(tracked)
     refused = httpx.Response(403, json={"message": "not yours"})
     with pytest.raises(Conflict, match="not yours"):
@@ -131,7 +131,7 @@ async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> N
             await tracker.write(tracked)
     for uri in ("file:///tmp/mlruns", "sqlite:///m.db", "databricks", "http://"):
         with pytest.raises(BadInput, match="not the address"):
-            to(away, uri)
+            to(refuse_connection, uri)
 
 
 async def test_a_password_in_the_address_is_used_and_not_shown(tracked: Tracked) -> None:

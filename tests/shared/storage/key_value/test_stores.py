@@ -28,7 +28,7 @@ class Clock:
         return self.now
 
 
-class Bench:
+class StoreUnderTest:
     """A store, a separate prefix, and a way to let time pass."""
 
     def __init__(self, store: Store, advance: Callable[[float], Awaitable[None]]) -> None:
@@ -41,34 +41,34 @@ class Bench:
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def trainer(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+async def trainer(request: pytest.FixtureRequest) -> AsyncIterator[StoreUnderTest]:
     if request.param == "memory":
         clock = Clock()
 
         async def advance(seconds: float) -> None:
             clock.now += seconds
 
-        yield Bench(MemoryStore(clock), advance)
+        yield StoreUnderTest(MemoryStore(clock), advance)
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     store = RedisStore(server.url)
-    yield Bench(store, asyncio.sleep)
+    yield StoreUnderTest(store, asyncio.sleep)
     await store.close()
 
 
 class TestValues:
-    async def test_an_absent_key_is_none(self, trainer: Bench) -> None:
+    async def test_an_absent_key_is_none(self, trainer: StoreUnderTest) -> None:
         assert await trainer.store.get(trainer.key("a")) is None
 
-    async def test_a_value_round_trips_byte_for_byte(self, trainer: Bench) -> None:
+    async def test_a_value_round_trips_byte_for_byte(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("a"), b"\x00\xff\r\n")
         assert await trainer.store.get(trainer.key("a")) == b"\x00\xff\r\n"
 
-    async def test_an_empty_value_differs_from_an_absent_one(self, trainer: Bench) -> None:
+    async def test_an_empty_value_differs_from_an_absent_one(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("a"), b"")
         assert await trainer.store.get(trainer.key("a")) == b""
 
-    async def test_a_value_is_gone_after_its_ttl_and_not_before(self, trainer: Bench) -> None:
+    async def test_a_value_is_gone_after_its_ttl_and_not_before(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("gone"), b"1", ttl_s=TTL_S)
         await trainer.store.put(trainer.key("long"), b"1", ttl_s=1000 * TTL_S)
         assert await trainer.store.get(trainer.key("gone")) == b"1"
@@ -78,27 +78,27 @@ class TestValues:
         assert await trainer.store.keys(trainer.prefix) == [trainer.key("long")]
         assert await trainer.store.delete(trainer.key("gone")) == 0
 
-    async def test_a_put_without_ttl_removes_the_expiry(self, trainer: Bench) -> None:
+    async def test_a_put_without_ttl_removes_the_expiry(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("a"), b"1", ttl_s=TTL_S)
         await trainer.store.put(trainer.key("a"), b"2")
         await trainer.advance(1.5 * TTL_S)
         assert await trainer.store.get(trainer.key("a")) == b"2"
 
     @pytest.mark.parametrize("ttl_s", [0.0, -1.0, float("nan")])
-    async def test_a_ttl_in_the_past_is_refused(self, trainer: Bench, ttl_s: float) -> None:
+    async def test_a_ttl_in_the_past_is_refused(self, trainer: StoreUnderTest, ttl_s: float) -> None:
         with pytest.raises(ValueError, match="ttl_s"):
             await trainer.store.put(trainer.key("a"), b"1", ttl_s=ttl_s)
         with pytest.raises(ValueError, match="ttl_s"):
             Batch().put(trainer.key("a"), b"1", ttl_s=ttl_s)
 
-    async def test_delete_counts_the_existing_keys(self, trainer: Bench) -> None:
+    async def test_delete_counts_the_existing_keys(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("a"), b"1")
         await trainer.store.append(trainer.key("s"), b"1")
         assert await trainer.store.delete(trainer.key("a"), trainer.key("s"), trainer.key("absent")) == 2
         assert await trainer.store.delete() == 0
         assert await trainer.store.keys(trainer.prefix) == []
 
-    async def test_scan_returns_the_sorted_keys_of_its_prefix_without_streams(self, trainer: Bench) -> None:
+    async def test_scan_returns_the_sorted_keys_of_its_prefix_without_streams(self, trainer: StoreUnderTest) -> None:
         for name in ("p:2", "p:1", "q:1"):
             await trainer.store.put(trainer.key(name), name.encode())
         await trainer.store.append(trainer.key("p:stream"), b"1")
@@ -106,13 +106,15 @@ class TestValues:
         assert list(found.items()) == [(trainer.key("p:1"), b"p:1"), (trainer.key("p:2"), b"p:2")]
         assert await trainer.store.keys(trainer.key("p:")) == [trainer.key(f"p:{n}") for n in ("1", "2", "stream")]
 
-    async def test_wildcards_in_a_prefix_are_literal(self, trainer: Bench) -> None:
+    async def test_wildcards_in_a_prefix_are_literal(self, trainer: StoreUnderTest) -> None:
         for name in ("a*b:1", "axb:1", "[a-z]:1", "b:1", "a?:1", "\\:1", "^:1"):
             await trainer.store.put(trainer.key(name), b"1")
         for prefix in ("a*b:", "[a-z]:", "a?:", "\\:", "^:"):
             assert await trainer.store.keys(trainer.key(prefix)) == [trainer.key(f"{prefix}1")]
 
-    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(self, trainer: Bench) -> None:
+    async def test_delete_prefix_takes_thousands_of_keys_of_both_kinds_and_no_other(
+        self, trainer: StoreUnderTest
+    ) -> None:
         batch = Batch().append(trainer.key("p:stream"), b"1").put(trainer.key("q"), b"1")
         for n in range(2500):
             batch.put(trainer.key(f"p:{n}"), b"1")
@@ -122,7 +124,7 @@ class TestValues:
         assert await trainer.store.delete_prefix(trainer.key("p:")) == 0
         assert await trainer.store.keys(trainer.prefix) == [trainer.key("q")]
 
-    async def test_a_value_of_the_wrong_kind_is_named(self, trainer: Bench) -> None:
+    async def test_a_value_of_the_wrong_kind_is_named(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("a"), b"1")
         await trainer.store.append(trainer.key("s"), b"1")
         with pytest.raises(WrongKind, match=trainer.key("s")):
@@ -134,14 +136,14 @@ class TestValues:
         with pytest.raises(WrongKind, match=trainer.key("a")):
             await trainer.store.read(trainer.key("a"))
 
-    async def test_a_put_replaces_a_stream(self, trainer: Bench) -> None:
+    async def test_a_put_replaces_a_stream(self, trainer: StoreUnderTest) -> None:
         await trainer.store.append(trainer.key("s"), b"1")
         await trainer.store.put(trainer.key("s"), b"2")
         assert await trainer.store.get(trainer.key("s")) == b"2"
 
 
 class TestStreams:
-    async def test_entries_are_read_in_order_after_an_id(self, trainer: Bench) -> None:
+    async def test_entries_are_read_in_order_after_an_id(self, trainer: StoreUnderTest) -> None:
         ids = [await trainer.store.append(trainer.key("s"), b"%d" % n) for n in range(5)]
         assert [entry.data for entry in await trainer.store.read(trainer.key("s"))] == [
             b"0",
@@ -155,7 +157,7 @@ class TestStreams:
         assert await trainer.store.read(trainer.key("s"), after=ids[4]) == []
         assert await trainer.store.read(trainer.key("s"), limit=0) == []
 
-    async def test_ids_grow_within_one_millisecond(self, trainer: Bench) -> None:
+    async def test_ids_grow_within_one_millisecond(self, trainer: StoreUnderTest) -> None:
         ids = await trainer.store.commit(
             Batch().append(trainer.key("s"), b"1").append(trainer.key("s"), b"2").append(trainer.key("s"), b"3")
         )
@@ -163,7 +165,7 @@ class TestStreams:
         assert sorted(set(parsed)) == parsed
         assert len(parsed) == 3
 
-    async def test_fields_round_trip_and_nan_is_refused(self, trainer: Bench) -> None:
+    async def test_fields_round_trip_and_nan_is_refused(self, trainer: StoreUnderTest) -> None:
         await trainer.store.append(trainer.key("s"), {"round": 3, "loss": 0.25, "who": "ä"})
         (entry,) = await trainer.store.read(trainer.key("s"))
         assert entry.fields == {"round": 3, "loss": 0.25, "who": "ä"}
@@ -171,7 +173,7 @@ class TestStreams:
             await trainer.store.append(trainer.key("s"), {"loss": float("nan")})
         assert len(await trainer.store.read(trainer.key("s"))) == 1
 
-    async def test_a_blocked_reader_gets_what_is_appended(self, trainer: Bench) -> None:
+    async def test_a_blocked_reader_gets_what_is_appended(self, trainer: StoreUnderTest) -> None:
         first = await trainer.store.append(trainer.key("s"), b"1")
         reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after=first, block_s=20))
         await asyncio.sleep(0.05)
@@ -179,18 +181,18 @@ class TestStreams:
         second = await trainer.store.append(trainer.key("s"), b"2")
         assert [(entry.id, entry.data) for entry in await reader] == [(second, b"2")]
 
-    async def test_a_blocked_reader_returns_empty_after_its_time_limit(self, trainer: Bench) -> None:
+    async def test_a_blocked_reader_returns_empty_after_its_time_limit(self, trainer: StoreUnderTest) -> None:
         began = time.monotonic()
         assert await trainer.store.read(trainer.key("s"), block_s=0.2) == []
         assert 0.19 < time.monotonic() - began < 5
 
-    async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, trainer: Bench) -> None:
+    async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, trainer: StoreUnderTest) -> None:
         reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after="99999999999999-0", block_s=0.3))
         await asyncio.sleep(0.05)
         await trainer.store.append(trainer.key("s"), b"1")
         assert await reader == []
 
-    async def test_a_cancelled_reader_does_not_affect_others(self, trainer: Bench) -> None:
+    async def test_a_cancelled_reader_does_not_affect_others(self, trainer: StoreUnderTest) -> None:
         readers = [asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20)) for _ in range(20)]
         await asyncio.sleep(0.05)
         for reader in readers:
@@ -202,11 +204,11 @@ class TestStreams:
         assert [entry.data for entry in await last] == [b"1"]
 
     @pytest.mark.parametrize("after", ["", "x", "1-", "-1", "1-2-3", "$", "9" * 20, "1-18446744073709551616", "٣"])
-    async def test_an_invalid_position_is_refused_by_name(self, trainer: Bench, after: str) -> None:
+    async def test_an_invalid_position_is_refused_by_name(self, trainer: StoreUnderTest, after: str) -> None:
         with pytest.raises(BadEntryId):
             await trainer.store.read(trainer.key("s"), after=after)
 
-    async def test_a_position_may_lack_its_second_half(self, trainer: Bench) -> None:
+    async def test_a_position_may_lack_its_second_half(self, trainer: StoreUnderTest) -> None:
         entry_id = await trainer.store.append(trainer.key("s"), b"1")
         milliseconds, sequence = parse_entry_id(entry_id)
         assert sequence == 0
@@ -215,7 +217,7 @@ class TestStreams:
 
 
 class TestCommit:
-    async def test_all_operations_of_a_batch_are_executed(self, trainer: Bench) -> None:
+    async def test_all_operations_of_a_batch_are_executed(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("old"), b"1")
         batch = Batch().expect(trainer.key("state"), None).delete(trainer.key("old"))
         batch.put(trainer.key("state"), b"2").append(trainer.key("s"), {"round": 1}).append(trainer.key("t"), b"x")
@@ -224,14 +226,14 @@ class TestCommit:
         assert [entry.id for entry in await trainer.store.read(trainer.key("s"))] == [ids[0]]
         assert [entry.id for entry in await trainer.store.read(trainer.key("t"))] == [ids[1]]
 
-    async def test_an_empty_batch_changes_nothing(self, trainer: Bench) -> None:
+    async def test_an_empty_batch_changes_nothing(self, trainer: StoreUnderTest) -> None:
         assert await trainer.store.commit(Batch()) == []
         assert await trainer.store.commit(Batch().expect(trainer.key("a"), None)) == []
         assert await trainer.store.keys(trainer.prefix) == []
 
     @pytest.mark.parametrize("expected", [None, b"other", b""])
     async def test_a_failed_guard_changes_nothing_and_names_the_value_found(
-        self, trainer: Bench, expected: bytes | None
+        self, trainer: StoreUnderTest, expected: bytes | None
     ) -> None:
         await trainer.store.put(trainer.key("state"), b"1")
         batch = Batch().expect(trainer.key("state"), expected).put(trainer.key("state"), b"2")
@@ -243,7 +245,7 @@ class TestCommit:
         assert await trainer.store.scan(trainer.prefix) == {trainer.key("state"): b"1"}
         assert await trainer.store.keys(trainer.prefix) == [trainer.key("state")]
 
-    async def test_an_expired_value_is_absent_to_a_guard(self, trainer: Bench) -> None:
+    async def test_an_expired_value_is_absent_to_a_guard(self, trainer: StoreUnderTest) -> None:
         await trainer.store.put(trainer.key("lease"), b"me", ttl_s=TTL_S)
         take = Batch().expect(trainer.key("lease"), None).put(trainer.key("lease"), b"you")
         with pytest.raises(GuardFailed):
@@ -252,12 +254,12 @@ class TestCommit:
         await trainer.store.commit(take)
         assert await trainer.store.get(trainer.key("lease")) == b"you"
 
-    async def test_a_put_within_a_batch_can_expire(self, trainer: Bench) -> None:
+    async def test_a_put_within_a_batch_can_expire(self, trainer: StoreUnderTest) -> None:
         await trainer.store.commit(Batch().put(trainer.key("a"), b"1", ttl_s=TTL_S).put(trainer.key("b"), b"2"))
         await trainer.advance(1.5 * TTL_S)
         assert await trainer.store.scan(trainer.prefix) == {trainer.key("b"): b"2"}
 
-    async def test_of_many_concurrent_commits_of_a_step_exactly_one_succeeds(self, trainer: Bench) -> None:
+    async def test_of_many_concurrent_commits_of_a_step_exactly_one_succeeds(self, trainer: StoreUnderTest) -> None:
         async def step(rival: int, number: int) -> bool:
             batch = Batch().expect(trainer.key("n"), b"%d" % number).put(trainer.key("n"), b"%d" % (number + 1))
             try:

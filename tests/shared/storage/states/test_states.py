@@ -198,7 +198,7 @@ OWNERS = st.sampled_from([StateOwner("r", "a"), StateOwner("r", "b"), StateOwner
 VERSIONS = st.builds(Version, st.integers(0, 4), st.integers(0, 2), st.integers(0, 2))
 
 
-class AgainstADict(RuleBasedStateMachine):
+class DictionaryComparison(RuleBasedStateMachine):
     """Any sequence of calls gives the same answers on both stores as on a plain dictionary."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class AgainstADict(RuleBasedStateMachine):
         self.stores[1] = FileStateStore(Path(self.folder.name), fsync=False)
 
     @invariant()
-    def all_list_the_same(self) -> None:
+    def listings_agree(self) -> None:
         for store in self.stores:
             assert store.runs() == sorted({o.run_id for o, _ in self.model})
             assert store.owners("r") == sorted({o for o, _ in self.model if o.run_id == "r"})
@@ -250,5 +250,5 @@ class AgainstADict(RuleBasedStateMachine):
                 assert store.versions(owner) == sorted(v for o, v in self.model if o == owner)
 
 
-AgainstADict.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
-TestAgainstADict = AgainstADict.TestCase
+DictionaryComparison.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestAgainstADict = DictionaryComparison.TestCase

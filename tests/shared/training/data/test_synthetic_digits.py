@@ -47,7 +47,7 @@ def test_pictures_differ_in_colour_and_have_contrast() -> None:
     assert np.quantile(spread, 0.1) > CONTRAST / 2
 
 
-class Alone(np.random.Generator):
+class NoNeighbours(np.random.Generator):
     """A generator with which a digit has no neighbours."""
 
     def random(self, *_: Any, **__: Any) -> Any:
@@ -58,7 +58,7 @@ def test_digits_differ_in_position_size_and_rotation() -> None:
     """Spread of centre, length (pixels) and angle (degrees) of images of the digit 1 without neighbours."""
     found = []
     for n in range(150):
-        ink = np.asarray(_strokes(1, Alone(np.random.PCG64(n)))[0], np.float64)
+        ink = np.asarray(_strokes(1, NoNeighbours(np.random.PCG64(n)))[0], np.float64)
         rows, columns = np.mgrid[0 : len(ink), 0 : len(ink)]
         y, x = (float((ink * at).sum() / ink.sum()) for at in (rows, columns))
         across, down = columns - x, rows - y
