@@ -120,7 +120,7 @@ async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
 ROUNDS = """
 import asyncio, json, sys
 from pathlib import Path
-from tests.shared.algorithms.ways import run
+from tests.shared.algorithms.layouts import run
 
 for spec in json.loads(sys.argv[1]):
     done = asyncio.run(run(Path(sys.argv[2]), spec, rooms=(6,)))
