@@ -27,7 +27,7 @@ from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service.app import make_app
 from shared.service.auth import guard
 from shared.service.body_limit import BodyLimit
@@ -55,8 +55,8 @@ def create_app(
             await cloud.runs.stop()
             await cloud.tracking.stop()
             await cloud.results.close()
-            for worker in cloud.workers:
-                worker.close()
+            for thread in cloud.threads:
+                thread.close()
             await cloud.store.close()
 
     app = make_app("StrataFL cloud", lifespan)
@@ -83,12 +83,12 @@ def build(
     """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics = CloudMetrics()
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
-    worker, evaluating = ComputeThread(), ComputeThread()
+    thread, evaluating = ComputeThread(), ComputeThread()
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
     repository = RunRepository(
-        store, blobs, worker, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
+        store, blobs, thread, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
     )
     results = ResultsFolder(settings.runs_dir, evaluating)
     services = CloudServices(
@@ -96,7 +96,7 @@ def build(
         registry=registry,
         edges=EdgeClient(registry, caller),
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
-        worker=worker,
+        thread=thread,
         evaluator=Evaluator(repository, evaluating),
         results=results,
         settle_s=settings.settle_s,
@@ -104,5 +104,5 @@ def build(
     runs = RunManager(services)
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
-    workers = (worker, evaluating)
-    return Cloud(settings, store, registry, repository, runs, fleet, results, tracking, workers, metrics, closing)
+    threads = (thread, evaluating)
+    return Cloud(settings, store, registry, repository, runs, fleet, results, tracking, threads, metrics, closing)

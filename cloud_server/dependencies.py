@@ -16,7 +16,7 @@ from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.storage.key_value import Store
 
 
@@ -25,7 +25,7 @@ class Cloud:
     """The objects that the cloud owns while it runs.
 
     Attributes:
-        workers: the computing thread and the evaluating thread.
+        threads: the computing thread and the evaluating thread.
         closing: set when the cloud shuts down; ends the streams of events.
     """
 
@@ -37,7 +37,7 @@ class Cloud:
     fleet: Fleet
     results: ResultsFolder
     tracking: Tracking
-    workers: tuple[ComputeThread, ...]
+    threads: tuple[ComputeThread, ...]
     metrics: CloudMetrics
     closing: asyncio.Event
 

@@ -16,7 +16,7 @@ from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller

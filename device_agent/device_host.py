@@ -17,8 +17,8 @@ from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.real_time import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
 from shared.federation.visits.visit import run_visits, wave_fields
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context, log_event
-from shared.runtime.worker import ComputeThread
 from shared.service.bodies import EncodedAnswer, Received
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
@@ -41,7 +41,7 @@ class DeviceHost:
     Args:
         state_dir: the agent's own folder, in which the seats' states survive restarts.
         experiments: the experiments of recent specs.
-        worker: the one thread that computes.
+        thread: the one thread that computes.
         metrics: counts visits.
         fsync: whether a seat's state is flushed to disk before its visit ends.
 
@@ -55,12 +55,12 @@ class DeviceHost:
         self,
         state_dir: Path,
         experiments: ExperimentCache,
-        worker: ComputeThread,
+        thread: ComputeThread,
         metrics: AgentMetrics,
         *,
         fsync: bool = True,
     ) -> None:
-        self.experiments, self.worker, self.metrics = experiments, worker, metrics
+        self.experiments, self.thread, self.metrics = experiments, thread, metrics
         self.states = FileStateStore(state_dir / "seats", fsync=fsync)
         self.visiting: int | None = None
         self.waiting = 0
@@ -87,8 +87,8 @@ class DeviceHost:
         began = time.monotonic()
         self.waiting += 1
         try:
-            answer, wall_s = await self.worker.run(self._run_and_encode, received, key, stop, profile)
-            await wait_until(began + wall_s, stop)  # outside the worker thread, which trains others meanwhile
+            answer, wall_s = await self.thread.run(self._run_and_encode, received, key, stop, profile)
+            await wait_until(began + wall_s, stop)  # outside the compute thread, which trains others meanwhile
             return answer
         finally:
             self.waiting -= 1
@@ -153,7 +153,7 @@ class DeviceHost:
         began = time.monotonic()
         body, header = received.take()
         order = codec.decode(UploadOrder, body, header=header)
-        answer, wall_s = await self.worker.run(self._encode_uploads, order, key, len(body))
+        answer, wall_s = await self.thread.run(self._encode_uploads, order, key, len(body))
         await wait_until(began + wall_s, stop)
         return EncodedAnswer(answer)
 
@@ -184,19 +184,19 @@ class DeviceHost:
 
     async def runs(self) -> list[str]:
         """The runs of which the states of seats are kept here."""
-        return await self.worker.run(self.states.runs)
+        return await self.thread.run(self.states.runs)
 
     async def forget(self, run_id: str) -> None:
         """Drops the states and held updates of a run."""
-        await self.worker.run(self._drop_run, run_id)
+        await self.thread.run(self._drop_run, run_id)
 
     def _drop_run(self, run_id: str) -> None:
         self._held = {key: held for key, held in self._held.items() if key[0] != run_id}
         self.states.drop_run(run_id)
 
     def close(self) -> None:
-        """Ends the worker thread."""
-        self.worker.close()
+        """Ends the compute thread."""
+        self.thread.close()
 
 
 def _may_be_requested(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[Any]) -> bool:

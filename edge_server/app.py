@@ -18,7 +18,7 @@ from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
 from edge_server.state_store import EdgeStateStore
 from shared.federation.experiment import ExperimentCache
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import EdgeRegistration
 from shared.service.app import make_app
 from shared.service.client import Caller
@@ -42,7 +42,7 @@ def create_app(
             yield
             await edge.membership.stop()
             await edge.orders.close()
-            edge.worker.close()
+            edge.thread.close()
             await edge.store.close()
 
     app = make_app("StrataFL edge", lifespan)
@@ -55,7 +55,7 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
     """Builds the objects of an edge and connects them."""
-    metrics, roster, worker = EdgeMetrics(), Roster(), ComputeThread()
+    metrics, roster, thread = EdgeMetrics(), Roster(), ComputeThread()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     registration = EdgeRegistration(
@@ -66,17 +66,17 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Ed
         store=store,
         blobs=Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync),
         seat_states=FileStateStore(settings.state_dir / "workers", fsync=settings.common.fsync),
-        worker=worker,
+        thread=thread,
     )
     handler = RoundHandler(
         edge_name=settings.name,
         states=states,
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
-        worker=worker,
+        thread=thread,
         caller=caller,
         roster=roster,
         ttl_s=settings.ttl_s,
         metrics=metrics,
     )
     membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler)
-    return Edge(settings, store, roster, membership, handler, IdempotentRunner(), worker, metrics)
+    return Edge(settings, store, roster, membership, handler, IdempotentRunner(), thread, metrics)

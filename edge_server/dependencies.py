@@ -12,7 +12,7 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
 from edge_server.settings import EdgeSettings
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service.bodies import EncodedAnswer
 from shared.service.idempotency import IdempotentRunner
 from shared.storage.key_value import Store
@@ -28,7 +28,7 @@ class Edge:
     membership: Membership
     handler: RoundHandler
     orders: IdempotentRunner[EncodedAnswer]
-    worker: ComputeThread
+    thread: ComputeThread
     metrics: EdgeMetrics
 
 

@@ -18,8 +18,8 @@ from shared.core.errors import Conflict, NotReady
 from shared.core.records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
-from shared.runtime.worker import ComputeThread
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
 from shared.spec.experiment import ExperimentSpec
@@ -37,7 +37,7 @@ class RoundHandler:
         edge_name: this process; in a run it may serve several edges by number.
         states: what is kept between rounds.
         experiments: of the runs, by their specs.
-        worker: the thread that computes.
+        thread: the thread that computes.
         caller: the HTTP client to agents.
         roster: when each agent was last heard.
         ttl_s: an agent that is silent for longer is lost.
@@ -48,7 +48,7 @@ class RoundHandler:
     edge_name: str
     states: EdgeStateStore
     experiments: ExperimentCache
-    worker: ComputeThread
+    thread: ComputeThread
     caller: Caller
     roster: Roster
     ttl_s: float
@@ -69,7 +69,7 @@ class RoundHandler:
             NotReady: this edge could not register with the cloud, or the quorum was missed.
         """
         with self.metrics.one_round():
-            experiment, order, n_bytes = await self.worker.run(self._decode_order, received, spec)
+            experiment, order, n_bytes = await self.thread.run(self._decode_order, received, spec)
             return await self._run_round(experiment, order, n_bytes, stop)
 
     def _decode_order(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
@@ -107,19 +107,19 @@ class RoundHandler:
             loads,
             self.caller,
             self.roster,
-            self.worker,
+            self.thread,
             stop,
             self.states.seat_states,
             self.own_url,
             self.ttl_s,
         )
         fresh = state is None and order.base is not None
-        work = EdgeRound(experiment, order, agents, self.worker, state, late, twins, n_bytes, fresh)
+        work = EdgeRound(experiment, order, agents, self.thread, state, late, twins, n_bytes, fresh)
         answer = await work.run()
         self.metrics.noted(work.log)
         if order.kind == "train":
             await self.states.commit(experiment, order, work.state, late, twins)
-        body = await self.worker.run(codec.encode, answer)
+        body = await self.thread.run(codec.encode, answer)
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 

@@ -16,8 +16,8 @@ from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundOrder
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_event
-from shared.runtime.worker import ComputeThread
 from shared.service.retry import STORE_S, retry
 from shared.simulation.digital_twin import Twin, TwinList
 from shared.storage import redis_keys
@@ -46,14 +46,14 @@ class EdgeStateStore:
         store: Redis; holds placements, twins and the digests of edge states.
         blobs: the files of edge states.
         seat_states: the client states of the edge's own worker.
-        worker: the thread that reads and writes files.
+        thread: the thread that reads and writes files.
     """
 
     edge_name: str
     store: Store
     blobs: Blobs
     seat_states: StateStore
-    worker: ComputeThread
+    thread: ComputeThread
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # ---- placements
@@ -99,8 +99,8 @@ class EdgeStateStore:
         if digest is None:
             log.warning("run %s: the state of edge %s is not kept here, it starts anew", order.run_id, order.edge)
             return None, LateUpdateBuffer()
-        data = await self.worker.run(self.blobs.open, digest.decode())
-        return await self.worker.run(decode_checkpoint, experiment, data)
+        data = await self.thread.run(self.blobs.open, digest.decode())
+        return await self.thread.run(decode_checkpoint, experiment, data)
 
     async def twins_before(self, order: RoundOrder[Any]) -> dict[int, Twin]:
         """The twins by seat after the round from which the order continues."""
@@ -135,7 +135,7 @@ class EdgeStateStore:
         kept = {key(order, version) for version in (before, after) for key in (self._state_key, self._twins_key)}
         known = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
         async with self._committing:
-            digest = await self.worker.run(lambda: self.blobs.put(encode_checkpoint(experiment, state, late).parts))
+            digest = await self.thread.run(lambda: self.blobs.put(encode_checkpoint(experiment, state, late).parts))
 
             async def commit() -> None:
                 old = await self.store.keys(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))
@@ -154,7 +154,7 @@ class EdgeStateStore:
         """The runs of which anything is kept here."""
         known = await self.store.keys(redis_keys.edge_runs(self.edge_name))
         in_redis = {redis_keys.run_at_edge(self.edge_name, key) for key in known}
-        return in_redis | set(await self.worker.run(self.seat_states.runs))
+        return in_redis | set(await self.thread.run(self.seat_states.runs))
 
     async def forget(self, run_id: str) -> None:
         """Removes everything of a deleted run."""
@@ -162,14 +162,14 @@ class EdgeStateStore:
         async with self._committing:
             for prefix in redis_keys.all_of_run_at_edge(self.edge_name, run_id):
                 await self.store.delete_prefix(prefix)
-            await self.worker.run(self.seat_states.drop_run, run_id)
+            await self.thread.run(self.seat_states.drop_run, run_id)
             await self._collect()
 
     async def _collect(self) -> None:
         """Removes the files to which no state refers."""
         of_runs = await self.store.scan(redis_keys.edge_runs(self.edge_name))
         states = {value.decode() for key, value in of_runs.items() if ":state:" in key}
-        await self.worker.run(self.blobs.collect, states)
+        await self.thread.run(self.blobs.collect, states)
 
     # ---- Redis
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from shared.core.records import Record, with_tensors
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.training.compute_device import ComputeDevice
 from shared.wire import codec
 

@@ -138,7 +138,7 @@ async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
 async def get_model(run_id: RunId, name: Name, cloud: TheCloud) -> Response:
     """A model of the last committed round as safetensors."""
     model = await cloud.runs.model(run_id, name)
-    body = await cloud.workers[0].run(lambda: save({key: tensor.contiguous() for key, tensor in model.items()}))
+    body = await cloud.threads[0].run(lambda: save({key: tensor.contiguous() for key, tensor in model.items()}))
     return Response(body, media_type=MEDIA_TYPE)
 
 

@@ -17,7 +17,7 @@ from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.visits import VisitRow
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 
 log = logging.getLogger(__name__)
 Then = Callable[[dict[str, Evaluation] | None], None]
@@ -30,11 +30,11 @@ class Evaluator:
 
     Args:
         repository: keeps the scores.
-        worker: the evaluating thread; nothing else in the cloud uses the experiment's scratch model.
+        thread: the evaluating thread; nothing else in the cloud uses the experiment's scratch model.
     """
 
-    def __init__(self, repository: RunRepository, worker: ComputeThread) -> None:
-        self.repository, self.worker = repository, worker
+    def __init__(self, repository: RunRepository, thread: ComputeThread) -> None:
+        self.repository, self.thread = repository, thread
         self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
         self._error: BaseException | None = None
 
@@ -79,7 +79,7 @@ class Evaluator:
     async def _evaluate(
         self, run_id: str, experiment: Experiment, ctx: Context, checkpoint: Checkpoint[Any], final: bool
     ) -> dict[str, Evaluation]:
-        found = evaluations(await self.worker.run(_scores, experiment, ctx, checkpoint.state, final))
+        found = evaluations(await self.thread.run(_scores, experiment, ctx, checkpoint.state, final))
         await self.repository.save_evaluation(run_id, checkpoint.round_no, found, final)
         return found
 

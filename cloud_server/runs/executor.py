@@ -98,11 +98,11 @@ class RunExecutor:
             BadInput: the spec's data or compute device is not available here.
         """
         services, spec = self.services, self.info.spec
-        await services.worker.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
+        await services.thread.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
             n_edges, n_devices = len(services.registry.live_edges()), services.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
-        experiment = await services.worker.run(services.experiments.of, spec)
+        experiment = await services.thread.run(services.experiments.of, spec)
         kept = await services.repository.placement(self.info.run)
         placement = PlacementManager(experiment.population, services.registry, kept, spec.timeouts.reseat_after_s)
         found = await services.repository.checkpoint(self.info.run, experiment)
@@ -263,7 +263,7 @@ class RunExecutor:
             state.placement,
             round_map(state.experiment, state.placement.placement, services.registry),
             services.edges,
-            services.worker,
+            services.thread,
             attempt=attempt,
             clock_s=self.info.simulated_s,
         )

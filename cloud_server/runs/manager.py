@@ -200,7 +200,7 @@ class RunManager:
         stored = await repository.placement(info.run)
         placement = PlacementManager(experiment.population, registry, stored, info.spec.timeouts.reseat_after_s)
         found = await repository.checkpoint(info.run, experiment)
-        return await self.services.worker.run(seat_infos, experiment, placement, found[0].retired if found else {})
+        return await self.services.thread.run(seat_infos, experiment, placement, found[0].retired if found else {})
 
     async def model(self, run_id: str, name: str) -> TensorMap:
         """A model of the last checkpoint.
@@ -224,7 +224,7 @@ class RunManager:
     async def _experiment_of(self, info: RunInfo) -> Experiment:
         if not info.resolved:
             raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
-        return await self.services.worker.run(self.services.experiments.of, info.spec)
+        return await self.services.thread.run(self.services.experiments.of, info.spec)
 
     # ---- training
 

@@ -25,7 +25,7 @@ from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.storage import redis_keys
 from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs
 from shared.storage.key_value import Batch, GuardFailed, Store
@@ -82,15 +82,15 @@ class RunRepository:
     Args:
         store: Redis.
         blobs: the files.
-        worker: reads and writes files.
+        thread: the thread that reads and writes files.
         max_runs: runs that are stored at most.
         on_event: is called with every event that has been stored.
     """
 
     def __init__(
-        self, store: Store, blobs: Blobs, worker: ComputeThread, max_runs: int, on_event: EventListener
+        self, store: Store, blobs: Blobs, thread: ComputeThread, max_runs: int, on_event: EventListener
     ) -> None:
-        self.store, self.blobs, self.worker, self.max_runs = store, blobs, worker, max_runs
+        self.store, self.blobs, self.thread, self.max_runs = store, blobs, thread, max_runs
         self.on_event = on_event
         self._deleted: dict[str, float] = {}
 
@@ -185,7 +185,7 @@ class RunRepository:
 
     async def write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
         """Write the files of a round, to which its commit then refers; `detail` is None for the initial state."""
-        return await self.worker.run(self._write, checkpoint, detail)
+        return await self.thread.run(self._write, checkpoint, detail)
 
     def _write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
         digest = self.blobs.put(codec.encode(checkpoint).parts)
@@ -255,10 +255,10 @@ class RunRepository:
     async def _state(self, run_id: str, digest: str, experiment: Experiment) -> Checkpoint[Any]:
         kind: Any = Checkpoint
         try:
-            data = await self.worker.run(self.blobs.open, digest)
+            data = await self.thread.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
             raise StateUnreadable(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
-        state: Checkpoint[Any] = await self.worker.run(
+        state: Checkpoint[Any] = await self.thread.run(
             lambda: copy_tensors(
                 codec.decode(kind[experiment.algorithm.cloud_state], data, model=experiment.shapes, stored=True)
             )
@@ -301,7 +301,7 @@ class RunRepository:
             if round_no not in numbers:
                 continue
             try:
-                visits = await self.worker.run(self._visits, fields["table"])
+                visits = await self.thread.run(self._visits, fields["table"])
             except (BlobMissing, BlobCorrupt) as error:
                 why = f"the visits of round {round_no} of run {run_id} cannot be read: {error.detail}"
                 raise StateUnreadable(why) from None
@@ -367,4 +367,4 @@ class RunRepository:
             dues = await self.store.scan(redis_keys.cloud_dues(run_id))
             referenced |= {json.loads(data)["state"] for data in dues.values()}
             referenced |= {entry.fields["table"] for entry in await self.store.read(redis_keys.cloud_rounds(run_id))}
-        return await self.worker.run(self.blobs.collect, referenced)
+        return await self.thread.run(self.blobs.collect, referenced)

@@ -25,7 +25,7 @@ from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo, SeatInfo
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class ResultsFolder:
 
     Attributes:
         runs_dir: the parent of the folders.
-        worker: the thread that writes; not the one that the next round waits for.
+        thread: the thread that writes; not the one that the next round waits for.
         started: by run, when this process first wrote its folder.
     """
 
     runs_dir: Path
-    worker: ComputeThread
+    thread: ComputeThread
     started: dict[str, str] = field(default_factory=dict)
     _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class ResultsFolder:
     async def begun(self, info: RunInfo) -> None:
         """Write the folder of a run that has committed nothing: its spec and its status."""
         await self.settle()
-        await self.worker.run(self._begun, info)
+        await self.thread.run(self._begun, info)
 
     def _begun(self, info: RunInfo) -> None:
         folder = self.folder(info.run)
@@ -87,7 +87,7 @@ class ResultsFolder:
 
     async def last(self, run_id: str) -> int:
         """The last training round in a run's folder, 0 for none."""
-        return await self.worker.run(last_round, self.folder(run_id))
+        return await self.thread.run(last_round, self.folder(run_id))
 
     async def round_done(self, done: RoundDone) -> None:
         """Have a round written, soon or with its evaluation; an error of an earlier write is raised here."""
@@ -120,7 +120,7 @@ class ResultsFolder:
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = time.monotonic()
-            await self.worker.run(self._write, newest.info, newest.experiment, newest.placement, rounds, None)
+            await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds, None)
 
     async def settle(self) -> None:
         """Wait until all rounds are written; an error is raised here. What is missing then is written at a resume."""
@@ -151,7 +151,7 @@ class ResultsFolder:
     ) -> None:
         """Write all rounds with their evaluations, and the model."""
         await self.settle()
-        await self.worker.run(self._write, info, experiment, placement, rounds, model)
+        await self.thread.run(self._write, info, experiment, placement, rounds, model)
 
     def _write(
         self,

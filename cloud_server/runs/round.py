@@ -22,8 +22,8 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, RoundOrder
 from shared.federation.update_checks import check_origin
 from shared.run_records.rounds import RoundDetail
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
-from shared.runtime.worker import ComputeThread
 from shared.service.order_headers import order_key
 from shared.storage.states import Version
 from shared.wire import codec
@@ -61,7 +61,7 @@ class CloudRound:
     placement: PlacementManager
     round_map: RoundMap
     edges: EdgeClient
-    worker: ComputeThread
+    thread: ComputeThread
     attempt: int = 1
     clock_s: float = 0.0
 
@@ -87,10 +87,10 @@ class CloudRound:
         """
         began = time.monotonic()
         answers = await self._order_all_edges()
-        total = await self.worker.run(self._add_up, answers)
+        total = await self.thread.run(self._add_up, answers)
         self._require_quorum(answers)
-        state = await self.worker.run(self._aggregate, total)
-        model_sha256, figures = await self.worker.run(self._model_digest_and_metrics, state)
+        state = await self.thread.run(self._aggregate, total)
+        model_sha256, figures = await self.thread.run(self._model_digest_and_metrics, state)
         detail = self._recorder().detail(
             answers,
             kind=self.kind,
@@ -132,7 +132,7 @@ class CloudRound:
 
     async def _send_order(self, edge: int, name: str) -> EdgeReply:
         placement = self.round_map.edge_placement(self.run_id, edge)
-        body = await self.worker.run(self._build_order, edge, placement)
+        body = await self.thread.run(self._build_order, edge, placement)
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
         reply = await self.edges.run_round(name, self.experiment, body, placement, self.placement.loads(), key)

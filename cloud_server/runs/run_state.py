@@ -12,7 +12,7 @@ from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import Checkpoint, RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from shared.federation.experiment import Experiment, ExperimentCache
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 
 
 @dataclass
@@ -23,7 +23,7 @@ class CloudServices:
     registry: Registry
     edges: EdgeClient
     experiments: ExperimentCache
-    worker: ComputeThread
+    thread: ComputeThread
     evaluator: Evaluator
     results: ResultsFolder
     settle_s: float

@@ -25,7 +25,7 @@ from shared.results.tracking.tracker_notes import TrackerNote, read_notes, write
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.background import Repeating
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.spec.run import Tracker
 
 log = logging.getLogger(__name__)
@@ -50,12 +50,12 @@ class Tracking:
     Attributes:
         runs_dir: the parent of the results folders.
         to: the trackers, by name.
-        worker: the thread that writes files.
+        thread: the thread that writes files.
     """
 
     runs_dir: Path
     to: Mapping[Tracker, Live]
-    worker: ComputeThread
+    thread: ComputeThread
     _due: set[str] = field(default_factory=set)
     _failed: dict[tuple[str, Tracker], int] = field(default_factory=dict)
     _looked: bool = False
@@ -78,7 +78,7 @@ class Tracking:
         """Stop exporting; missing exports follow when the cloud runs again."""
         if self._exporting is not None:
             await self._exporting.stop()
-        self.worker.close()
+        self.thread.close()
 
     async def _turn(self, repository: RunRepository) -> None:
         if not self._looked:
@@ -91,7 +91,7 @@ class Tracking:
         """Returns the ended runs whose final status is missing at a tracker."""
         found = set()
         for info in await repository.infos():
-            notes = await self.worker.run(read_notes, self.runs_dir / info.run) if info.tracking else {}
+            notes = await self.thread.run(read_notes, self.runs_dir / info.run) if info.tracking else {}
             if info.status in FINAL and any(_is_open(notes.get(tracker), info) for tracker in info.tracking):
                 found.add(info.run)
         return found
@@ -113,7 +113,7 @@ class Tracking:
             info = await repository.info(run_id)
             if not info.tracking or info.status == "pending":
                 return
-            rounds = await repository.rounds(run_id) + await self.worker.run(_evaluations, self.runs_dir / info.run)
+            rounds = await repository.rounds(run_id) + await self.thread.run(_evaluations, self.runs_dir / info.run)
             tracked = tracked_of(info, sorted(rounds, key=lambda row: (row.round_no, row.kind != "train")))
         except (NotFound, StateUnreadable):  # it was deleted meanwhile, or is of another version
             for name, tracker in self.to.items():
@@ -133,7 +133,7 @@ class Tracking:
             if before:
                 await repository.add_event(info.run, RunEvent("tracking.resumed", {"tracker": name}))
             note = TrackerNote(status=info.status, rounds=info.rounds, where=address)
-        await self.worker.run(self._note, info, name, note)
+        await self.thread.run(self._note, info, name, note)
 
     async def _failing(
         self, repository: RunRepository, name: Tracker, info: RunInfo, why: str, before: int
@@ -175,12 +175,12 @@ class Tracking:
 
 def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = None) -> Tracking:
     """The tracking of this cloud, with all trackers that a spec can name; `transport` replaces the network in tests."""
-    worker = ComputeThread()
+    thread = ComputeThread()
     to: dict[Tracker, Live] = {
-        "tensorboard": LiveTensorboard(runs_dir / "tensorboard", worker),
+        "tensorboard": LiveTensorboard(runs_dir / "tensorboard", thread),
         "mlflow": LiveMlflow(transport),
     }
-    return Tracking(runs_dir, to, worker)
+    return Tracking(runs_dir, to, thread)
 
 
 def _pause_s(failures: int, took_s: float) -> float:

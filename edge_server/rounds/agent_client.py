@@ -37,7 +37,7 @@ from shared.federation.real_time import wait_until
 from shared.federation.update_checks import check_origin, clients_of
 from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_reply_key, order_key
@@ -69,7 +69,7 @@ class AgentClient:
     loads: Mapping[str, int]
     caller: Caller
     roster: Roster
-    worker: ComputeThread
+    thread: ComputeThread
     stop: threading.Event
     states: StateStore
     own_url: str
@@ -101,7 +101,7 @@ class AgentClient:
             *(self._visit_agent(exchange, agent, requests) for agent, requests in self.real.orders(by_agent)),
             *(self._visit_own(exchange, request) for request in own),
         )
-        await self.worker.run(self._charge_orders, exchange)
+        await self.thread.run(self._charge_orders, exchange)
         return exchange.replies
 
     def _visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
@@ -139,7 +139,7 @@ class AgentClient:
         dispatch, replies, deadline = exchange.dispatch, exchange.replies, exchange.deadline
         order = decoded(self._visit_order(dispatch.wave_id, [request], dispatch.hold))
         began = time.monotonic()
-        builder = await self.worker.run(
+        builder = await self.thread.run(
             lambda: run_visits(self.experiment, order, self.states, stopped=self.stop.is_set)
         )
         replies.testing_s += builder.testing_s
@@ -224,7 +224,7 @@ class AgentClient:
             if seat not in held:
                 by_agent.setdefault(self.placement.addresses[seat].agent, []).append(seat)
         own = Uploads[Any](contributions=tuple(held[seat] for seat in admitted if seat in held))
-        await self.worker.run(self._add_uploads, exchange, own)
+        await self.thread.run(self._add_uploads, exchange, own)
         replies.late |= {seat: decoded(held[seat]) for seat in late if seat in held}
         orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
         orders = orders if self.real.on else sorted(by_agent.items())
@@ -379,10 +379,10 @@ class AgentClient:
         return reply
 
     async def _process_safely(self, exchange: _Exchange, seats: list[int], process: Callable[[], None]) -> None:
-        """Processes an answer on the worker thread; an error fails the visits of all its seats."""
+        """Processes an answer on the compute thread; an error fails the visits of all its seats."""
         replies = exchange.replies
         try:
-            await self.worker.run(process)
+            await self.thread.run(process)
             return
         except Cancelled:
             raise

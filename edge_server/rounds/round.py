@@ -50,8 +50,8 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import RoundAnswer, RoundOrder, Task, WaveId
 from shared.federation.population import Seat
 from shared.run_records.visits import VisitRecord
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_event
-from shared.runtime.worker import ComputeThread
 from shared.simulation.cost_model import LinkUse, link_cost
 from shared.storage.states import Version
 
@@ -64,7 +64,7 @@ class EdgeRound:
         experiment: of the run.
         order: of the cloud.
         agents: the client to the agents that host the seats.
-        worker: the thread that computes.
+        thread: the thread that computes.
         state: the algorithm's edge state; None before the first round.
         late_updates: those of earlier rounds; receives those of this one.
         twins: of the edge's devices.
@@ -77,7 +77,7 @@ class EdgeRound:
     experiment: Experiment
     order: RoundOrder[Any]
     agents: AgentClient
-    worker: ComputeThread
+    thread: ComputeThread
     state: Any
     late_updates: LateUpdateBuffer
     twins: Twins
@@ -110,7 +110,7 @@ class EdgeRound:
         """Trains, or only evaluates, as the order says."""
         if self.state is None:
             self.state = self.hooks.init(self.ctx)
-        begun = await self.worker.run(self.hooks.begin, self.ctx, self.state, self.order.broadcast)
+        begun = await self.thread.run(self.hooks.begin, self.ctx, self.state, self.order.broadcast)
         self.state = begun.state
         if self.order.kind == "evaluate":
             return await self._evaluate()
@@ -129,7 +129,7 @@ class EdgeRound:
         while chosen or ctx.wave == 0:
             ctx, done = await self._run_waves(ctx, chosen, accumulator)
             if not forward_sum:
-                await self.worker.run(self._aggregate, ctx, accumulator)
+                await self.thread.run(self._aggregate, ctx, accumulator)
             chosen = await self._advance(ctx, done)
             ctx = ctx.at(wave=ctx.wave + 1)
         return accumulator.result()
@@ -140,7 +140,7 @@ class EdgeRound:
     async def _advance(self, ctx: Context, done: SharedWorkload) -> list[Seat]:
         """Lets the algorithm retire seats; returns the seats that it visits again in this edge round."""
         outcomes = [done.outcomes[seat] for seat in sorted(done.tasks)]
-        step = await self.worker.run(self.hooks.advance, ctx, self.state, done.tasks, outcomes)
+        step = await self.thread.run(self.hooks.advance, ctx, self.state, done.tasks, outcomes)
         self.state = step.state
         self.log.retired |= step.retire
         return self._active(step.revisit)
@@ -173,7 +173,7 @@ class EdgeRound:
         """The tasks that the algorithm gives to the chosen seats."""
         view = self._schedule_view(ctx, chosen, work)
         seats = [self.clock.seat(seat.number) for seat in chosen]
-        tasks = await self.worker.run(self.hooks.schedule, ctx, self.state, seats, view) if seats else {}
+        tasks = await self.thread.run(self.hooks.schedule, ctx, self.state, seats, view) if seats else {}
         return apply_phase_kind(self.experiment, ctx, tasks)
 
     def _schedule_view(self, ctx: Context, chosen: list[Seat], work: SharedWorkload) -> EdgeView:
@@ -201,14 +201,14 @@ class EdgeRound:
 
     async def _run_wave(self, ctx: Context, tasks: Mapping[int, Task], accumulator: Accumulator) -> Wave:
         """Visits seats and sums the updates that are in time and admitted."""
-        dispatch = await self.worker.run(self._plan, ctx, tasks)
+        dispatch = await self.thread.run(self._plan, ctx, tasks)
         replies = await self.agents.visit(dispatch, accumulator)
         timing = WaveTiming(self.clock, self.agents, ctx, dispatch, replies)
         decision = await self._decide(ctx, timing)
         await self.agents.fetch(dispatch, replies, decision, accumulator, self.wall_deadline)
         wave = Wave(dispatch, replies, decision)
-        visits = await self.worker.run(self.log.record_wave, wave, timing)
-        await self.worker.run(self._update_edge_memory, ctx, wave, timing, visits, accumulator)
+        visits = await self.thread.run(self.log.record_wave, wave, timing)
+        await self.thread.run(self._update_edge_memory, ctx, wave, timing, visits, accumulator)
         return wave
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
@@ -259,14 +259,14 @@ class EdgeRound:
 
     async def _decide(self, ctx: Context, timing: WaveTiming) -> WaveDecision:
         """Which answers are in time, and which of their updates the algorithm admits by their reports."""
-        decision = await self.worker.run(timing.decide)
+        decision = await self.thread.run(timing.decide)
         if not self.algorithm.reports:
             return decision
         in_time = sorted((s, found) for s, found in timing.replies.outcomes.items() if s not in decision.refused)
         reports = {seat: found.report for seat, found in in_time if found.report is not None}
-        admission = await self.worker.run(self.hooks.admit, ctx, self.state, reports)
+        admission = await self.thread.run(self.hooks.admit, ctx, self.state, reports)
         self.state = admission.state
-        return await self.worker.run(timing.admit, decision, admission.verdicts)
+        return await self.thread.run(timing.admit, decision, admission.verdicts)
 
     def _update_edge_memory(
         self,
@@ -301,13 +301,13 @@ class EdgeRound:
     async def _finish(self, partial_sum: PartialSum | None) -> RoundAnswer[Any]:
         """The answer of a training round: the algorithm's own update, else the sum or mean of the seats' updates."""
         scores, n_own = await self._scores(), self.log.n_samples
-        finish = await self.worker.run(self.hooks.finish, self.ctx.at(n_samples=n_own), self.state)
+        finish = await self.thread.run(self.hooks.finish, self.ctx.at(n_samples=n_own), self.state)
         self.state, update = finish.state, finish.update
         n_updates, n_samples = (partial_sum.n_updates, partial_sum.n_samples) if partial_sum else (0, 0)
         if update is not None:
             n_updates, n_samples, partial_sum = int(self.log.n_used > 0), n_own, None
         elif partial_sum and self.experiment.spec.edge_upload == "mean" and can_be_mean(self.algorithm.update):
-            update, partial_sum = await self.worker.run(self._mean, partial_sum), None
+            update, partial_sum = await self.thread.run(self._mean, partial_sum), None
         return RoundAnswer(
             edge=self.order.edge,
             partial_sum=partial_sum if n_updates else None,
@@ -324,10 +324,10 @@ class EdgeRound:
     async def _evaluate(self) -> RoundAnswer[Any]:
         """The answer of a round in which every seat only evaluates."""
         known = (self.experiment, self.order, self.ctx, self.state, self.clock, self.agents.placement, self.seats)
-        dispatch = await self.worker.run(evaluation_dispatch, *known)
+        dispatch = await self.thread.run(evaluation_dispatch, *known)
         replies = await self.agents.visit(dispatch, self._accumulator())
         timing = WaveTiming(self.clock, self.agents, self.ctx, dispatch, replies)
-        await self.worker.run(self.log.record_wave, Wave(dispatch, replies), timing)
+        await self.thread.run(self.log.record_wave, Wave(dispatch, replies), timing)
         return RoundAnswer(
             edge=self.order.edge,
             base=self.order.base,
@@ -341,4 +341,4 @@ class EdgeRound:
         if not edge_evaluates(self.ctx, self.order):
             return NO_SCORES
         stopped = self.agents.stop.is_set
-        return await self.worker.run(own_scores, self.experiment, self.ctx, self.state, self.order.edge, stopped)
+        return await self.thread.run(own_scores, self.experiment, self.ctx, self.state, self.order.edge, stopped)

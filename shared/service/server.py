@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.runtime import logs
-from shared.runtime.worker import pin_threads
+from shared.runtime.compute_thread import pin_threads
 from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service.settings import TierSettings

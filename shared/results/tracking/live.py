@@ -14,7 +14,7 @@ from shared.results.tracking.mlflow import MlflowServer, tracking_uri
 from shared.results.tracking.scalars import Step, Tracked
 from shared.results.tracking.tensorboard import EventFiles, check_tensorboard, write_tensorboard
 from shared.run_records.runs import FINAL
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.spec.run import Tracker, Trackers
 
 _CHECKS: Mapping[Tracker, Callable[[], object]] = {"tensorboard": check_tensorboard, "mlflow": tracking_uri}
@@ -71,16 +71,16 @@ class LiveTensorboard:
 
     Args:
         folder: for all runs.
-        worker: the thread that writes.
+        thread: the thread that writes.
     """
 
-    def __init__(self, folder: Path, worker: ComputeThread) -> None:
-        self._folder, self._worker = folder, worker
+    def __init__(self, folder: Path, thread: ComputeThread) -> None:
+        self._folder, self._thread = folder, thread
         self._open: dict[str, tuple[EventFiles, TrackedRun]] = {}
 
     async def export(self, tracked: Tracked) -> str:
         """Writes what is new."""
-        return await self._worker.run(self._export, tracked)
+        return await self._thread.run(self._export, tracked)
 
     def _export(self, tracked: Tracked) -> str:
         run = tracked.info.run

@@ -16,7 +16,7 @@ from cloud_server.runs.results_writer import ResultsFolder, RoundDone
 from shared.core.errors import NotFound
 from shared.results.folder import read_rounds
 from shared.run_records.rounds import Evaluation
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import StorageFailed
 from tests.federation import Federation, Gate, small_spec
 from tests.strata.samples import a_round, a_run
@@ -28,9 +28,9 @@ SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
 
 @pytest.fixture
 async def results(tmp_path: Path) -> AsyncIterator[ResultsFolder]:
-    worker = ComputeThread()
-    yield ResultsFolder(tmp_path, worker)
-    worker.close()
+    thread = ComputeThread()
+    yield ResultsFolder(tmp_path, thread)
+    thread.close()
 
 
 def done(run: str, round_no: int) -> RoundDone:
@@ -72,7 +72,7 @@ async def test_rounds_that_an_error_left_unwritten_do_not_enter_the_next_runs_fo
         await results.round_done(done("a", 2))  # during the first write
         results._write(*args)
 
-    monkeypatch.setattr(results.worker, "run", lambda work, *args: late(*args))
+    monkeypatch.setattr(results.thread, "run", lambda work, *args: late(*args))
     await results.round_done(done("a", 1))
     with pytest.raises(StorageFailed):
         await results.settle()

@@ -25,7 +25,7 @@ from tests.federation import EDGE_PORT, Federation, PassOn
 from tests.shared.algorithms import plain_bofl
 from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, run
 from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
-from tests.test_recovery import vanish
+from tests.test_recovery import stop_on_request
 
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
 """All devices except the leaders are class C."""
@@ -223,7 +223,7 @@ async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))
         await ended(fed, run_id, tmp_path)
-        vanish(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        stop_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
         await more_rounds(fed, run_id, 2)
         done = await ended(fed, run_id, tmp_path)
         await asyncio.gather(*gone)

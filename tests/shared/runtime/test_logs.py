@@ -14,8 +14,8 @@ import pytest
 
 from cloud_server.runs.events import RunEvent, log_run_event
 from shared.runtime import logs
+from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import LineFormatter, log_context, log_context_of, log_event, plain, read, shown, unfolded
-from shared.runtime.worker import ComputeThread
 from tests.federation import Federation, small_spec
 
 HOSTILE = 'x\n{"at": "2026"}\r\x1b[2J\x07\u202e\u2028\x85"} run=r1 \\'
@@ -152,19 +152,19 @@ def test_long_values_are_truncated_and_non_numbers_replaced(as_json: Kept) -> No
 
 
 async def test_ids_reach_tasks_and_the_computing_thread_only(as_json: Kept) -> None:
-    worker = ComputeThread()
+    thread = ComputeThread()
     both = asyncio.Barrier(2)
 
     async def one(run: str) -> None:
         with log_context(run=run):
             await both.wait()
-            task = asyncio.create_task(worker.run(log_event, f"worked for {run}"))
+            task = asyncio.create_task(thread.run(log_event, f"worked for {run}"))
             await task
             log_event(f"after {run}")
 
     await asyncio.gather(one("a"), one("b"))
-    await worker.run(log_event, "none")
-    worker.close()
+    await thread.run(log_event, "none")
+    thread.close()
     assert {(line["event"], line.get("run")) for line in as_json.read} == {
         ("worked for a", "a"), ("worked for b", "b"), ("after a", "a"), ("after b", "b"), ("none", None),
     }  # fmt: skip

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from shared.core import versions
 from shared.core.errors import NotReady, OutOfBound
 from shared.core.records import Record
-from shared.runtime.worker import ComputeThread
+from shared.runtime.compute_thread import ComputeThread
 from shared.service import app as app_module
 from shared.service import settings
 from shared.service.auth import guard
@@ -352,32 +352,32 @@ def test_two_sources_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, 
         CommonSettings()
 
 
-# ---- the worker thread
+# ---- the compute thread
 
 
 async def test_work_runs_on_one_thread_in_the_order_of_requests() -> None:
-    worker, ran = ComputeThread(), []
+    thread, ran = ComputeThread(), []
 
     def work(number: int) -> int:
         ran.append((number, threading.current_thread().name))
         return number * 2
 
     try:
-        assert await asyncio.gather(*(worker.run(work, number) for number in range(5))) == [0, 2, 4, 6, 8]
+        assert await asyncio.gather(*(thread.run(work, number) for number in range(5))) == [0, 2, 4, 6, 8]
     finally:
-        worker.close()
+        thread.close()
     assert [number for number, _ in ran] == [0, 1, 2, 3, 4]
     assert len({name for _, name in ran}) == 1
     assert ran[0][1] != threading.current_thread().name
 
 
 async def test_an_error_of_the_work_reaches_the_caller() -> None:
-    worker = ComputeThread()
+    thread = ComputeThread()
     try:
         with pytest.raises(ZeroDivisionError):
-            await worker.run(lambda: 1 // 0)
+            await thread.run(lambda: 1 // 0)
     finally:
-        worker.close()
+        thread.close()
 
 
 # ---- health

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from shared.runtime import worker
+from shared.runtime import compute_thread
 from shared.service import app as app_module
 from shared.service import server
 from shared.service.settings import TierSettings
@@ -58,7 +58,7 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     levels: list[Any] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **options: levels.append(options["level"]))
     monkeypatch.setattr(server, "Server", FakeServer)
-    monkeypatch.setattr(worker, "pin_threads", lambda: None)
+    monkeypatch.setattr(compute_thread, "pin_threads", lambda: None)
     return levels
 
 
