@@ -122,7 +122,7 @@ class FaultInjector:
 
     def _kill(self, names: list[str], for_s: float) -> None:
         killed = [name for name in names if name not in self.deployment.down]
-        self.deployment.kill(**killed)
+        self.deployment.kill(*killed)
         self._later(for_s, lambda: self.deployment.start(*(name for name in killed if name in self.deployment.down)))
 
     def _freeze(self, name: str, for_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The work of an order runs runner, however often the order is sent."""
+"""The work of an order runs once, however often the order is sent."""
 
 from __future__ import annotations
 
