@@ -76,7 +76,7 @@ class EdgeClient:
         Raises:
             StrataError: the edge was lost, did not answer in time, or answered with an error.
         """
-        limit_s = self.limit_s(experiment, loads)
+        limit_s = self.limit_s(experiment, placement, loads)
         request = self._send_and_wait(edge_name, experiment, body, placement, loads, order_key, limit_s)
         return await while_alive(request, lambda: self._check_alive(edge_name))
 
