@@ -272,7 +272,7 @@ def test_specs_in_json_are_read_too(tmp_path: Path) -> None:
     [
         ("num_rounds", "key=value"),
         ("=3", "key=value"),
-        ("num_rounds=[", "no YAML"),
+        ("num_rounds=[", "not valid YAML"),
         ("num_rounds.x=3", "num_rounds"),
         ("num_runds=3", "did you mean 'num_rounds'"),
     ],

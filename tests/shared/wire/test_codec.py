@@ -423,7 +423,7 @@ def test_a_record_of_another_type_is_refused_with_the_fields_path(record: str, f
 
 
 def test_a_metric_that_is_nan_is_refused_at_both_ends() -> None:
-    with pytest.raises(WireError, match="no finite number"):
+    with pytest.raises(WireError, match="not a finite number"):
         codec.decode(Score, holding('{"n":1,"n_correct":1,"loss_sum":NaN}'))
     with pytest.raises(ValueError, match="finite"):
         Score(n=1, n_correct=1, loss_sum=math.nan)
