@@ -53,7 +53,7 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
     ("reply", "timeouts", "reason", "message"),
     [
         (hang, {"visit_s": 3}, "timeout", "did not answer within 3 s"),
-        (garbage, LONG_TIMEOUT, "wire", "no JSON"),
+        (garbage, LONG_TIMEOUT, "wire", "not valid JSON"),
         (half, LONG_TIMEOUT, "garbled", "broke off"),
         (half_order, LONG_TIMEOUT, "garbled", "broke off"),
         (flipped, LONG_TIMEOUT, "garbled", "does not match its checksum"),

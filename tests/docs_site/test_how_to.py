@@ -123,7 +123,7 @@ from pathlib import Path
 from tests.shared.algorithms.layouts import run
 
 for spec in json.loads(sys.argv[1]):
-    done = asyncio.run(run(Path(sys.argv[2]), spec, rooms=(6,)))
+    done = asyncio.run(run(Path(sys.argv[2]), spec, agent_devices=(6,)))
     print(json.dumps([sorted(row.seat for row in detail.seats) for detail in done.rounds]))
 """
 REFUSAL = """

@@ -45,7 +45,7 @@ async def test_cloud_waits_as_long_as_all_edge_rounds_may_take(sync: str, n_edge
     """Each edge round takes at most one visit after another at the agent, in each of its waves."""
     experiment = resolved(tmp_path, **spec_of(sync=sync))
     assert limit_s(experiment) == MARGIN_S + n_edge_rounds * WAVES * 4 * VISIT_S
-    done = await run(tmp_path, spec_of(sync=sync), n_edges=1, rooms=(4,))
+    done = await run(tmp_path, spec_of(sync=sync), n_edges=1, agent_devices=(4,))
     assert {row.edge_round for row in done.rounds[0].seats if row.outcome == "used"} == set(range(n_edge_rounds))
 
 
