@@ -69,7 +69,7 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
 async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 6) as fed:
         before, _, _ = await pages(fed)
-        assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", samples_of="global"))
+        assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
         losses = [{"round_no": 2, "seats": [4]}]
         info = await fed.run(small_spec(losses=losses))
         assert info.status == "completed", info.reason
@@ -87,9 +87,9 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert total(cloud, "strata_cloud_updates_total") == 11
     assert total(cloud, "strata_cloud_failures_total") == 1
     assert total(cloud, "strata_cloud_failures_total", where="seat", reason="left_out") == 1
-    assert total(cloud, "strata_cloud_run_accuracy_ratio", samples_of="global") == info.accuracy
-    assert total(cloud, "strata_cloud_run_loss", samples_of="global") == info.loss
-    assert total(cloud, "strata_cloud_run_loss", samples_of="train") == details[-1].train_loss
+    assert total(cloud, "strata_cloud_run_accuracy_ratio", of="global") == info.accuracy
+    assert total(cloud, "strata_cloud_run_loss", of="global") == info.loss
+    assert total(cloud, "strata_cloud_run_loss", of="train") == details[-1].train_loss
     assert total(cloud, "strata_cloud_runs") == 0
     assert total(cloud, "strata_cloud_exchange_seconds_count") == 6  # two rounds and the last evaluation, two edges
     assert total(cloud, "strata_cloud_heartbeats_total") > 0
@@ -105,9 +105,8 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert over(edges, "strata_edge_visits_total", outcome="failed") == 1
     assert over(edges, "strata_edge_visits_total", outcome="evaluated") == 6
     assert over(edges, "strata_edge_failures_total", reason="left_out") == 1
-    assert (
-        over(edges, "strata_edge_agents") >= 6
-    )  # an agent may be alive at two edges: at its home edge and where it worked
+    # An agent may be alive at two edges: at its home edge and where it worked.
+    assert over(edges, "strata_edge_agents") >= 6
     assert over(agents, "strata_agent_visits_begun_total") == 17
     assert over(agents, "strata_agent_visits_total", kind="train", outcome="done") == 11
     assert over(agents, "strata_agent_visits_total", kind="evaluate", outcome="done") == 6
@@ -207,15 +206,15 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
             cloud.hear(run, RunEvent("run.status", {"status": status}))
     cloud.hear("a", committed(client_accuracy=0.25))
     cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global") == 0.5
-    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="clients") == 0.25
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
     cloud.hear("a", RunEvent("run.status", {"status": "starting"}))  # resumed
-    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global") == 0.5
+    assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     cloud.hear("a", RunEvent("run.status", {"status": "failed"}))
     cloud.hear("b", RunEvent("run.status", {"status": "starting"}))
-    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global"))
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     cloud.hear("a", RunEvent("round.evaluated", {"evaluation": scores}))
-    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", samples_of="global"))
+    assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     assert total(samples_of(cloud), "strata_cloud_runs") == 1
 
 

@@ -430,7 +430,7 @@ class Both(Record):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Undeclared, "Unsaid.delta has no aggregation rule"),
+        (Undeclared, "Undeclared.delta has no aggregation rule"),
         (NoMask, "count is no MaskOf field"),
         (Both, "per_position and by_group do not go together"),
     ],
