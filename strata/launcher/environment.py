@@ -20,11 +20,12 @@ _MALLOC = "glibc.malloc.hugetlb=1"
 
 @dataclass(frozen=True)
 class Modules:
-    """The module that `python -m` runs for each tier; tests replace them by fakes."""
+    """The module that `python -m` runs for each tier, and those that a fork server imports; tests replace them."""
 
     cloud: str = "cloud_server"
     edge: str = "edge_server"
     agent: str = "device_agent"
+    preloaded: tuple[str, ...] = ("cloud_server.__main__", "edge_server.__main__", "device_agent.__main__")
 
 
 def spread(devices: int, agents: int | None = None) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ from shared.service.api.nodes import TopologyInfo
 from strata.api.client import Client
 from strata.launcher import environment, work_folder
 from strata.launcher.environment import Modules, listening, spread
-from strata.launcher.process import Process, ProcessDied, end_all
+from strata.launcher.fork_server import ForkServer
+from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class Topology:
         order: the order in which agents start, as indices from 0, for tests; results must not depend on it.
         profiles: the profile of each agent; None = `standard` for all.
         modules: the module that runs for each tier.
+        fork: how processes start: True = forked from a fork server of this topology, which has imported the tiers;
+            a fork server = forked from that one; False = each is executed. Results do not depend on it. The default
+            is to fork on Linux; other systems do not promise that their libraries survive a fork.
         env: environment variables for all processes; they override this process' own.
         env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
@@ -69,6 +74,7 @@ class Topology:
         order: Sequence[int] | None = None,
         profiles: Sequence[str] | None = None,
         modules: Modules | None = None,
+        fork: bool | ForkServer = sys.platform == "linux",
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
@@ -87,6 +93,8 @@ class Topology:
         self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
         self._port = port
         self._modules = modules or Modules()
+        self._fork = fork
+        self._fork_server = None if isinstance(fork, bool) else fork
         self._env = dict(env or {})
         self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
         self._work: work_folder.WorkFolder | None = None
@@ -114,6 +122,9 @@ class Topology:
         from strata.launcher.redis_server import start_redis
 
         self._work = work_folder.WorkFolder(self._given_folder)
+        if self._fork is True:  # it imports the tiers while redis-server starts
+            env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
+            self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
         self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
         self._start_cloud()
         for name in self.edge_names:
@@ -134,6 +145,9 @@ class Topology:
             end_all(cloud, _GRACE_S)
             end_all(others, _GRACE_S)
             self._processes.clear()
+            if self._fork is True and self._fork_server is not None:
+                self._fork_server.close()
+                self._fork_server = None
             if self._redis is not None:
                 self._redis.stop()
                 self._redis = None
@@ -186,6 +200,8 @@ class Topology:
         """
         if self._redis is not None and not self._redis.alive:  # checked first: the others may have ended because of it
             raise ProcessDied("redis-server ended")
+        if self._fork_server is not None and self._fork_server.process.returncode is not None:
+            raise self._fork_server.process.death()
         for process in self.dead():
             raise process.death()
 
@@ -267,11 +283,10 @@ class Topology:
             env = {
                 "CLOUD_HOST": _HOST,
                 "CLOUD_PORT": str(self._port),
-                "CLOUD_FD": str(listener.fileno()),
                 "CLOUD_REDIS_URL": self.redis.url,
                 "CLOUD_RUNS_DIR": str(self._runs_dir),
             }
-            self._spawn("cloud", "CLOUD", self._modules.cloud, env, inherited=[listener.fileno()])
+            self._spawn("cloud", "CLOUD", self._modules.cloud, env, inherited={"CLOUD_FD": listener.fileno()})
 
     def _start_edge(self, name: str) -> None:
         env = {"EDGE_NAME": name, "EDGE_HOST": _HOST, "EDGE_PORT": "0", "EDGE_CLOUD_URL": self.url}
@@ -287,13 +302,19 @@ class Topology:
         )
 
     def _spawn(
-        self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Sequence[int] = ()
+        self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Mapping[str, int] | None = None
     ) -> None:
         own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
-        fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
-        everything = environment.common({**fsync, **self._env, **env, **own}, self.tier_token)
+        everything = self._environment({**env, **own})
         log = self.folder / "logs" / f"{name}.log"
-        self._processes[name] = Process(name, module, everything, log, inherited)
+        server = self._fork_server
+        start = server.start if server is not None and server.can_start(everything) else execute
+        self._processes[name] = start(name, module, everything, log, inherited or {})
+
+    def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """The environment that all processes of this topology share, updated with `more`."""
+        fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
+        return environment.common({**fsync, **self._env, **more}, self.tier_token)
 
 
 def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:

@@ -26,7 +26,7 @@ from tests.strata.conftest import Strata
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = "tests.strata.fake_tier"
-FAKES = Modules(FAKE, FAKE, FAKE)
+FAKES = Modules(FAKE, FAKE, FAKE, preloaded=())
 
 
 def topology(**options: Any) -> Topology:
@@ -247,7 +247,7 @@ def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
 
 
 def test_an_agent_that_could_not_be_started_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    with topology() as running:
+    with topology(fork=False) as running:
         before = running.agents()
         with monkeypatch.context() as patched:
             patched.setattr("subprocess.Popen", no_process)
@@ -289,7 +289,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
 UP = f"""
 import sys
 from strata.launcher import environment, topology
-topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
+topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r}, ())
 from strata.main import app_entry
 app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0", "--format", "json"])
 """
@@ -306,9 +306,14 @@ def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
     folder = Path(said["folder"])
     names = ("cloud", "edge-1", "agent-1", "agent-2")
     grandchildren = [int(env_of(folder, name)["GRANDCHILD"]) for name in names]
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert len(children) == 5
-    return process, said, children + grandchildren
+    redis_and_fork_server = children(process.pid)
+    own = [*redis_and_fork_server, *(forked for pid in redis_and_fork_server for forked in children(pid))]
+    assert len(own) == 6
+    return process, said, own + grandchildren
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -334,10 +339,10 @@ def test_impatient_second_interrupt_leaves_nothing_behind() -> None:
 
 def test_killed_launcher_takes_its_processes_along(home: Path) -> None:
     process, said, pids = start_up()
-    own = pids[:5]  # grandchildren die with a signal to their group only, which no kernel sends here
+    own = pids[:6]  # grandchildren die with a signal to their group only, which no kernel sends here
     process.kill()
     process.communicate(timeout=30)
-    for pid in pids[5:]:
+    for pid in pids[6:]:
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
     assert strata_home.running() is None
