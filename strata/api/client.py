@@ -18,7 +18,7 @@ from shared.run_records.runs import RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
 from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
-from shared.service.auth import token_of
+from shared.service.token_files import token_of
 from shared.simulation.digital_twin import TwinList
 from strata.api import answers
 from strata.api.answers import parse, path, refused

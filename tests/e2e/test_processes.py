@@ -19,6 +19,7 @@ from shared.results.folder import read_rounds, read_run
 from shared.results.manifest import Manifest
 from strata.api.client import Client
 from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -55,6 +56,7 @@ def processes_of(folder: Path) -> list[str]:
 
 def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
     """The figures of a run in a topology of its own."""
+    options = {"fork": shared_fork_server()} | options
     with Topology(edges=2, devices=10, runs_dir=folder / "runs", **options) as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:

@@ -21,6 +21,7 @@ from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
 from strata.launcher.topology import Topology, look
 from tests import real_redis
+from tests.fork_server import shared_fork_server
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
 from tests.soak.proxy import HOST, Proxy
@@ -96,7 +97,14 @@ class World:
             for name in self._clocks:
                 env_of[name] |= {"PYTHONPATH": str(CLOCK), "SOAK_CLOCK": str(self._clock(name))}
             runs_dir, folder = self.folder / "runs", self.folder
-            made = Topology(runs_dir=runs_dir, folder=folder, env=self._env, env_of=env_of, **self._layout)
+            made = Topology(
+                runs_dir=runs_dir,
+                folder=folder,
+                fork=shared_fork_server(),
+                env=self._env,
+                env_of=env_of,
+                **self._layout,
+            )
             self.topology = made.start()
             self.topology.wait_ready(60)
             self.client = Client(self.topology.url, timeout_s=10)
