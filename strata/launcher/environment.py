@@ -25,7 +25,21 @@ class Modules:
     cloud: str = "cloud_server"
     edge: str = "edge_server"
     agent: str = "device_agent"
-    preloaded: tuple[str, ...] = ("cloud_server.__main__", "edge_server.__main__", "device_agent.__main__")
+    preloaded: tuple[str, ...] = (
+        "cloud_server.app",
+        "cloud_server.dashboard.pages.new",
+        "cloud_server.dashboard.pages.run",
+        "cloud_server.dashboard.pages.topology",
+        "edge_server.app",
+        "device_agent.app",
+        "shared.algorithms.fedavg",
+        "shared.service.server",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.uvloop",
+        "uvicorn.protocols.http.httptools_impl",
+        "uvicorn.protocols.websockets.websockets_sansio_impl",
+        "anyio._backends._asyncio",
+    )
 
 
 def spread(devices: int, agents: int | None = None) -> list[int]:

@@ -7,6 +7,7 @@ the temporary folder that was left behind.
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import shutil
 import signal
@@ -18,15 +19,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
-from shared.service.api.nodes import TopologyInfo
-from strata.api.client import Client
 from strata.launcher import environment, work_folder
 from strata.launcher.environment import Modules, listening, spread
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where they are used: they load torch, which the fork server does at the same time
+    from shared.service.api.nodes import TopologyInfo
+    from strata.api.client import Client
     from strata.launcher.redis_server import RedisServer
 
 
@@ -126,6 +127,7 @@ class Topology:
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
             self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
         self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
+        importlib.import_module("strata.api.client")  # `wait_ready` needs it; the fork server still imports, too
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)
@@ -212,6 +214,8 @@ class Topology:
             ProcessDied: a process ended meanwhile.
             NotReady: the deadline passed; the message names the missing edges and agents.
         """
+        from strata.api.client import Client
+
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
         with Client(self.url, timeout_s=5.0) as client:
