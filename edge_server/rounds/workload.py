@@ -17,8 +17,8 @@ import torch
 from edge_server.rounds.simulated_clock import EdgeClock, SimulatedFaults
 from edge_server.rounds.wave import Cutoff, VisitRequest, Wave, failures_of
 from shared.core.errors import NotReady
-from shared.core.records import same_leaves
 from shared.core.scores import Score
+from shared.core.tensor_records import same_leaves
 from shared.federation import visit_estimates
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment

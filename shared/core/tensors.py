@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from shared.core.errors import NotFinite, OutOfBound
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 
 BLOCK = 65_536
 """Elements that are scaled and added at a time, few enough to stay in the cache."""

@@ -18,7 +18,8 @@ from torch import nn
 from shared.core.aggregation_rules import coded_fields
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import n_bytes
 from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo

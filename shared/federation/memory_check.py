@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from shared.core.aggregation_rules import PerClient, fields_with
 from shared.core.errors import BadInput
-from shared.core.records import Record, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import TensorMap
 from shared.runtime.memory import available_bytes
 
 if TYPE_CHECKING:

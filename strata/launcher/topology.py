@@ -7,7 +7,6 @@ the temporary folder that was left behind.
 
 from __future__ import annotations
 
-import importlib
 import secrets
 import shutil
 import signal
@@ -19,15 +18,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
+from shared.service.api.nodes import TopologyInfo
+from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, work_folder
 from strata.launcher.environment import Modules, listening, spread
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
-if TYPE_CHECKING:  # imported where they are used: they load torch, which the fork server does at the same time
-    from shared.service.api.nodes import TopologyInfo
-    from strata.api.client import Client
+if TYPE_CHECKING:
     from strata.launcher.redis_server import RedisServer
 
 
@@ -127,7 +126,6 @@ class Topology:
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
             self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
         self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
-        importlib.import_module("strata.api.client")  # `wait_ready` needs it; the fork server still imports, too
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)
@@ -214,11 +212,9 @@ class Topology:
             ProcessDied: a process ended meanwhile.
             NotReady: the deadline passed; the message names the missing edges and agents.
         """
-        from strata.api.client import Client
-
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
-        with Client(self.url, timeout_s=5.0) as client:
+        with TopologyClient(self.url, timeout_s=5.0) as client:
             while True:
                 self.check()
                 info, missing = look(client, self.edge_names, agents)
@@ -321,7 +317,9 @@ class Topology:
         return environment.common({**fsync, **self._env, **more}, self.tier_token)
 
 
-def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:
+def look(
+    client: TopologyClient, edges: Sequence[str], agents: Mapping[str, int]
+) -> tuple[TopologyInfo | None, list[str]]:
     """The topology as the cloud knows it, and a description of every edge and agent that is missing.
 
     Args:

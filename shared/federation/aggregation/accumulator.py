@@ -10,7 +10,8 @@ import torch
 
 from shared.core.aggregation_rules import Mean, PerClient, fields_with
 from shared.core.errors import OutOfBound, WireError
-from shared.core.records import Record, Tensor, TensorMap, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap, copy_tensors
 from shared.core.tensors import add_in_steps, check_bound, owned
 from shared.federation.aggregation.mean import check_finite, check_partial_sum
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from shared.core.aggregation_rules import Mean, PerClient, averaged_type, fields_with
 from shared.core.errors import OutOfBound, WireError
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import check_bound, check_steps, mean_of_steps
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 

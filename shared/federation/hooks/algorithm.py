@@ -11,7 +11,8 @@ from torch import nn
 
 from shared.core.aggregation_rules import PerClient, coded_fields, fields_with
 from shared.core.errors import BadInput
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams

@@ -12,8 +12,9 @@ from pydantic import Field
 from typing_extensions import TypeVar
 
 from shared.core.aggregation_rules import Mean
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.core.aggregation_rules import Mean
-from shared.core.records import Record, Tensor
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.federation.aggregation import Accumulator, rule_of
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Contribution, Outcome, UploadAnswer, Uploads, VisitAnswer

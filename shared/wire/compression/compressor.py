@@ -23,7 +23,8 @@ from typing import Any, TypeVar, cast
 import torch
 
 from shared.core.aggregation_rules import coded_fields
-from shared.core.records import Record, Tensor, TensorMap, holds_model_state
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap, holds_model_state
 from shared.core.tensors import memory_of
 from shared.wire.compression.coded_tensor import Coded
 from shared.wire.compression.specs import CodecSpec, CompressionSpec

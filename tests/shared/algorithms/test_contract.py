@@ -23,7 +23,8 @@ import tests.probes
 from cloud_server.runs.repository import Checkpoint
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import BadInput
-from shared.core.records import ModelState, Nothing, Record
+from shared.core.records import Nothing, Record
+from shared.core.tensor_records import ModelState
 from shared.core.tensors import bytes_of
 from shared.federation.aggregation import Accumulator, check_update_type
 from shared.federation.experiment import Experiment

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast

@@ -9,7 +9,7 @@ import torch
 
 from shared.core import tensors
 from shared.core.errors import NotFinite, OutOfBound
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 
 A: TensorMap = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
 B: TensorMap = {"w": torch.tensor([10.0, 20.0])}

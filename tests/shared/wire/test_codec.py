@@ -19,8 +19,9 @@ from pydantic import Field, ValidationError
 from shared.core import parsing
 from shared.core.aggregation_rules import Mean
 from shared.core.errors import NotFinite, TooLarge, WireError
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.wire import codec
 from shared.wire.encoding import DTYPES as NAMED
 from shared.wire.encoding import MAX_DEPTH

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import TooLarge, WireError
-from shared.core.records import ModelState, Record, Tensor, TensorMap, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, TensorMap, copy_tensors
 from shared.wire import codec
 from shared.wire.compression import Coded, TopK
 from shared.wire.decoding import MODELS_A_SEAT

@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.core.aggregation_rules import MaskOf, Mean
 from shared.core.errors import WireError
-from shared.core.records import ModelState, Record
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState
 from shared.federation.aggregation import Accumulator, FixedPoint, PartialSum
 from shared.wire import codec
 from shared.wire.sparse import mask_of, n_bytes, placed, places_of

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from shared.core.aggregation_rules import MaskOf, Mean, PerClient
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.federation import aggregation
 from shared.federation.aggregation import (
     Accumulator,
