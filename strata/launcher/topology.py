@@ -182,6 +182,11 @@ class Topology:
         return dict(self._processes)
 
     @property
+    def fork_server(self) -> ForkServer | None:
+        """The server from which processes are forked; None if each is executed."""
+        return self._fork_server
+
+    @property
     def redis(self) -> RedisServer:
         """The redis-server of the cloud and the edges."""
         if self._redis is None:
