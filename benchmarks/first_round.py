@@ -1,4 +1,4 @@
-"""`python -m benchmarks.first_round HOW FOLDER SPEC`: starts a topology, HOW `forked` or `executed`, and trains a round.
+"""`python -m benchmarks.first_round HOW FOLDER SPEC` starts a topology, HOW `forked` or `executed`, and trains a round.
 
 It prints a line when the round is over, and ends when its standard input does. It imports no more than `strata up` does
 until then, and asks for the end of the round over HTTP.
