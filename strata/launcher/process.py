@@ -103,12 +103,13 @@ class Process:
         return self._process.poll()
 
     @property
-    def resident_bytes(self) -> int:
-        """Resident memory of the process; 0 once it has ended, or on systems without /proc."""
+    def private_bytes(self) -> int:
+        """Memory that the process shares with no other; 0 once it has ended, or on systems without /proc."""
         try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError, IndexError):
+            rows = Path(f"/proc/{self.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:
             return 0
+        return 1024 * sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and its children; does nothing once it has ended."""

@@ -233,9 +233,9 @@ def test_late_agent_joins_and_a_killed_cloud_returns_to_its_port() -> None:
         url = running.url
         assert running.add_agent(2) == "agent-3"
         assert running.wait_ready(30).n_devices == 7
-        assert running.processes["agent-3"].resident_bytes > 1_000_000
+        assert running.processes["agent-3"].private_bytes > 1_000_000
         running.end("agent-3")
-        assert running.processes["agent-3"].resident_bytes == 0
+        assert running.processes["agent-3"].private_bytes == 0
         running.retire(["agent-3"])
         running.end("cloud")
         assert [process.name for process in running.dead()] == ["cloud"]
