@@ -58,6 +58,7 @@ class Topology:
 
     Attributes:
         url: address of the cloud, known after `start`.
+        ports: the port of each process by name; that of the cloud stays the same when it is started again.
         folder: the folder of state and logs, known after `start`.
         tier_token: the secret that the tiers of this topology share.
     """
@@ -100,6 +101,7 @@ class Topology:
         self._work: work_folder.WorkFolder | None = None
         self._redis: RedisServer | None = None
         self._processes: dict[str, Process] = {}
+        self.ports: dict[str, int] = {}
         self.tier_token = secrets.token_hex(16)
         self.url = ""
 
@@ -281,40 +283,30 @@ class Topology:
     # ---- processes
 
     def _start_cloud(self) -> None:
-        """Start the cloud on a socket bound here: so the address is known and no other program can take the port."""
-        with listening(_HOST, self._port) as listener:
-            self._port = listener.getsockname()[1]
-            self.url = f"http://{_HOST}:{self._port}"
-            env = {
-                "CLOUD_HOST": _HOST,
-                "CLOUD_PORT": str(self._port),
-                "CLOUD_REDIS_URL": self.redis.url,
-                "CLOUD_RUNS_DIR": str(self._runs_dir),
-            }
-            self._spawn("cloud", "CLOUD", self._modules.cloud, env, inherited={"CLOUD_FD": listener.fileno()})
+        env = {"CLOUD_REDIS_URL": self.redis.url, "CLOUD_RUNS_DIR": str(self._runs_dir)}
+        self._spawn("cloud", "CLOUD", self._modules.cloud, env, port=self.ports.get("cloud", self._port))
+        self.url = f"http://{_HOST}:{self.ports['cloud']}"
 
     def _start_edge(self, name: str) -> None:
-        env = {"EDGE_NAME": name, "EDGE_HOST": _HOST, "EDGE_PORT": "0", "EDGE_CLOUD_URL": self.url}
-        self._spawn(name, "EDGE", self._modules.edge, env | {"EDGE_REDIS_URL": self.redis.url})
+        env = {"EDGE_NAME": name, "EDGE_CLOUD_URL": self.url, "EDGE_REDIS_URL": self.redis.url}
+        self._spawn(name, "EDGE", self._modules.edge, env)
 
     def _start_agent(self, name: str, devices: int, profile: str) -> None:
-        env = {"AGENT_NAME": name, "AGENT_HOST": _HOST, "AGENT_PORT": "0", "AGENT_CLOUD_URL": self.url}
-        self._spawn(
-            name,
-            "AGENT",
-            self._modules.agent,
-            env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile},
-        )
+        env = {"AGENT_NAME": name, "AGENT_CLOUD_URL": self.url}
+        self._spawn(name, "AGENT", self._modules.agent, env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile})
 
-    def _spawn(
-        self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Mapping[str, int] | None = None
-    ) -> None:
-        own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
-        everything = self._environment({**env, **own})
-        log = self.folder / "logs" / f"{name}.log"
-        server = self._fork_server
-        start = server.start if server is not None and server.can_start(everything) else execute
-        self._processes[name] = start(name, module, everything, log, inherited or {})
+    def _spawn(self, name: str, tier: str, module: str, env: Mapping[str, str], port: int = 0) -> None:
+        """Start a process on a socket bound here: so its port is known and no other program can take it."""
+        with listening(_HOST, port) as listener:
+            self.ports[name] = listener.getsockname()[1]
+            own = {"HOST": _HOST, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
+            everything = self._environment(
+                {**env, **{f"{tier}_{key}": value for key, value in own.items()}, **self._env_of.get(name, {})}
+            )
+            log = self.folder / "logs" / f"{name}.log"
+            server = self._fork_server
+            start = server.start if server is not None and server.can_start(everything) else execute
+            self._processes[name] = start(name, module, everything, log, {f"{tier}_FD": listener.fileno()})
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """The environment that all processes of this topology share, updated with `more`."""

@@ -238,5 +238,5 @@ def _nodes(world: World) -> dict[str, list[str]]:
 
 def _ports(world: World) -> list[int]:
     urls = [world.topology.url, *(edge.url for edge in world.client.edges().edges)]
-    routes = [port for route in world.proxy.routes.values() for port in (route.port, route.upstream)]
+    routes = [port for route in world.proxy.routes.values() for port in (route.port, route.upstream())]
     return [*routes, *(int(url.rpartition(":")[2]) for url in urls)]

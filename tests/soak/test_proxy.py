@@ -42,7 +42,7 @@ def proxy() -> Iterator[Proxy]:
     thread = threading.Thread(target=node.serve_forever, daemon=True)
     thread.start()
     with Proxy(seed=1) as made:
-        made.stand_before("node", node.server_address[1])
+        made.stand_before("node", lambda: int(node.server_address[1]))
         yield made
     node.shutdown()
     node.server_close()
@@ -128,6 +128,6 @@ def test_stray_answer_is_one_of_another_run(proxy: Proxy) -> None:
 
 
 def test_node_that_is_not_there_is_a_reset(proxy: Proxy) -> None:
-    proxy.routes["node"].upstream = 1
+    proxy.routes["node"].upstream = lambda: 1
     with pytest.raises(ConnectionResetError):
         ask(proxy)

@@ -112,7 +112,8 @@ def test_everybody_registers_and_gets_the_promised_environment(tmp_path: Path, m
     assert cloud["CLOUD_RUNS_DIR"] == str(tmp_path / "results")
     assert cloud["CLOUD_REDIS_URL"] == edge["EDGE_REDIS_URL"]
     assert cloud["STRATA_DATA_DIR"] == "/data/sets"
-    assert (edge["EDGE_NAME"], edge["EDGE_HOST"], edge["EDGE_PORT"]) == ("edge-2", "127.0.0.1", "0")
+    assert (edge["EDGE_NAME"], edge["EDGE_HOST"]) == ("edge-2", "127.0.0.1")
+    assert int(edge["EDGE_PORT"]) == running.ports["edge-2"]
     assert [env["AGENT_DEVICES"] for env in agents] == ["3", "2"]
     assert [env["AGENT_PROFILE"] for env in agents] == ["slow", "fast"]
     assert edge["EDGE_CLOUD_URL"] == agents[0]["AGENT_CLOUD_URL"] == f"http://127.0.0.1:{cloud['CLOUD_PORT']}"
@@ -147,13 +148,13 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
 
 
 def test_environment_of_one_process_stands_over_that_of_all() -> None:
-    own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
+    own = {"edge-2": {"WHOSE": "its own", "EDGE_TTL_S": "7", "PYTHONPATH": "/its/own"}}
     with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
         running.wait_ready(30)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
     assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
-    assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
+    assert [edge.get("EDGE_TTL_S") for edge in edges] == [None, "7"]
     assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
     assert agent["WHOSE"] == "everybody's"
 
