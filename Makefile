@@ -32,7 +32,16 @@ CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-.PHONY: help install run test lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz clean
+SPREAD = -n $(TEST_WORKERS) --dist worksteal
+# Two sessions: tests that start processes of their own get the machine to themselves. Exit status 5 is "nothing to run",
+# which one of them may have to say (PYTEST_ARGS=-k...), but not both.
+define sessions
+	@$(BIN)/pytest -m 'not e2e and not compose' $(SPREAD) $(PYTEST_ARGS); within=$$?; \
+	$(BIN)/pytest -m $(1) $(PYTEST_ARGS); apart=$$?; \
+	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
+endef
+
+.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,12 +58,14 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 devices, as local processes
 	$(BIN)/strata run experiments/quickstart.yaml
 
-# Two sessions: what starts processes of its own gets the machine to itself. Exit status 5 is "nothing to run", which one of
-# them may have to say (PYTEST_ARGS=-k...), but not both.
-test: install ## Run all tests that need no network and no Docker, real local processes included
-	@$(BIN)/pytest -m 'not e2e and not compose' -n $(TEST_WORKERS) --dist worksteal $(PYTEST_ARGS); within=$$?; \
-	$(BIN)/pytest -m e2e $(PYTEST_ARGS); apart=$$?; \
-	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
+quick: install ## Run the tests that start no federation: for every edit, a minute and a half on two cores
+	$(BIN)/pytest -m 'not federation and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
+
+test: install ## Run all unit tests and a few with real local processes; needs no network and no Docker
+	$(call sessions,smoke)
+
+test-all: install ## Run all tests that need no network and no Docker, real faults included
+	$(call sessions,e2e)
 
 lint: install ## Lint, formatting and types
 	$(BIN)/ruff check .
@@ -88,7 +99,7 @@ up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:800
 down: ## Stop the containers and remove their volumes
 	$(COMPOSE) --profile scale --profile monitoring down -v
 
-soak: install ## Hurt a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1, and check that nothing is lost
+soak: install ## Inject faults into a real topology for SOAK_MINUTES=15, seeded by SOAK_SEED=1, and check that nothing is lost
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 compose-test: install ## Test a small federation in real containers (needs a Docker engine)

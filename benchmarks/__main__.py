@@ -15,7 +15,7 @@ from pathlib import Path
 
 from strata.launcher.environment import common
 
-ROWS = ("cnn", "mlp", "transport", "scale", "memory", "train", "methods", "half", "profile")
+ROWS = ("start", "cnn", "mlp", "transport", "scale", "memory", "train", "methods", "half", "profile")
 MARK = "BENCH_ENVIRONMENT"
 
 

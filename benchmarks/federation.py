@@ -89,8 +89,9 @@ class Federation:
                 return
 
     def pids(self) -> list[int]:
-        """Ids of all processes, Redis included."""
-        return [self.topology.redis.pid, *(process.pid for process in self.topology.processes.values())]
+        """Ids of all processes, Redis and the fork server included."""
+        server = [] if self.topology.fork_server is None else [self.topology.fork_server.process]
+        return [self.topology.redis.pid, *(each.pid for each in [*server, *self.topology.processes.values()])]
 
 
 def _is_commit(event: Event) -> bool:
@@ -105,6 +106,7 @@ def federation(
     agents: int = 2,
     modules: Modules | None = None,
     env: Mapping[str, str] | None = None,
+    fork: bool = True,
 ) -> Iterator[Federation]:
     """A run of this spec on its own topology, after the first round.
 
@@ -114,6 +116,7 @@ def federation(
         agents: number of agent processes that host the devices.
         modules: the module that runs for each tier.
         env: additional environment variables.
+        fork: whether the processes are forked; otherwise each is executed.
     """
     variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
     with Topology(
@@ -122,6 +125,7 @@ def federation(
         agents=agents,
         runs_dir=folder / "runs",
         modules=modules,
+        fork=fork,
         env={**variables, "STRATA_ALGORITHMS": "benchmarks.algorithms"},
     ) as topology:
         topology.wait_ready(READY_S)

@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmarks.step_cost import Case, random_samples
 from benchmarks.turns import in_turns
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.training.loop import batches, train
 from shared.training.models import build, read_state
 from shared.training.subnetworks.unit_graph import units_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
-from shared.core.records import copy_tensors
+from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order

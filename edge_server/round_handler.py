@@ -15,7 +15,7 @@ from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.twins import Twins
 from edge_server.state_store import EdgeStateStore
 from shared.core.errors import Conflict, NotReady
-from shared.core.records import copy_tensors
+from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
 from shared.runtime.compute_thread import ComputeThread

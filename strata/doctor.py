@@ -17,7 +17,7 @@ from shared.core.errors import StrataError
 State = Literal["ok", "warn", "fail"]
 _MIN_MEMORY = 2e9
 _MIN_DISK = 2e9
-_PROCESS_BYTES = 0.3e9
+_PROCESS_BYTES = 0.1e9
 _ASK_S = 10.0
 
 
@@ -158,7 +158,7 @@ def memory() -> Check:
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
-        return Check("memory", "warn", "unknown on this system", "each process takes about 300 MB")
+        return Check("memory", "warn", "unknown on this system", "each process takes about 100 MB")
     found = f"{total / 1e9:.1f} GB, for about {int(total * 0.8 / _PROCESS_BYTES)} processes"
     if total >= _MIN_MEMORY:
         return Check("memory", "ok", found)

@@ -19,6 +19,8 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+FEDERATION = {"tests.federation", "tests.shared.algorithms.layouts"}
+"""Modules whose functions and classes run the three tiers in this process."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,6 +29,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The exception raised by pytest-timeout can end up in a callback of the event loop, which logs it and continues: a
     test that waits for an event that never comes would then wait for ever.
     """
+    for item in items:
+        if isinstance(item, pytest.Function) and _runs_federation(item):
+            item.add_marker(pytest.mark.federation)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
@@ -35,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = float(mark.args[0]) if mark else usual
             if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
+
+
+def _runs_federation(item: pytest.Function) -> bool:
+    """Whether the test's module uses the in-process federation, directly or through a helper of the tests."""
+    names = {getattr(value, "__module__", None) for value in vars(item.module).values()}
+    return bool(names & FEDERATION)
 
 
 def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> Callable[..., Any]:

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from shared.core.records import Record, with_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import with_tensors
 from shared.runtime.compute_thread import ComputeThread
 from shared.training.compute_device import ComputeDevice
 from shared.wire import codec

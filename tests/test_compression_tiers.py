@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.wire.compression import Fp16, Ternary, TopK
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ended, federation, run

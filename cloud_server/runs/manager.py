@@ -15,7 +15,8 @@ from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import Conflict, NotFound, StrataError
-from shared.core.records import TensorMap, canonical
+from shared.core.records import canonical
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers

@@ -19,7 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from cloud_server.runs.events import EventListener, RunEvent
 from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, StrataError, TooMany
-from shared.core.records import Record, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo

@@ -18,7 +18,7 @@ from cloud_server.runs.events import now
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest

@@ -19,7 +19,7 @@ from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
-from shared.core.records import copy_tensors
+from shared.core.tensor_records import copy_tensors
 from shared.federation.aggregation import Accumulator, check_partial_sum
 from shared.federation.experiment import Experiment
 from shared.federation.messages import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
-from shared.core.records import Record, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment
 from shared.federation.selection import uses_losses
 from shared.wire import codec

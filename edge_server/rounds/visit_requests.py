@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_server.rounds.simulated_clock import EdgeClock, SimulatedFaults
 from edge_server.rounds.wave import Cutoff, VisitRequest, failures_of
-from shared.core.records import same_leaves
+from shared.core.tensor_records import same_leaves
 from shared.federation import visit_estimates
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment

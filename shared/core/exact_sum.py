@@ -12,7 +12,7 @@ import math
 import torch
 
 from shared.core.errors import NotFinite, OutOfBound
-from shared.core.records import Tensor
+from shared.core.tensor_records import Tensor
 
 BLOCK = 65_536
 """Elements that are scaled and added at a time, few enough to stay in the cache."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> TensorMap:

@@ -12,7 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
-from shared.core.records import Record, holds_model_state
+from shared.core.records import Record
+from shared.core.tensor_records import holds_model_state
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from torch import nn
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import n_bytes
 from shared.core.update_annotations import coded_fields
 from shared.federation.aggregation import FixedPoint
@@ -34,7 +35,7 @@ from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
-from shared.training.flops import meta_model, training_flops
+from shared.training.flops import model_and_batch, training_flops
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units
 from shared.wire.compression import Compressor
@@ -64,7 +65,7 @@ class Experiment:
             report=self.algorithm.report,
         )
         self.population: Population = population(spec, data)
-        first, _, _ = meta_model(*self._design)
+        first = models.build_shapes(*self._design)
         if spec.batch_size < self.least_batch:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
@@ -117,7 +118,7 @@ class Experiment:
         flops = self.local.footprint.flops
         if flops is None:
             return training_flops(*self._design)
-        model, x, y = meta_model(*self._design)
+        model, x, y = model_and_batch(*self._design)
         return round(flops(self.local_params, model, x, y) / len(y))
 
     @cached_property

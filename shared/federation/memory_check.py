@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from shared.core.errors import BadInput
-from shared.core.records import Record, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import PerClient, fields_with
 from shared.runtime.memory import available_bytes
 

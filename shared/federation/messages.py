@@ -19,8 +19,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.core.records import Count, NotNegative, Record, Tensor
+from shared.core.records import Count, NotNegative, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import Tensor
 from shared.federation.aggregation import PartialSum
 from shared.run_records.visits import VisitRecord
 from shared.spec.experiment import ExperimentSpec

@@ -6,8 +6,8 @@ import os
 
 from shared.core.errors import BadInput
 
-PROCESS_BYTES = 150_000_000
-"""Least memory of a tier's process: Python, torch and the service."""
+PROCESS_BYTES = 40_000_000
+"""Least memory of its own that a forked process of a local topology takes; an executed one takes four times as much."""
 
 
 def check_images(n: int, size: int) -> None:

@@ -30,7 +30,8 @@ from shared.core.errors import (
     Unreachable,
     WireError,
 )
-from shared.core.records import Record, Tensor
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.service.bodies import computed, content_length, pieces
 from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
 from shared.service.retry import retry

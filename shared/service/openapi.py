@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path
 from fastapi.openapi.utils import get_openapi
 
+from shared.service.api.problem import Problem
 from shared.service.order_headers import MEDIA_TYPE, PROBLEM_TYPE
-from shared.service.problems import Problem
 
 OPEN = ("/healthz", "/readyz")
 """Paths that need no token."""

@@ -13,20 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from shared.core.errors import StrataError
-from shared.core.records import Record
+from shared.service.api.problem import Problem
 from shared.service.order_headers import PROBLEM_TYPE
-
-
-class Problem(Record):
-    """RFC 9457 problem details; `field` is the path of the field at fault."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    code: str
-    detail: str
-    field: str | None = None
-
 
 log = logging.getLogger("strata")
 DETAIL_CHARS = 2000

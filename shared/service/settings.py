@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.service.auth import Network, host_name, token_of
+from shared.service.auth import Network, host_name
+from shared.service.token_files import token_of
 
 PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 """Networks whose callers are answered in development mode unless a setting says otherwise."""

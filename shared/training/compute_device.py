@@ -15,7 +15,7 @@ import torch
 
 from shared.core.errors import BadInput
 from shared.core.randomness import reseed
-from shared.core.records import with_tensors
+from shared.core.tensor_records import with_tensors
 
 DeviceName = Literal["cpu", "cuda"]
 

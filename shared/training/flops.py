@@ -1,8 +1,9 @@
 """Floating-point operations of training, counted on the run's own model.
 
-Forward and backward pass of one batch run on torch's `meta` device, where tensors have shapes but no values, and the
-formulas of `torch.utils.flop_counter` are summed: a multiply-add counts as two operations. Only matrix products and
-convolutions are counted; activations, normalisation, pooling, loss and the optimiser's step are not.
+Forward and backward pass of one small batch run on the CPU, and the formulas of `torch.utils.flop_counter` are summed:
+a multiply-add counts as two operations. Only matrix products and convolutions are counted; activations, normalisation,
+pooling, loss and the optimiser's step are not. (On torch's `meta` device nothing would be computed, but torch then
+imports its compiler, which takes seconds and 80 MB in each process.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from shared.core.randomness import seeded_default_generator
 from shared.training.models import Classifier, Shape, build
 
 BATCH = 2
@@ -30,6 +32,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.n = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tells torch not to import its compiler, only to switch it off for this class."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Runs one operation and adds its count."""
         out = func(*args, **(kwargs or {}))
@@ -41,15 +48,15 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def operations(loss: Callable[[], Tensor]) -> int:
     """Returns the number of operations of computing a loss and its gradients."""
-    with Operations() as counter:
+    with seeded_default_generator(0), Operations() as counter:  # dropout draws from the default generator
         loss().backward()  # type: ignore[no-untyped-call]
     return int(counter.n)
 
 
-def meta_model(
+def model_and_batch(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> tuple[Classifier, Tensor, Tensor]:
-    """Returns a model and the images and labels of a batch, all on torch's `meta` device.
+    """Returns a model with initial weights, and the images and labels of a batch.
 
     Args:
         model: one of `shared.training.models.MODELS`.
@@ -61,15 +68,14 @@ def meta_model(
     Raises:
         UnknownName, BadInput: as for `build`.
     """
-    with torch.device("meta"):
-        made = build(model, input_shape, n_classes, 0, projection, width)
-        return made, torch.empty(BATCH, *input_shape), torch.empty(BATCH, dtype=torch.int64)
+    made = build(model, input_shape, n_classes, 0, projection, width)
+    return made, torch.zeros(BATCH, *input_shape), torch.zeros(BATCH, dtype=torch.int64)
 
 
 @lru_cache(maxsize=64)
 def training_flops(
     model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> int:
-    """Returns the operations of training on one sample with the cross-entropy; arguments, errors as `meta_model`."""
-    made, x, y = meta_model(model, input_shape, n_classes, projection, width)
+    """Returns the operations of training on one sample with the cross-entropy; arguments and errors as for `build`."""
+    made, x, y = model_and_batch(model, input_shape, n_classes, projection, width)
     return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH

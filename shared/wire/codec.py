@@ -33,7 +33,8 @@ from pydantic import ValidationError
 
 from shared.core.errors import NotFinite, WireError
 from shared.core.parsing import check_items, parse, within
-from shared.core.records import Record, Tensor
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.core.tensors import bytes_of
 from shared.wire.json_decoding import ModelAllowance, from_json, is_counts, is_shape, only_whole, unlimited
 from shared.wire.json_encoding import DTYPES, MAX_DEPTH, NAMES, SizeIndex, TensorIndex, to_json

@@ -15,7 +15,7 @@ import torch
 
 from shared.core.errors import WireError
 from shared.core.parsing import check_keys, check_text, within
-from shared.core.records import Tensor
+from shared.core.tensor_records import Tensor
 from shared.wire.compression import from_parts
 from shared.wire.json_encoding import CODED, KEPT, MASK, MAX_DEPTH, PLAIN, TENSOR
 from shared.wire.sparse import mask_of, placed

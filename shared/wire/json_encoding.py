@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from shared.core.errors import WireError
 from shared.core.parsing import check_keys, check_text
-from shared.core.records import Tensor
+from shared.core.tensor_records import Tensor
 from shared.core.tensors import memory_of
 from shared.core.update_annotations import KeptBy, Mean
 from shared.wire.compression.coded_tensor import Coded

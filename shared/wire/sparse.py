@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from shared.core.errors import WireError
-from shared.core.records import Tensor
+from shared.core.tensor_records import Tensor
 
 
 def positions_of(mask: Tensor) -> Tensor:

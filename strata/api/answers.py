@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from shared.core.errors import StrataError, WireError
 from shared.core.records import Record
 from shared.run_records.events import Event
-from shared.service.problems import Problem
+from shared.service.api.problem import Problem
 
 R = TypeVar("R", bound=Record)
 

@@ -48,7 +48,7 @@ class Processes:
             BadInput: there is too little memory; the message gives the figures.
         """
         processes = self._topology.processes
-        held = [processes[agent.name].resident_bytes for agent in self.agents()]
+        held = [processes[agent.name].private_bytes for agent in self.agents()]
         check_processes(n, owed=sum(max(PROCESS_BYTES - taken, 0) for taken in held))
 
     def start(self, service: str, devices: int) -> str:

@@ -20,11 +20,26 @@ _MALLOC = "glibc.malloc.hugetlb=1"
 
 @dataclass(frozen=True)
 class Modules:
-    """The module that `python -m` runs for each tier; tests replace them by fakes."""
+    """The module that `python -m` runs for each tier, and those that a fork server imports; tests replace them."""
 
     cloud: str = "cloud_server"
     edge: str = "edge_server"
     agent: str = "device_agent"
+    preloaded: tuple[str, ...] = (
+        "cloud_server.app",
+        "cloud_server.dashboard.pages.new",
+        "cloud_server.dashboard.pages.run",
+        "cloud_server.dashboard.pages.topology",
+        "edge_server.app",
+        "device_agent.app",
+        "shared.algorithms.fedavg",
+        "shared.service.server",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.uvloop",
+        "uvicorn.protocols.http.httptools_impl",
+        "uvicorn.protocols.websockets.websockets_sansio_impl",
+        "anyio._backends._asyncio",
+    )
 
 
 def spread(devices: int, agents: int | None = None) -> list[int]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from shared.core.errors import StrataError
 from shared.runtime.logs import read, unfolded
@@ -32,36 +33,64 @@ def ends_with_parent(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(_PARENT_DEATH), str(os.getpid()), *command]
 
 
+class Child(Protocol):
+    """A started process: a `subprocess.Popen`, or one that a fork server started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """The exit status (negative: the signal that ended it), None while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end and return the exit status; raises `subprocess.TimeoutExpired`."""
+
+
+def execute(
+    name: str,
+    module: str,
+    env: Mapping[str, str],
+    log: Path,
+    inherited: Mapping[str, int] | None = None,
+    arguments: Sequence[str] = (),
+) -> Process:
+    """Start a process that runs `python -m module` in a session of its own; it ends when this process ends.
+
+    Args:
+        name: unique in the topology, for instance `edge-1`.
+        module: the module.
+        env: the complete environment.
+        log: file to which stdout and stderr are appended.
+        inherited: descriptors that the process gets, by the environment variable that tells it the number.
+        arguments: arguments of the module.
+    """
+    inherited = inherited or {}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and modules, no shell
+            ends_with_parent([sys.executable, "-m", module, *arguments]),
+            env={**env, **{variable: str(descriptor) for variable, descriptor in inherited.items()}},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(inherited.values()),
+        )
+    return Process(name, child, log)
+
+
 class Process:
     """A running process with a name.
 
     It runs in its own session, so that Ctrl-C in the terminal does not reach it: the launcher ends its processes
     itself, in the right order. If the launcher is killed, the kernel ends them.
-
-    Args:
-        name: unique in the topology, for instance `edge-1`.
-        module: the process runs `python -m module`.
-        env: the complete environment.
-        log: file to which stdout and stderr are appended.
-        inherited: file descriptors that the process inherits under the same numbers.
     """
 
-    def __init__(
-        self, name: str, module: str, env: Mapping[str, str], log: Path, inherited: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, name: str, child: Child, log: Path) -> None:
         self.name = name
         self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules, no shell
-                ends_with_parent([sys.executable, "-m", module]),
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=tuple(inherited),
-            )
+        self._process = child
 
     @property
     def pid(self) -> int:
@@ -74,12 +103,13 @@ class Process:
         return self._process.poll()
 
     @property
-    def resident_bytes(self) -> int:
-        """Resident memory of the process; 0 once it has ended, or on systems without /proc."""
+    def private_bytes(self) -> int:
+        """Memory that the process shares with no other; 0 once it has ended, or on systems without /proc."""
         try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError, IndexError):
+            rows = Path(f"/proc/{self.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:
             return 0
+        return 1024 * sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and its children; does nothing once it has ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
 from shared.service.api.nodes import TopologyInfo
-from strata.api.client import Client
+from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, work_folder
 from strata.launcher.environment import Modules, listening, spread
-from strata.launcher.process import Process, ProcessDied, end_all
+from strata.launcher.fork_server import ForkServer
+from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
@@ -48,11 +50,15 @@ class Topology:
         order: the order in which agents start, as indices from 0, for tests; results must not depend on it.
         profiles: the profile of each agent; None = `standard` for all.
         modules: the module that runs for each tier.
+        fork: how processes start: True = forked from a fork server of this topology, which has imported the tiers;
+            a fork server = forked from that one; False = each is executed. Results do not depend on it. The default
+            is to fork on Linux; other systems do not promise that their libraries survive a fork.
         env: environment variables for all processes; they override this process' own.
         env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
     Attributes:
         url: address of the cloud, known after `start`.
+        ports: the port of each process by name; that of the cloud stays the same when it is started again.
         folder: the folder of state and logs, known after `start`.
         tier_token: the secret that the tiers of this topology share.
     """
@@ -69,6 +75,7 @@ class Topology:
         order: Sequence[int] | None = None,
         profiles: Sequence[str] | None = None,
         modules: Modules | None = None,
+        fork: bool | ForkServer = sys.platform == "linux",
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
@@ -87,11 +94,14 @@ class Topology:
         self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
         self._port = port
         self._modules = modules or Modules()
+        self._fork = fork
+        self._fork_server = None if isinstance(fork, bool) else fork
         self._env = dict(env or {})
         self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
         self._work: work_folder.WorkFolder | None = None
         self._redis: RedisServer | None = None
         self._processes: dict[str, Process] = {}
+        self.ports: dict[str, int] = {}
         self.tier_token = secrets.token_hex(16)
         self.url = ""
 
@@ -114,6 +124,9 @@ class Topology:
         from strata.launcher.redis_server import start_redis
 
         self._work = work_folder.WorkFolder(self._given_folder)
+        if self._fork is True:  # it imports the tiers while redis-server starts
+            env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
+            self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
         self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
         self._start_cloud()
         for name in self.edge_names:
@@ -134,6 +147,9 @@ class Topology:
             end_all(cloud, _GRACE_S)
             end_all(others, _GRACE_S)
             self._processes.clear()
+            if self._fork is True and self._fork_server is not None:
+                self._fork_server.close()
+                self._fork_server = None
             if self._redis is not None:
                 self._redis.stop()
                 self._redis = None
@@ -168,6 +184,11 @@ class Topology:
         return dict(self._processes)
 
     @property
+    def fork_server(self) -> ForkServer | None:
+        """The server from which processes are forked; None if each is executed."""
+        return self._fork_server
+
+    @property
     def redis(self) -> RedisServer:
         """The redis-server of the cloud and the edges."""
         if self._redis is None:
@@ -186,6 +207,8 @@ class Topology:
         """
         if self._redis is not None and not self._redis.alive:  # checked first: the others may have ended because of it
             raise ProcessDied("redis-server ended")
+        if self._fork_server is not None and self._fork_server.process.returncode is not None:
+            raise self._fork_server.process.death()
         for process in self.dead():
             raise process.death()
 
@@ -198,7 +221,7 @@ class Topology:
         """
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
-        with Client(self.url, timeout_s=5.0) as client:
+        with TopologyClient(self.url, timeout_s=5.0) as client:
             while True:
                 self.check()
                 info, missing = look(client, self.edge_names, agents)
@@ -260,43 +283,40 @@ class Topology:
     # ---- processes
 
     def _start_cloud(self) -> None:
-        """Start the cloud on a socket bound here: so the address is known and no other program can take the port."""
-        with listening(_HOST, self._port) as listener:
-            self._port = listener.getsockname()[1]
-            self.url = f"http://{_HOST}:{self._port}"
-            env = {
-                "CLOUD_HOST": _HOST,
-                "CLOUD_PORT": str(self._port),
-                "CLOUD_FD": str(listener.fileno()),
-                "CLOUD_REDIS_URL": self.redis.url,
-                "CLOUD_RUNS_DIR": str(self._runs_dir),
-            }
-            self._spawn("cloud", "CLOUD", self._modules.cloud, env, inherited=[listener.fileno()])
+        env = {"CLOUD_REDIS_URL": self.redis.url, "CLOUD_RUNS_DIR": str(self._runs_dir)}
+        self._spawn("cloud", "CLOUD", self._modules.cloud, env, port=self.ports.get("cloud", self._port))
+        self.url = f"http://{_HOST}:{self.ports['cloud']}"
 
     def _start_edge(self, name: str) -> None:
-        env = {"EDGE_NAME": name, "EDGE_HOST": _HOST, "EDGE_PORT": "0", "EDGE_CLOUD_URL": self.url}
-        self._spawn(name, "EDGE", self._modules.edge, env | {"EDGE_REDIS_URL": self.redis.url})
+        env = {"EDGE_NAME": name, "EDGE_CLOUD_URL": self.url, "EDGE_REDIS_URL": self.redis.url}
+        self._spawn(name, "EDGE", self._modules.edge, env)
 
     def _start_agent(self, name: str, devices: int, profile: str) -> None:
-        env = {"AGENT_NAME": name, "AGENT_HOST": _HOST, "AGENT_PORT": "0", "AGENT_CLOUD_URL": self.url}
-        self._spawn(
-            name,
-            "AGENT",
-            self._modules.agent,
-            env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile},
-        )
+        env = {"AGENT_NAME": name, "AGENT_CLOUD_URL": self.url}
+        self._spawn(name, "AGENT", self._modules.agent, env | {"AGENT_DEVICES": str(devices), "AGENT_PROFILE": profile})
 
-    def _spawn(
-        self, name: str, prefix: str, module: str, env: Mapping[str, str], inherited: Sequence[int] = ()
-    ) -> None:
-        own = {f"{prefix}_STATE_DIR": str(self.folder / name), **self._env_of.get(name, {})}
+    def _spawn(self, name: str, tier: str, module: str, env: Mapping[str, str], port: int = 0) -> None:
+        """Start a process on a socket bound here: so its port is known and no other program can take it."""
+        with listening(_HOST, port) as listener:
+            self.ports[name] = listener.getsockname()[1]
+            own = {"HOST": _HOST, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
+            everything = self._environment(
+                {**env, **{f"{tier}_{key}": value for key, value in own.items()}, **self._env_of.get(name, {})}
+            )
+            log = self.folder / "logs" / f"{name}.log"
+            server = self._fork_server
+            start = server.start if server is not None and server.can_start(everything) else execute
+            self._processes[name] = start(name, module, everything, log, {f"{tier}_FD": listener.fileno()})
+
+    def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """The environment that all processes of this topology share, updated with `more`."""
         fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
-        everything = environment.common({**fsync, **self._env, **env, **own}, self.tier_token)
-        log = self.folder / "logs" / f"{name}.log"
-        self._processes[name] = Process(name, module, everything, log, inherited)
+        return environment.common({**fsync, **self._env, **more}, self.tier_token)
 
 
-def look(client: Client, edges: Sequence[str], agents: Mapping[str, int]) -> tuple[TopologyInfo | None, list[str]]:
+def look(
+    client: TopologyClient, edges: Sequence[str], agents: Mapping[str, int]
+) -> tuple[TopologyInfo | None, list[str]]:
     """The topology as the cloud knows it, and a description of every edge and agent that is missing.
 
     Args:

@@ -55,6 +55,7 @@ def processes_of(folder: Path) -> list[str]:
 
 def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[str, Any]:
     """Completes a run in a separate topology and returns its figures."""
+    options = {"fork": shared_fork_server()} | options
     with Topology(edges=2, devices=10, runs_dir=folder / "runs", **options) as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
@@ -142,3 +143,14 @@ def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_fig
     backwards = run_in_topology(spec, tmp_path, agents=4, order=[3, 1, 0, 2], profiles=["b", "a", "d", "c"])
     assert four == alone
     assert backwards == alone
+
+
+@pytest.mark.slow
+def test_executed_processes_with_any_order_of_sets_give_the_figures_of_forked_ones(tmp_path: Path) -> None:
+    """`python -m cloud_server` and so on, each with its own hash seed, which decides how sets iterate."""
+    spec = {**yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")), "num_rounds": 4}
+    forked = run_in_topology(spec, tmp_path, agents=2)
+    names = ("cloud", "edge-1", "edge-2", "agent-1", "agent-2")
+    seeds = {name: {"PYTHONHASHSEED": str(1 + number)} for number, name in enumerate(names)}
+    executed = run_in_topology(spec, tmp_path, agents=2, fork=False, env_of=seeds)
+    assert executed == forked

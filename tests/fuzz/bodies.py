@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from shared.core.errors import NotFinite, StrataError, WireError
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import ExperimentCache
 from shared.federation.messages import UploadOrder
 from shared.federation.spec_parser import parse_spec

@@ -14,6 +14,7 @@ from pathlib import Path
 from shared.federation.spec_parser import parse_spec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -55,7 +56,9 @@ def documents(folder: Path, *, n_examples: int, seed: int, seconds: int | None =
 @contextmanager
 def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
     """Yields a cloud with an edge and an agent, and the id of a completed run."""
-    with Topology(edges=1, devices=1, agents=1, runs_dir=folder / "runs", folder=folder / "work") as topology:
+    with Topology(
+        edges=1, devices=1, agents=1, runs_dir=folder / "runs", folder=folder / "work", fork=shared_fork_server()
+    ) as topology:
         topology.wait_ready(120)
         with Client(topology.url) as client:
             run = client.create_run(parse_spec(SPEC).model_dump(mode="json", exclude_none=True)).run

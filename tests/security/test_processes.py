@@ -15,6 +15,7 @@ import pytest
 from shared.run_records.runs import FINAL
 from strata.api.client import Client as Api
 from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
 from tests.security.sockets import Client, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -55,7 +56,9 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     env = {f"{tier}_{name}_S": "2" for tier in ("CLOUD", "EDGE", "AGENT") for name in ("HEAD", "BODY")}
     runs, cache = tmp_path / "runs", str(tmp_path / "cache")
     env |= {"STRATA_LOG_LEVEL": "DEBUG", "STRATA_CACHE_DIR": cache}
-    with Topology(edges=1, devices=4, agents=1, runs_dir=runs, folder=tmp_path / "work", env=env) as topology:
+    with Topology(
+        edges=1, devices=4, agents=1, runs_dir=runs, folder=tmp_path / "work", env=env, fork=shared_fork_server()
+    ) as topology:
         topology.wait_ready(120)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=30) as http:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +20,10 @@ from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
 from strata.launcher.topology import Topology, look
 from tests import real_redis
+from tests.fork_server import shared_fork_server
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
-from tests.soak.proxy import HOST, Proxy
+from tests.soak.proxy import Proxy
 from tests.soak.waits import Hang, until
 
 TTL_S = 3.0
@@ -96,8 +96,16 @@ class Deployment:
             for name in self._clocks:
                 env_of[name] |= {"PYTHONPATH": str(CLOCK), "SOAK_CLOCK": str(self._clock(name))}
             runs_dir, folder = self.folder / "runs", self.folder
-            made = Topology(runs_dir=runs_dir, folder=folder, env=self._env, env_of=env_of, **self._layout)
-            self.topology = made.start()
+            made = Topology(
+                runs_dir=runs_dir,
+                folder=folder,
+                fork=shared_fork_server(),
+                env=self._env,
+                env_of=env_of,
+                **self._layout,
+            )
+            self.topology = made
+            made.start()
             self.topology.wait_ready(60)
             self.client = Client(self.topology.url, timeout_s=10)
         except BaseException:
@@ -116,9 +124,7 @@ class Deployment:
 
     def _behind_proxy(self, name: str) -> dict[str, str]:
         tier = "EDGE" if name.startswith("edge") else "AGENT"
-        port = _free_port(self.rng)
-        advertised = self.proxy.listen_before(name, port)
-        return {f"{tier}_PORT": str(port), f"{tier}_ADVERTISE_PORT": str(advertised)}
+        return {f"{tier}_ADVERTISE_PORT": str(self.proxy.listen_before(name, lambda: self.topology.ports[name]))}
 
     # ---- nodes
 
@@ -288,16 +294,6 @@ class Deployment:
         until(
             f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2
         )
-
-
-def _free_port(rng: random.Random) -> int:
-    """Returns a free port below those that the kernel assigns."""
-    for _ in range(200):
-        port = rng.randrange(20_000, 30_000)
-        with socket.socket() as trial, suppress(OSError):
-            trial.bind((HOST, port))
-            return port
-    raise OSError("no free port between 20000 and 30000")
 
 
 def _mounted(folder: Path) -> bool:

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ class Route:
     """One node behind the proxy."""
 
     name: str
-    upstream: int
+    upstream: Callable[[], int]
     port: int = 0
     armed: deque[Fault] = field(default_factory=deque)
 
@@ -86,8 +86,8 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def listen_before(self, name: str, upstream: int) -> int:
-        """Listen in front of a node's own port `upstream`; returns the port to advertise."""
+    def listen_before(self, name: str, upstream: Callable[[], int]) -> int:
+        """Listen in front of a node; returns the port to advertise. `upstream` returns the node's own port."""
         route = self.routes[name] = Route(name, upstream)
         route.port = asyncio.run_coroutine_threadsafe(self._listen(route), self._loop).result(10)
         return route.port
@@ -178,7 +178,7 @@ class Proxy:
 
     async def _ask(self, route: Route, raw: bytes, last_s: float = 0.0) -> Message:
         """Returns the node's answer, over a separate connection, so that the node sees when ours ends."""
-        reader, writer = await asyncio.open_connection(HOST, route.upstream)
+        reader, writer = await asyncio.open_connection(HOST, route.upstream())
         try:
             await _trickle(writer, raw, last_s)
             answer = await read_message(reader)

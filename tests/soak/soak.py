@@ -255,5 +255,5 @@ def _nodes(deployment: Deployment) -> dict[str, list[str]]:
 
 def _ports(deployment: Deployment) -> list[int]:
     urls = [deployment.topology.url, *(edge.url for edge in deployment.client.edges().edges)]
-    routes = [port for route in deployment.proxy.routes.values() for port in (route.port, route.upstream)]
+    routes = [port for route in deployment.proxy.routes.values() for port in (route.port, route.upstream())]
     return [*routes, *(int(url.rpartition(":")[2]) for url in urls)]

@@ -42,7 +42,7 @@ def proxy() -> Iterator[Proxy]:
     thread = threading.Thread(target=node.serve_forever, daemon=True)
     thread.start()
     with Proxy(seed=1) as made:
-        made.listen_before("node", node.server_address[1])
+        made.listen_before("node", lambda: int(node.server_address[1]))
         yield made
     node.shutdown()
     node.server_close()
@@ -128,6 +128,6 @@ def test_stray_answer_belongs_to_another_run(proxy: Proxy) -> None:
 
 
 def test_request_to_an_absent_node_is_reset(proxy: Proxy) -> None:
-    proxy.routes["node"].upstream = 1
+    proxy.routes["node"].upstream = lambda: 1
     with pytest.raises(ConnectionResetError):
         ask(proxy)

@@ -10,7 +10,8 @@ import torch
 
 from shared.core.errors import OutOfBound, WireError
 from shared.core.exact_sum import add_fixed_point, check_bound
-from shared.core.records import Record, Tensor, TensorMap, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap, copy_tensors
 from shared.core.tensors import private_copies
 from shared.core.update_annotations import Mean, PerClient, fields_with
 from shared.federation.aggregation.mean import check_finite, check_partial_sum

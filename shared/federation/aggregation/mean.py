@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from shared.core.errors import OutOfBound, WireError
 from shared.core.exact_sum import check_bound, check_fixed_point, mean_from_fixed_point
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.update_annotations import Mean, PerClient, averaged_type, fields_with
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from shared.core.exact_sum import fixed_point_exponent
-from shared.core.records import Count, Record, TensorMap
+from shared.core.records import Count, Record
+from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import KeptBy
 
 PARAMETER_BOUND = 2.0**7

@@ -4,8 +4,9 @@ An algorithm is a frozen value (`Algorithm`): stateless hook objects of the thre
 """
 
 from shared.core.errors import BadInput, WireError
-from shared.core.records import Count, ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.records import Count, Nothing, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
 from shared.core.update_annotations import KeptBy, MaskOf, Mean, PerClient
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.core.records import Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.update_annotations import PerClient, coded_fields, fields_with
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type

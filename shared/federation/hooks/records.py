@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypeVar
 
-from shared.core.records import ModelState, Nothing, Record
+from shared.core.records import Nothing, Record
+from shared.core.tensor_records import ModelState
 from shared.core.update_annotations import Mean
 
 

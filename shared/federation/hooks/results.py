@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.hooks.records import DeviceState, EdgeState, Up
 from shared.training.loop import Trained
 

@@ -37,8 +37,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, cast
 
 from shared.core.errors import BadInput
-from shared.core.records import Nothing, Record, TensorMap
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import add, only, overlay, subtract
 from shared.federation import scheduling, selection
 from shared.federation.context import Context, EdgeView

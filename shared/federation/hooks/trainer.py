@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shared.core.records import Tensor, TensorMap
 from shared.core.scores import Score
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shared.core.records import Record, TensorMap, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import TensorMap, copy_tensors
 from shared.federation.hooks import Algorithm
 from shared.storage.states import StateOwner, StateStore, Version
 from shared.wire import codec

@@ -14,8 +14,8 @@ from torch import nn
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
-from shared.core.records import Tensor, TensorMap
 from shared.core.scores import Score
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Fit

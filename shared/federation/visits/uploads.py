@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.core.records import Record, Tensor
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.core.update_annotations import Mean
 from shared.federation.aggregation import Accumulator, rule_of
 from shared.federation.experiment import Experiment

@@ -20,7 +20,7 @@ from shared.training.models.classifier import (
     read_state,
     write_state,
 )
-from shared.training.models.zoo import MODELS, build, check_name, least_batch
+from shared.training.models.zoo import MODELS, build, build_shapes, check_name, least_batch
 
 __all__ = [
     "MODELS",
@@ -29,6 +29,7 @@ __all__ = [
     "Shape",
     "buffer_names",
     "build",
+    "build_shapes",
     "check_name",
     "layers",
     "least_batch",

@@ -102,27 +102,36 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
     return Classifier(features, n_outputs, model.head.out_features)
 
 
+def build_shapes(
+    name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
+) -> Classifier:
+    """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `build`."""
+    with torch.device("meta"):
+        return build(name, input_shape, n_classes, 0, projection, width)
+
+
 @lru_cache(maxsize=64)
 def least_batch(
     name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
 ) -> int:
     """Returns the least number of samples in a training batch.
 
-    It is 2 if a batch-norm has one value per channel and sample, since a single value has no variance, otherwise 1.
-    Only shapes are computed, on torch's `meta` device; the arguments are those of `build`.
+    It is 2 if a batch-norm has one value per channel and sample, since a single value has no variance, otherwise 1. The
+    arguments are those of `build`.
 
     Raises:
         UnknownName, BadInput: as for `build`.
     """
+    made = build(name, input_shape, n_classes, 0, projection, width)
     seen: list[int] = []
 
     def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         seen.append(inputs[0][0, 0].numel())  # of (batch, channels, ...)
 
-    with torch.device("meta"):
-        made = build(name, input_shape, n_classes, 0, projection, width)
-        for module in made.modules():
-            if isinstance(module, nn.modules.batchnorm._NormBase):
-                module.register_forward_pre_hook(look)
-        made(torch.empty(2, *input_shape))
+    norms = [module for module in made.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
+    for module in norms:
+        module.register_forward_pre_hook(look)
+    if norms:
+        with seeded_default_generator(0), torch.no_grad():  # dropout draws from the default generator
+            made(torch.zeros(2, *input_shape))
     return 2 if 1 in seen else 1

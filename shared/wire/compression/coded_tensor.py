@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from shared.core.errors import WireError
-from shared.core.records import Record, with_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import with_tensors
 
 Parts = tuple[Tensor, ...]
 

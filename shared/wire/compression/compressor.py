@@ -22,7 +22,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from shared.core.records import Record, Tensor, TensorMap, holds_model_state
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor, TensorMap, holds_model_state
 from shared.core.tensors import memory_of
 from shared.core.update_annotations import coded_fields
 from shared.wire.compression.codec_specs import CodecSpec, CompressionSpec

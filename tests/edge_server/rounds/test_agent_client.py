@@ -11,7 +11,7 @@ import torch
 
 from edge_server.rounds.agent_client import AgentClient, _Exchange
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.aggregation import Accumulator
 from shared.federation.messages import Contribution, Outcome, Task, Uploads, VisitAnswer, WaveId
 from shared.wire import codec

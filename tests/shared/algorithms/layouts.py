@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo

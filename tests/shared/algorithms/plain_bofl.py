@@ -15,7 +15,7 @@ import torch
 from scipy.spatial.distance import hamming
 from sklearn.preprocessing import Binarizer
 
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Step, batches, train

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import evaluate

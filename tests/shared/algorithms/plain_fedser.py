@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Objective, batches

@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import Batch, batches, train

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from tests.shared.algorithms import flat
 

@@ -16,7 +16,7 @@ from sklearn.preprocessing import Binarizer
 
 from shared.algorithms import bofl
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.context import Context
 from shared.federation.hooks import Verdict
 from shared.federation.spec_parser import parse_spec

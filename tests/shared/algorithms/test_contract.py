@@ -22,7 +22,8 @@ import shared.algorithms
 import tests.probes
 from cloud_server.runs.repository import Checkpoint
 from shared.core.errors import BadInput
-from shared.core.records import ModelState, Nothing, Record
+from shared.core.records import Nothing, Record
+from shared.core.tensor_records import ModelState
 from shared.core.tensors import bytes_of
 from shared.core.update_annotations import Mean
 from shared.federation.aggregation import Accumulator, check_update_type

@@ -17,7 +17,7 @@ from scipy.spatial.distance import pdist
 from shared.algorithms import dtpfl
 from shared.algorithms.dtpfl import Change, Down, Federation, Sent, User
 from shared.core.errors import NotFinite
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.by_hooks import ByHooks
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.loop import evaluate

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import batches, train

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.algorithms.fedbn import norm_names
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for

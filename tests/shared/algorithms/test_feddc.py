@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.core.errors import BadInput
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_spec
 from shared.training.loop import Correct

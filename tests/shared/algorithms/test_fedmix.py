@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from shared.algorithms.fedmix import Mash, Params, mixing
 from shared.core.errors import BadInput
-from shared.core.records import Tensor
+from shared.core.tensor_records import Tensor
 from shared.federation.experiment import Experiment
 from shared.training.models import build
 from tests.shared.algorithms import flat, plain_linear

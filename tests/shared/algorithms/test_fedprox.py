@@ -11,7 +11,7 @@ import torch
 
 from shared.algorithms import fedprox
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast
 from shared.federation.messages import Task

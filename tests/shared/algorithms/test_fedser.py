@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from shared.algorithms.fedser import Params, mean_operations, structure_enhanced
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Broadcast
@@ -23,7 +23,7 @@ from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import objective_for, trainer_for
 from shared.spec.experiment import ExperimentSpec
-from shared.training.flops import Operations, meta_model, training_flops
+from shared.training.flops import Operations, training_flops
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, narrowed
@@ -262,7 +262,7 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network(tmp
 @pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """The mean is compared with steps on shapes only, counted one by one."""
-    made, x, y = meta_model(model, (3, 16, 16), 5)
+    made, x, y = model_and_batch(model, (3, 16, 16), 5)
     ctx = Context(
         spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
     )

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from shared.algorithms.lafl_cpn import Mixing, Own, Params, _drawn, _mixed_start, converged
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import trainer_for

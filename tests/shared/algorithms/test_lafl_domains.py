@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shared.algorithms.lafl_cpn import ALGORITHM, Down, Own, _measured
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.spec.experiment import ExperimentSpec

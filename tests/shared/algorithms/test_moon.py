@@ -17,7 +17,7 @@ from benchmarks.by_hooks import ByHooks
 from shared.algorithms import moon
 from shared.algorithms.moon import contrastive
 from shared.core.errors import BadInput
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import add
 from shared.federation.experiment import Experiment
 from shared.training import models

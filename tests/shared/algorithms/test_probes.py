@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest
 from shared.federation.messages import UploadOrder
 from shared.wire import codec

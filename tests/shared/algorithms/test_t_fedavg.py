@@ -14,7 +14,7 @@ import torch
 
 from shared.algorithms.t_fedavg import Fttq, Ternaries, as_ternary
 from shared.core.errors import WireError
-from shared.core.records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.update_checks import check_origin, clients_of
 from shared.training import models
 from shared.training.loop import batches, train

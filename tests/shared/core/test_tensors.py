@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shared.core import tensors
-from shared.core.records import TensorMap
+from shared.core.tensor_records import TensorMap
 
 A: TensorMap = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
 B: TensorMap = {"w": torch.tensor([10.0, 20.0])}

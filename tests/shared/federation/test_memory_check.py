@@ -56,7 +56,7 @@ def test_single_updates_of_users_count_by_user_and_not_by_device() -> None:
 def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
     memory.check_processes(6)
-    with pytest.raises(BadInput, match=r"1000 processes need at least 150\.0 GB, 1\.0 GB are free"):
+    with pytest.raises(BadInput, match=r"1000 processes need at least 40\.0 GB, 1\.0 GB are free"):
         memory.check_processes(1000)
 
 

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from shared.algorithms.fedmix import Held, Mash
 from shared.core.errors import BadInput, WireError
-from shared.core.records import Record, Tensor
+from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.federation.aggregation import Accumulator, MeanSum, PartialSum, check_partial_sum, mean_of
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task

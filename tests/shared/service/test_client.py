@@ -28,7 +28,8 @@ from shared.core.errors import (
     Unreachable,
     WireError,
 )
-from shared.core.records import Nothing, Record, Tensor
+from shared.core.records import Nothing, Record
+from shared.core.tensor_records import Tensor
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import BodyResponse, read_body

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -33,3 +36,16 @@ def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     assert torch.equal(torch.default_generator.get_state(), before)
     parameters = sum(p.numel() for p in build(name, (3, 16, 16), 10, 0).parameters() if p.dim() > 1)
     assert 2 * 2 * parameters <= small < large
+
+
+def test_counting_imports_neither_torchs_compiler_nor_sympy() -> None:
+    """Their import takes seconds and 80 MB in every process of a topology."""
+    program = (
+        "import sys\n"
+        "from shared.training.flops import training_flops\n"
+        "from shared.training.models import least_batch\n"
+        "training_flops('cnn_digits', (1, 28, 28), 10), least_batch('cnn_digits', (1, 28, 28), 10)\n"
+        "print(*sorted(sys.modules.keys() & {'sympy', 'torch._dynamo'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []

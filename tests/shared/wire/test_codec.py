@@ -18,8 +18,9 @@ from pydantic import Field, ValidationError
 
 from shared.core import parsing
 from shared.core.errors import NotFinite, TooLarge, WireError
-from shared.core.records import ModelState, Nothing, Record, Tensor, TensorMap
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.update_annotations import Mean
 from shared.wire import codec
 from shared.wire.json_encoding import DTYPES as NAMED

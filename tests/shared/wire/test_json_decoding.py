@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 
 from shared.core.errors import TooLarge, WireError
-from shared.core.records import ModelState, Record, Tensor, TensorMap, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, TensorMap, copy_tensors
 from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.wire import codec
 from shared.wire.compression import Coded, TopK

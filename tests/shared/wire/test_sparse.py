@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.core.errors import WireError
-from shared.core.records import ModelState, Record
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState
 from shared.core.update_annotations import MaskOf, Mean
 from shared.federation.aggregation import Accumulator, FixedPoint, PartialSum
 from shared.wire import codec

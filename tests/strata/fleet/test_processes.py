@@ -13,8 +13,8 @@ from strata.fleet.processes import Processes
 from strata.launcher.topology import Topology
 
 
-def process(resident_bytes: int, returncode: int | None = None) -> Any:
-    return SimpleNamespace(resident_bytes=resident_bytes, returncode=returncode)
+def process(private_bytes: int, returncode: int | None = None) -> Any:
+    return SimpleNamespace(private_bytes=private_bytes, returncode=returncode)
 
 
 def backend(**processes: Any) -> Processes:
@@ -30,10 +30,10 @@ def test_memory_must_suffice_for_starting_and_recently_started_agents(
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)
     settled, ended = process(400_000_000), process(0, returncode=1)
-    backend(agent_1=settled, agent_2=ended).check(6)
-    with pytest.raises(BadInput, match=r"7 processes need at least 1\.1 GB, 1\.0 GB are free"):
-        backend(agent_1=settled, agent_2=ended).check(7)
-    begun = {f"agent_{number}": process(50_000_000) for number in (1, 2)}  # of 150 MB each
-    backend(**begun).check(5)
-    with pytest.raises(BadInput, match=r"6 processes need at least 0\.9 GB, 0\.8 GB are free"):
-        backend(**begun).check(6)
+    backend(agent_1=settled, agent_2=ended).check(25)
+    with pytest.raises(BadInput, match=r"26 processes need at least 1\.0 GB, 1\.0 GB are free"):
+        backend(agent_1=settled, agent_2=ended).check(26)
+    begun = {f"agent_{number}": process(10_000_000) for number in (1, 2)}  # of 40 MB each
+    backend(**begun).check(23)
+    with pytest.raises(BadInput, match=r"24 processes need at least 1\.0 GB, 0\.9 GB are free"):
+        backend(**begun).check(24)

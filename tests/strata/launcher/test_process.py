@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from strata.launcher.process import Process, end_all
+from strata.launcher.process import end_all, execute
 
 
 def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -
         "print('second', flush=True)\n"
         "time.sleep(60)\n"
     )
-    process = Process("talker", "talker", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "talker.log")
+    process = execute("talker", "talker", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "talker.log")
     try:
         wait_for(process.log, "first")
         process.trim(longest=10_000)

@@ -26,7 +26,7 @@ from tests.strata.conftest import Strata
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = "tests.strata.fake_tier"
-FAKES = Modules(FAKE, FAKE, FAKE)
+FAKES = Modules(FAKE, FAKE, FAKE, preloaded=())
 
 
 def topology(**options: Any) -> Topology:
@@ -114,7 +114,8 @@ def test_all_processes_register_and_get_the_documented_environment(
     assert cloud["CLOUD_RUNS_DIR"] == str(tmp_path / "results")
     assert cloud["CLOUD_REDIS_URL"] == edge["EDGE_REDIS_URL"]
     assert cloud["STRATA_DATA_DIR"] == "/data/sets"
-    assert (edge["EDGE_NAME"], edge["EDGE_HOST"], edge["EDGE_PORT"]) == ("edge-2", "127.0.0.1", "0")
+    assert (edge["EDGE_NAME"], edge["EDGE_HOST"]) == ("edge-2", "127.0.0.1")
+    assert int(edge["EDGE_PORT"]) == running.ports["edge-2"]
     assert [env["AGENT_DEVICES"] for env in agents] == ["3", "2"]
     assert [env["AGENT_PROFILE"] for env in agents] == ["slow", "fast"]
     assert edge["EDGE_CLOUD_URL"] == agents[0]["AGENT_CLOUD_URL"] == f"http://127.0.0.1:{cloud['CLOUD_PORT']}"
@@ -149,13 +150,13 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
 
 
 def test_environment_of_one_process_overrides_the_common_one() -> None:
-    own = {"edge-2": {"WHOSE": "its own", "EDGE_PORT": "29001", "PYTHONPATH": "/its/own"}}
+    own = {"edge-2": {"WHOSE": "its own", "EDGE_TTL_S": "7", "PYTHONPATH": "/its/own"}}
     with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
         running.wait_ready(30)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
     assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
-    assert [edge["EDGE_PORT"] for edge in edges] == ["0", "29001"]
+    assert [edge.get("EDGE_TTL_S") for edge in edges] == [None, "7"]
     assert edges[1]["PYTHONPATH"] == f"{ROOT}:/its/own"
     assert agent["WHOSE"] == "everybody's"
 
@@ -235,9 +236,9 @@ def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
         url = running.url
         assert running.add_agent(2) == "agent-3"
         assert running.wait_ready(30).n_devices == 7
-        assert running.processes["agent-3"].resident_bytes > 1_000_000
+        assert running.processes["agent-3"].private_bytes > 1_000_000
         running.end("agent-3")
-        assert running.processes["agent-3"].resident_bytes == 0
+        assert running.processes["agent-3"].private_bytes == 0
         running.retire(["agent-3"])
         running.end("cloud")
         assert [process.name for process in running.dead()] == ["cloud"]
@@ -249,7 +250,7 @@ def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
 
 
 def test_an_agent_that_could_not_be_started_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    with topology() as running:
+    with topology(fork=False) as running:
         before = running.agents()
         with monkeypatch.context() as patched:
             patched.setattr("subprocess.Popen", no_process)
@@ -291,7 +292,7 @@ def test_abandoned_temporary_folder_is_removed_and_a_used_one_is_not(
 UP = f"""
 import sys
 from strata.launcher import environment, topology
-topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r})
+topology.Modules = lambda: environment.Modules({FAKE!r}, {FAKE!r}, {FAKE!r}, ())
 from strata.main import app_entry
 app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0", "--format", "json"])
 """
@@ -308,9 +309,15 @@ def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
     folder = Path(printed["folder"])
     names = ("cloud", "edge-1", "agent-1", "agent-2")
     grandchildren = [int(env_of(folder, name)["GRANDCHILD"]) for name in names]
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert len(children) == 5
-    return process, printed, children + grandchildren
+    redis_and_fork_server = children(process.pid)
+    own = [*redis_and_fork_server, *(forked for pid in redis_and_fork_server for forked in children(pid))]
+    assert len(own) == 6
+    return process, printed, own + grandchildren
+
+
+def children(pid: int) -> list[int]:
+    """Returns the child processes of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -336,10 +343,10 @@ def test_second_interrupt_leaves_no_process() -> None:
 
 def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, printed, pids = start_up()
-    own = pids[:5]  # grandchildren end only with a signal to their group, which the kernel does not send here
+    own = pids[:6]  # grandchildren end only with a signal to their group, which the kernel does not send here
     process.kill()
     process.communicate(timeout=30)
-    for pid in pids[5:]:
+    for pid in pids[6:]:
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
     assert strata_home.running() is None

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.federation import aggregation
 from shared.federation.aggregation import (

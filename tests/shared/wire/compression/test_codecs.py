@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from shared.core.errors import NotFinite, OutOfBound, StrataError, WireError
-from shared.core.records import ModelState, Record, Tensor, copy_tensors
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, copy_tensors
 from shared.wire import codec as codec_module
 from shared.wire.compression import Codec, Coded, Fp16, Int8, Ternary, TopK, decoded, ternary_of
 

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from shared.algorithms.es_afl import Order, Pair
 from shared.core.errors import BadInput, NotFinite
-from shared.core.records import ModelState, Record, Tensor, TensorMap
+from shared.core.records import Record
+from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.federation.aggregation import Accumulator, FixedPoint
 from shared.federation.spec_parser import parse_spec

@@ -1,0 +1,65 @@
+"""Starting: processes forked from one that has imported the tiers, beside processes that each import them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import make_images
+from benchmarks.federation import federation, spec_of
+from benchmarks.memory import watched
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line, at_most, compared, timed
+from benchmarks.turns import in_turns
+
+END_S = 60.0
+LIMIT_S = 3.0
+LIMIT_GB = 0.9
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """Targets: 3 s from the command to the end of the first round; 0.9 GB for all processes of the row `cnn`."""
+    first = {"data": "digits", "num_edges": 2, "num_devices": 10, "lr": 0.1}
+    seconds = in_turns(
+        {how: partial(first_round, how, folder, first) for how in ("forked", "executed")}, sizes.n_rounds
+    )
+    make_images(folder / "data", sizes.cnn.data, sizes.cnn.n_devices * sizes.cnn.n_samples)
+    memory = {how: _memory(folder / how, folder / "data", spec_of(sizes.cnn), how) for how in ("forked", "executed")}
+    return [
+        timed("start", "command to end of first round, forked", seconds["forked"]),
+        at_most("start", "median of these", statistics.median(seconds["forked"]), "s", LIMIT_S),
+        compared("start", "the same, executed", seconds["executed"], seconds["forked"]),
+        at_most("start", "row cnn: peak memory (PSS), forked", memory["forked"], "GB", LIMIT_GB),
+        at_most("start", "row cnn: peak memory (PSS), executed", memory["executed"], "GB"),
+    ]
+
+
+def first_round(how: str, folder: Path, spec: dict[str, Any]) -> float:
+    """Start a topology in a process of its own; returns the seconds until its first round is over."""
+    command = [sys.executable, "-m", "benchmarks.first_round", how, str(folder), json.dumps(spec)]
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        assert process.stdout is not None  # noqa: S101
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        process.communicate(timeout=END_S)
+    if line != "over\n":
+        raise RuntimeError(f"the first round did not end: exit status {process.returncode}")
+    return seconds
+
+
+def _memory(folder: Path, data: Path, spec: dict[str, Any], how: str) -> float:
+    """Peak memory of all processes during a round, in GB."""
+    with ExitStack() as stack:
+        run = stack.enter_context(federation(folder, spec, fork=how == "forked", env={"STRATA_DATA_DIR": str(data)}))
+        run.round()
+        with watched(run.pids()) as peak:
+            run.round()
+    return peak.n_bytes / 1e9
