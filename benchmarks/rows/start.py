@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.data import make_images
 from benchmarks.federation import federation, spec_of
-from benchmarks.memory import watched
+from benchmarks.memory import monitored
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line, at_most, compared, timed
 from benchmarks.turns import in_turns
@@ -60,6 +60,6 @@ def _memory(folder: Path, data: Path, spec: dict[str, Any], how: str) -> float:
     with ExitStack() as stack:
         run = stack.enter_context(federation(folder, spec, fork=how == "forked", env={"STRATA_DATA_DIR": str(data)}))
         run.round()
-        with watched(run.pids()) as peak:
+        with monitored(run.pids()) as peak:
             run.round()
-    return peak.n_bytes / 1e9
+    return float(peak.n_bytes) / 1e9

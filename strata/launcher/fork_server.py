@@ -63,7 +63,13 @@ class ForkServer:
             DeadlineExceeded: the server does not answer.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        request = {"name": name, "module": module, "env": dict(env), "log": str(log), "folder": str(Path.cwd())}
+        request: dict[str, Any] = {
+            "name": name,
+            "module": module,
+            "env": dict(env),
+            "log": str(log),
+            "folder": str(Path.cwd()),
+        }
         request |= {"inherited": list(inherited), "parent": self.process.pid}
         with self._lock:
             try:

@@ -19,6 +19,7 @@ from shared.results.folder import read_rounds, read_run
 from shared.results.manifest import Manifest
 from strata.api.client import Client
 from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strata.launcher import home
-from strata.launcher.process import Process
+from strata.launcher.process import execute
 from strata.log_reader import Files, Wanted, follow, history, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,6 +201,6 @@ def test_the_end_of_a_dead_process_log_is_readable(tmp_path: Path) -> None:
     program = "import json; print(json.dumps({'at': '2026-01-02T00:00:01.000+00:00', 'level': 'error', 'tier': 'cloud',"
     program += "'process': 'cloud', 'event': 'log', 'text': 'it failed', 'traceback': 'Trace\\n  ValueError: x'}))"
     (tmp_path / "dying.py").write_text(program, encoding="utf-8")
-    process = Process("cloud", "dying", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "cloud.log")
+    process = execute("cloud", "dying", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "cloud.log")
     assert process.wait(60)
     assert process.tail() == "00:00:01.000 cloud    ERROR log it failed\n    | Trace\n    |   ValueError: x"

@@ -189,3 +189,11 @@ def test_number_of_sessions_is_limited_and_logout_ends_one() -> None:
     assert sessions.is_valid(others[0])
     sessions.end(others[0])
     assert not sessions.is_valid(others[0])
+
+
+@pytest.mark.parametrize("entered", ["", " ", "s", "secre", "ecret", "secrets", "Secret", "secret\0", "secret,secret"])
+async def test_login_needs_the_whole_token_and_nothing_else(entered: str) -> None:
+    async with visitor(Login(guarded_app, "secret", LOOPBACK), "strata.example", "8.8.8.8") as client:
+        refused = await client.post("/ui/login", data={"token": entered})
+        assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+        assert (await client.get("/ui/runs/r1", headers=HTML)).status_code == 303

@@ -23,7 +23,7 @@ from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import objective_for, trainer_for
 from shared.spec.experiment import ExperimentSpec
-from shared.training.flops import Operations, training_flops
+from shared.training.flops import Operations, model_and_batch, training_flops
 from shared.training.loop import Objective
 from shared.training.models import Classifier, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, narrowed

@@ -343,3 +343,8 @@ def test_a_spec_may_have_a_few_aliases(tmp_path: Path) -> None:
 def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the limit is"):
         read_spec(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(("quorum", "n", "needed"), [(0.55, 20, 11), (0.5, 3, 2), (1.0, 7, 7)])
+def test_a_quorum_is_rounded_up_but_not_by_the_error_of_its_product(quorum: float, n: int, needed: int) -> None:
+    assert ExperimentSpec(quorum=quorum).quorum_of(n) == needed
