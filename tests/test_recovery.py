@@ -64,9 +64,8 @@ async def test_a_run_with_losses_equals_one_whose_spec_declares_them(tmp_path: P
         info = await fed.run(spec)
         losses = losses_of(await rounds_of(fed, info))
     assert [loss["round_no"] for loss in losses] == [1, 2]
-    declared = await undisturbed(
-        tmp_path / "declared", {**spec, "losses": losses}, agent_devices=(2, 4)
-    )  # another layout
+    layout = (2, 4)  # a different one
+    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses}, agent_devices=layout)
     assert declared.model_sha256 == info.model_sha256
     assert (await undisturbed(tmp_path / "whole", spec)).model_sha256 != info.model_sha256
 

@@ -41,9 +41,8 @@ def test_fault_between_edge_and_agent_is_survived_and_recorded(
 ) -> None:
     before = len(deployment.proxy.done)
     deployment.proxy.arm("agent-1", Fault(kind, LATE_S))
-    info, details, _ = completed_run(
-        deployment, deployment.submit({**SHORT, "num_edges": 1})
-    )  # so that the other agent meets the quorum
+    spec = {**SHORT, "num_edges": 1}  # so that the other agent meets the quorum
+    info, details, _ = completed_run(deployment, deployment.submit(spec))
     assert deployment.proxy.done[before:] == [(kind, "agent-1")]
     assert lost(details).keys() == (set() if kind in HARMLESS else REASONS[kind])
     assert_same_bits(reference, info, details)

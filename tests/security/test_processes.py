@@ -113,9 +113,8 @@ def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
     files = {path: path.read_bytes() for folder in folders if folder for path in folder.rglob("*") if path.is_file()}
     names = {path.name for path in files}
     assert {"cloud.log", "edge-1.log", "agent-1.log", "manifest.json"} <= names
-    assert any(
-        "redis" in str(path) and run.encode() in data for path, data in files.items()
-    )  # the token's file is searched too
+    # The files of Redis are searched too.
+    assert any("redis" in str(path) and run.encode() in data for path, data in files.items())
     for secret in (target.topology.tier_token.encode(), API_TOKEN.encode()):
         assert [str(path) for path, data in files.items() if secret in data] == []
         assert [text for text in contents if secret in text] == []
