@@ -162,10 +162,10 @@ class Down(Broadcast):
 
 
 class Up(Record):
-    """Up: trained minus received; a client's statistics (`told`), as long as the cloud does not have them."""
+    """Up: trained minus received; a client's statistics while the cloud does not have them."""
 
     delta: Annotated[ModelState, Mean(weight="samples")]
-    told: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
+    reported: Annotated[dict[str, Statistics], PerClient()] = Field(default_factory=dict)
 
 
 class Pool(GlobalModel):
@@ -175,10 +175,10 @@ class Pool(GlobalModel):
 
 
 class Between(EdgeModel):
-    """An edge's state within a round: the statistics that the cloud knew, and those reported by devices (`told`)."""
+    """An edge's state within a round: the statistics that the cloud knew, and those that devices reported."""
 
     known: dict[str, Statistics] = Field(default_factory=dict)
-    told: dict[str, Statistics] = Field(default_factory=dict)
+    reported: dict[str, Statistics] = Field(default_factory=dict)
 
 
 class Own(OwnBuffers):
@@ -197,10 +197,12 @@ def check(ctx: Context[Params], update: Up) -> None:
     """Validates that statistics have the run's channels, and not more pixels than all training images."""
     channels, height, width = ctx.model.image_shape
     most = ctx.total_samples * height * width
-    for client, sums in update.told.items():
+    for client, sums in update.reported.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
             found = f"{len(sums.sums)} channels of {sums.n} pixels"
-            raise WireError(f"told of {client}: {found}, the data are {channels} of at most {most}", field="told")
+            raise WireError(
+                f"reported of {client}: {found}, the data are {channels} of at most {most}", field="reported"
+            )
 
 
 class Cloud(CloudHooks[Pool, Down, Up]):
@@ -213,7 +215,7 @@ class Cloud(CloudHooks[Pool, Down, Up]):
         return Down(model=state.model, known=state.known)
 
     def aggregate(self, ctx: Context[Params], state: Pool, update: Up) -> Pool:
-        return Pool(model=add(state.model, update.delta), known={**state.known, **update.told})  # (9)
+        return Pool(model=add(state.model, update.delta), known={**state.known, **update.reported})  # (9)
 
     def prepare(self, ctx: Context[Params], state: Pool, owner: str | None) -> Transform | None:
         return normaliser(_statistics_of(ctx, state.known, owner) or pooled(state.known))
@@ -237,19 +239,19 @@ class Edge(EdgeHooks[Between, Down, Up]):
         return self.spec_forms_model(ctx)
 
     def begin(self, ctx: Context[Params], state: Between, broadcast: Down) -> Begin[Between]:
-        return super().begin(ctx, state.replace(known=broadcast.known, told={}), broadcast)
+        return super().begin(ctx, state.replace(known=broadcast.known, reported={}), broadcast)
 
     def dispatch(self, ctx: Context[Params], state: Between, seat: Seat) -> Down:
         return Down(model=state.start, known=state.known)
 
     def aggregate(self, ctx: Context[Params], state: Between, update: Up) -> Between:
-        return super().aggregate(ctx, state.replace(told={**state.told, **update.told}), update)  # (2)
+        return super().aggregate(ctx, state.replace(reported={**state.reported, **update.reported}), update)  # (2)
 
     def finish(self, ctx: Context[Params], state: Between) -> Finish[Between, Up]:
-        left = state.replace(start={}, received={}, model={}, known={}, told={})
+        left = state.replace(start={}, received={}, model={}, known={}, reported={})
         if not self.forms_model(ctx):
             return Finish(left)
-        return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), told=state.told))
+        return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), reported=state.reported))
 
 
 class Device(DeviceHooks[Own, Down, Up]):
@@ -273,7 +275,7 @@ class Device(DeviceHooks[Own, Down, Up]):
             participations=state.participations + 1,
             statistics=found,
         )
-        up = Up(delta=delta_of(ctx, fit.model, received), told=reported)
+        up = Up(delta=delta_of(ctx, fit.model, received), reported=reported)
         n_passed = int(figures["weights_n_samples"])
         return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
 

@@ -57,7 +57,7 @@ def up(
         edges=edges, devices=devices, agents=agents, port=_port(port), folder=state_dir, runs_dir=runs_dir
     )
     with as_interrupt(), contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        with stderr().status(f"starting cloud, {edges} edges, {len(topology.rooms)} agents"):
+        with stderr().status(f"starting cloud, {edges} edges, {len(topology.devices_per_agent)} agents"):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
         stack.enter_context(home.announced(topology.url, (topology.folder / "logs").resolve()))
@@ -82,13 +82,13 @@ def _port(requested: int | None) -> int:
 def _say_ready(topology: Topology, format: Format) -> None:
     from strata.output import print_json, stdout
 
-    agents = len(topology.rooms)
+    agents = len(topology.devices_per_agent)
     if format is Format.json:
         ready = {"url": topology.url, "pid": os.getpid(), "edges": len(topology.edge_names), "agents": agents}
-        print_json(ready | {"devices": sum(topology.rooms), "folder": str(topology.folder)}, indent=None)
+        print_json(ready | {"devices": sum(topology.devices_per_agent), "folder": str(topology.folder)}, indent=None)
         return
     console = stdout()
-    words = f"{len(topology.edge_names)} edges, {agents} agents with {sum(topology.rooms)} devices"
+    words = f"{len(topology.edge_names)} edges, {agents} agents with {sum(topology.devices_per_agent)} devices"
     console.print(f"[green]ready[/green] at {topology.url}: {words}", highlight=False)
     console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops everything", highlight=False, soft_wrap=True)
 

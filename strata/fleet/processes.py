@@ -29,7 +29,7 @@ class Processes:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._each = max(topology.rooms)
+        self._each = max(topology.devices_per_agent)
 
     def services(self) -> dict[str, Service]:
         """The only service: an agent hosts at most as many devices as the largest one at the start."""
@@ -37,9 +37,9 @@ class Processes:
 
     def agents(self) -> list[Agent]:
         """The agents whose processes run."""
-        rooms = self._topology.agents()
+        agents = self._topology.agents()
         running = {name for name, process in self._topology.processes.items() if process.returncode is None}
-        return [Agent(name, SERVICE, room, _number(name)) for name, room in rooms.items() if name in running]
+        return [Agent(name, SERVICE, devices, _number(name)) for name, devices in agents.items() if name in running]
 
     def check(self, n: int) -> None:
         """Check that there is memory for `n` more agents, and for what agents just started will still allocate.
@@ -54,7 +54,7 @@ class Processes:
     def start(self, service: str, devices: int) -> str:
         """Start the first stopped agent of that size, else a new one, and return its name."""
         running = {agent.name for agent in self.agents()}
-        stopped = [name for name, room in self._topology.agents().items() if name not in running and room == devices]
+        stopped = [name for name, held in self._topology.agents().items() if name not in running and held == devices]
         if not stopped:
             return self._topology.add_agent(devices)
         self._topology.start_again(stopped[0])

@@ -180,20 +180,20 @@ class Fleet:
         self._ending |= {agent.name for agent in due}
         return self._try(partial(self.backend.stop, due))
 
-    def _start(self, rooms: Sequence[tuple[str, int]]) -> bool:
+    def _start(self, devices_to_start: Sequence[tuple[str, int]]) -> bool:
         """Start the first few agents, until one cannot be started; after failures only after growing pauses.
 
         Returns whether more agents should be started at once.
         """
         if self._failures and self.clock() - self._failed_at < min(2.0**self._failures, MAX_PAUSE_S):
             return False
-        if not self._try(partial(self.backend.check, len(rooms))):
+        if not self._try(partial(self.backend.check, len(devices_to_start))):
             return False
-        for service, devices in rooms[:MAX_STARTS]:
+        for service, devices in devices_to_start[:MAX_STARTS]:
             log.info("starting an agent of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):
                 return False
-        return len(rooms) > MAX_STARTS
+        return len(devices_to_start) > MAX_STARTS
 
     def _start_one(self, service: str, devices: int) -> None:
         self._staying.add(self.backend.start(service, devices))

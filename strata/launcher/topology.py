@@ -79,16 +79,16 @@ class Topology:
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        self.rooms = spread(devices, agents)
+        self.devices_per_agent = spread(devices, agents)
         if edges < 1:
             raise BadInput(f"a topology needs at least one edge, not {edges}", field="edges")
         self.edge_names = [f"edge-{index + 1}" for index in range(edges)]
-        self._order = list(order) if order is not None else list(range(len(self.rooms)))
-        if sorted(self._order) != list(range(len(self.rooms))):
-            raise BadInput(f"order must name each of the {len(self.rooms)} agents once", field="order")
-        self._profiles = list(profiles) if profiles is not None else ["standard"] * len(self.rooms)
-        if len(self._profiles) != len(self.rooms):
-            raise BadInput(f"{len(self._profiles)} profiles for {len(self.rooms)} agents", field="profiles")
+        self._order = list(order) if order is not None else list(range(len(self.devices_per_agent)))
+        if sorted(self._order) != list(range(len(self.devices_per_agent))):
+            raise BadInput(f"order must name each of the {len(self.devices_per_agent)} agents once", field="order")
+        self._profiles = list(profiles) if profiles is not None else ["standard"] * len(self.devices_per_agent)
+        if len(self._profiles) != len(self.devices_per_agent):
+            raise BadInput(f"{len(self._profiles)} profiles for {len(self.devices_per_agent)} agents", field="profiles")
         self._runs_dir = runs_dir.resolve()
         self._given_folder = folder
         self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
@@ -132,7 +132,7 @@ class Topology:
         for name in self.edge_names:
             self._start_edge(name)
         for index in self._order:
-            self._start_agent(f"agent-{index + 1}", self.rooms[index], self._profiles[index])
+            self._start_agent(f"agent-{index + 1}", self.devices_per_agent[index], self._profiles[index])
 
     def stop(self) -> None:
         """End all processes and remove a temporary folder; does nothing if nothing runs.
@@ -224,7 +224,7 @@ class Topology:
         with TopologyClient(self.url, timeout_s=5.0) as client:
             while True:
                 self.check()
-                info, missing = look(client, self.edge_names, agents)
+                info, missing = poll_topology(client, self.edge_names, agents)
                 if info is not None and not missing:
                     return info
                 if time.monotonic() > deadline:
@@ -244,9 +244,9 @@ class Topology:
 
     def add_agent(self, devices: int = 1, profile: str = "standard") -> str:
         """Start one more agent and return its name. It registers like any other."""
-        name = f"agent-{len(self.rooms) + 1}"
+        name = f"agent-{len(self.devices_per_agent) + 1}"
         self._start_agent(name, devices, profile)
-        self.rooms.append(devices)  # after the start, which may fail
+        self.devices_per_agent.append(devices)  # after the start, which may fail
         self._profiles.append(profile)
         return name
 
@@ -260,7 +260,7 @@ class Topology:
 
     def agents(self) -> dict[str, int]:
         """The number of devices of each agent by name, including agents that have ended."""
-        return {f"agent-{index + 1}": room for index, room in enumerate(self.rooms)}
+        return {f"agent-{index + 1}": devices for index, devices in enumerate(self.devices_per_agent)}
 
     def retire(self, names: Sequence[str]) -> None:
         """End processes on purpose, so that `dead` does not list them. Their state stays for `start_again`."""
@@ -278,7 +278,7 @@ class Topology:
             self._start_edge(name)
         else:
             index = int(name.rpartition("-")[2]) - 1
-            self._start_agent(name, self.rooms[index], self._profiles[index])
+            self._start_agent(name, self.devices_per_agent[index], self._profiles[index])
 
     # ---- processes
 
@@ -314,7 +314,7 @@ class Topology:
         return environment.common({**fsync, **self._env, **more}, self.tier_token)
 
 
-def look(
+def poll_topology(
     client: TopologyClient, edges: Sequence[str], agents: Mapping[str, int]
 ) -> tuple[TopologyInfo | None, list[str]]:
     """The topology as the cloud knows it, and a description of every edge and agent that is missing.

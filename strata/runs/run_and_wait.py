@@ -56,8 +56,8 @@ def local_topology(
     if running:
         console.print(f"`strata up` is running at {running.url}; to use it: --url {running.url}", highlight=False)
     topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder)
-    check_processes(1 + edges + len(topology.rooms))
-    words = f"cloud, {edges} edges, {len(topology.rooms)} agents with {devices} devices"
+    check_processes(1 + edges + len(topology.devices_per_agent))
+    words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
     with contextlib.ExitStack() as stack:
         with console.status(f"starting {words}"):
             stack.enter_context(topology)

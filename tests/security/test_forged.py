@@ -92,7 +92,7 @@ def bias_alone(sent: Any, _: str) -> dict[str, Any]:
     [
         ("fedmix", "averages", wrong_mash, r"averages of device-\d: 1 of images \(1, 9, 9\)"),
         ("fedmix", "averages", values_of_another_client, r"averages: a value of 'device-\d'"),
-        ("lafl_cpn", "told", wrong_channels, r"told of device-\d: 3 channels"),
+        ("lafl_cpn", "reported", wrong_channels, r"statistics of device-\d: 3 channels"),
         ("scaffold", "control", bias_alone, r"control of device-\d lacks 'features"),
         ("fedavg", "delta", lambda sent, client: {}, r"delta of device-\d lacks 'features"),
     ],

@@ -18,7 +18,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
-from strata.launcher.topology import Topology, look
+from strata.launcher.topology import Topology, poll_topology
 from tests import real_redis
 from tests.fork_server import shared_fork_server
 from tests.soak.gate import ENV as GATE_ENV
@@ -155,12 +155,12 @@ class Deployment:
 
     def wait_all(self, gone: Sequence[str] = (), limit_s: float = 60.0) -> None:
         """Wait until the cloud shows all nodes except `gone` as alive."""
-        sizes = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.rooms, strict=False))
+        sizes = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.devices_per_agent, strict=False))
         agents = {name: n_devices for name, n_devices in sizes.items() if name not in gone}
         missing: list[str] = []
 
         def all_alive() -> bool:
-            missing[:] = look(self.client, self.topology.edge_names, agents)[1]
+            missing[:] = poll_topology(self.client, self.topology.edge_names, agents)[1]
             return not [what for what in missing if "devices" not in what or "(" in what]
 
         try:

@@ -136,7 +136,7 @@ class FaultInjector:
             return
         self.deployment.kill(name)
         self.gone.append(name)
-        n_devices = self.deployment.topology.rooms[int(name.rpartition("-")[2]) - 1]
+        n_devices = self.deployment.topology.devices_per_agent[int(name.rpartition("-")[2]) - 1]
         self._later(1.0, lambda: self._add_agent(n_devices))
 
     def _add_agent(self, n_devices: int) -> None:

@@ -187,10 +187,10 @@ def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud(tmp
         return ALGORITHM.device.local_update(ctx, state, Down(model=experiment.initial, known=known), trainer)
 
     first = visit(1, Own(), {})
-    assert first.update.told == {"device-0": first.state.statistics}
-    again = visit(2, Own(), first.update.told)
+    assert first.update.reported == {"device-0": first.state.statistics}
+    again = visit(2, Own(), first.update.reported)
     assert again.state.statistics == first.state.statistics
-    assert again.update.told == {}
+    assert again.update.reported == {}
     unknown = visit(2, Own(), {})
     assert unknown.state.statistics != first.state.statistics
     assert flat.distance(again.model, unknown.model) > 0

@@ -251,11 +251,11 @@ def test_statistics_of_no_pixels_are_refused(n: int, sums: tuple[int, ...], squa
 
 def test_statistics_of_other_data_are_refused(experiment_of: ExperimentOf) -> None:
     experiment = experiment_of("lafl_cpn")
-    check(experiment, 0, delta=zeros(experiment), told={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
+    check(experiment, 0, delta=zeros(experiment), reported={"device-0": Statistics(n=640, sums=(640,), squares=(640,))})
     for n, channels in ((640, 3), (40 * 64 + 1, 1), (0, 1)):
         statistics = Statistics(n=n, sums=(n,) * channels, squares=(n,) * channels)
-        with pytest.raises(WireError, match=f"told of device-0: {channels} channels of {n} pixels"):
-            check(experiment, 0, delta=zeros(experiment), told={"device-0": statistics})
+        with pytest.raises(WireError, match=f"statistics of device-0: {channels} channels of {n} pixels"):
+            check(experiment, 0, delta=zeros(experiment), reported={"device-0": statistics})
 
 
 # ---- ES-AFL's masks and choices

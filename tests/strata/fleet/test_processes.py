@@ -20,8 +20,8 @@ def process(private_bytes: int, returncode: int | None = None) -> Any:
 def backend(**processes: Any) -> Processes:
     """Returns a backend with agents of 5 devices each."""
     found = {name.replace("_", "-"): process for name, process in processes.items()}
-    rooms = dict.fromkeys(found, 5)
-    topology = SimpleNamespace(processes=found, rooms=list(rooms.values()), agents=lambda: rooms)
+    agents = dict.fromkeys(found, 5)
+    topology = SimpleNamespace(processes=found, devices_per_agent=list(agents.values()), agents=lambda: agents)
     return Processes(cast(Topology, topology))
 
 

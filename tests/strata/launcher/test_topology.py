@@ -62,10 +62,10 @@ def all_processes(running: Topology) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("devices", "agents", "rooms"), [(10, 3, [4, 3, 3]), (5, 5, [1] * 5), (7, 1, [7]), (1, None, [1])]
+    ("devices", "agents", "devices_per_agent"), [(10, 3, [4, 3, 3]), (5, 5, [1] * 5), (7, 1, [7]), (1, None, [1])]
 )
-def test_devices_are_spread_evenly(devices: int, agents: int | None, rooms: list[int]) -> None:
-    assert spread(devices, agents) == rooms
+def test_devices_are_spread_evenly(devices: int, agents: int | None, devices_per_agent: list[int]) -> None:
+    assert spread(devices, agents) == devices_per_agent
 
 
 def test_default_is_one_agent_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
