@@ -200,9 +200,8 @@ def check(ctx: Context[Params], update: Up) -> None:
     for client, sums in update.reported.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
             found = f"{len(sums.sums)} channels of {sums.n} pixels"
-            raise WireError(
-                f"reported of {client}: {found}, the data are {channels} of at most {most}", field="reported"
-            )
+            due = f"the data are {channels} of at most {most}"
+            raise WireError(f"statistics of {client}: {found}, {due}", field="reported")
 
 
 class Cloud(CloudHooks[Pool, Down, Up]):
