@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -114,7 +115,7 @@ def _locate(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str],
 
     pydantic's `loc` also names the chosen type of a union; the path does not.
     """
-    schema = kind.model_json_schema()
+    schema = _schema_of(kind)
     nodes, path, beside = _options(schema, schema), list[str](), list[str]()
     for part in loc:
         beside = sorted({name for node in nodes for name in node.get("properties", ())})
@@ -129,6 +130,12 @@ def _locate(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str],
         below += [node["properties"][part] for node in nodes if part in node.get("properties", ())]
         nodes = [option for node in below for option in _options(node, schema)]
     return path, beside
+
+
+@lru_cache(maxsize=64)
+def _schema_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """Returns the JSON schema of a model, which takes longer to make than a spec takes to check; do not change it."""
+    return kind.model_json_schema()
 
 
 def _options(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -83,6 +83,7 @@ def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.smoke
 def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     page = visitor.go("/new")
     page.get_by_label("name", exact=True).first.fill("from the form")

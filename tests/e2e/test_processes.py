@@ -88,6 +88,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     return Quickstart(folder, strata("run", str(QUICKSTART), "--format", "json", cwd=folder))
 
 
+@pytest.mark.smoke
 def test_the_quickstart_completes_and_leaves_no_process_running(quickstart: Quickstart) -> None:
     assert quickstart.done.returncode == 0, quickstart.done.stderr[-3000:]
     printed = quickstart.printed
@@ -109,6 +110,7 @@ def test_the_quickstart_completes_and_leaves_no_process_running(quickstart: Quic
     assert not [name for name in names if name.startswith("plots/")]
 
 
+@pytest.mark.smoke
 def test_the_quickstart_gives_the_bits_that_it_has_always_given(quickstart: Quickstart) -> None:
     """The digest depends on random streams, population and sums: renaming a key of a stream changes it."""
     folder = quickstart.folder / "runs" / quickstart.printed["run"]
@@ -146,6 +148,7 @@ def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_fig
     assert backwards == alone
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_executed_processes_with_any_order_of_sets_give_the_figures_of_forked_ones(tmp_path: Path) -> None:
     """`python -m cloud_server` and so on, each with its own hash seed, which decides how sets iterate."""

@@ -27,6 +27,7 @@ def short_ttl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployment
 
 
+@pytest.mark.smoke
 def test_agent_killed_mid_visit_and_restarted_repeats_its_visit_and_nothing_is_lost(
     long_ttl: Deployment, reference: Deployment
 ) -> None:

@@ -68,6 +68,7 @@ def test_run_pauses_with_a_reason_while_redis_is_down_and_then_continues(
     assert_same_bits(reference, info, details)
 
 
+@pytest.mark.smoke
 def test_run_continues_after_all_processes_were_killed_and_restarted(
     deployment: Deployment, reference: Deployment
 ) -> None:

@@ -18,6 +18,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield deployment
 
 
+@pytest.mark.smoke
 def test_devices_of_a_lost_edge_visit_the_other_until_it_returns(deployment: Deployment, reference: Deployment) -> None:
     with deployment.gate.closed(from_round=2) as gate:
         run = deployment.submit(counts(0.0, num_rounds=5))

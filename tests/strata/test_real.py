@@ -85,6 +85,7 @@ def test_a_tracked_run_is_exported_when_the_command_ends(tmp_path: Path, env: di
     assert (note["status"], note["rounds"], note["reason"]) == ("completed", 2, None)
 
 
+@pytest.mark.smoke
 def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) -> None:
     arguments = ("run", "real.yaml", "num_rounds=10000", "--agents", 2, "--format", "json")
     with subprocess.Popen(
