@@ -1,7 +1,7 @@
 """`python -m benchmarks.first_round HOW FOLDER SPEC` starts a topology, HOW `forked` or `executed`, and trains a round.
 
-It prints a line when the round is over, and ends when its standard input does. It imports no more than `strata up` does
-until then, and asks for the end of the round over HTTP.
+It imports no more than `strata up` does, polls over HTTP until the round is over, prints a line, and waits for the end
+of its standard input.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -19,20 +20,19 @@ READY_S = 120.0
 LOOK_S = 0.005
 
 
-def main(how: str, folder: Path, spec: dict[str, object]) -> None:
+def main(how: str, folder: Path, spec: dict[str, Any]) -> None:
     """Start, train and wait."""
     variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache")}
-    edges, devices = int(str(spec["num_edges"])), int(str(spec["num_devices"]))
-    with Topology(
-        edges=edges, devices=devices, agents=2, runs_dir=folder / "runs", env=variables, fork=how == "forked"
-    ) as topology:
+    layout = {"edges": spec["num_edges"], "devices": spec["num_devices"], "agents": 2}
+    with Topology(**layout, runs_dir=folder / "runs", env=variables, fork=how == "forked") as topology:
         topology.wait_ready(READY_S)
         with httpx.Client(base_url=topology.url, trust_env=False, timeout=READY_S) as client:
             run = client.post("/runs", json={"spec": {**spec, "num_rounds": 1}}).raise_for_status().json()["run"]
-            while (info := client.get(f"/runs/{run}").json())["rounds"] < 1:
+            ends = time.monotonic() + READY_S
+            while (info := client.get(f"/runs/{run}").raise_for_status().json())["rounds"] < 1:
                 topology.check()
-                if info["status"] == "failed":
-                    sys.exit(info["reason"])
+                if info["status"] == "failed" or time.monotonic() > ends:
+                    sys.exit(f"{info['status']}: {info['reason']}")
                 time.sleep(LOOK_S)
         print("over", flush=True)
         sys.stdin.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ def shared_fork_server() -> ForkServer:
     """The fork server of this process; it ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="strata-tests-"))
     env = common({"NICEGUI_STORAGE_PATH": str(folder / "nicegui")}, "")
-    server = ForkServer({**os.environ, **env}, folder / "fork-server.log", Modules().preloaded)
-    atexit.register(server.close)
+    server = ForkServer(env, folder / "fork-server.log", Modules().preloaded)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.close)  # first
     return server

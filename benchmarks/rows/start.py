@@ -34,8 +34,8 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     memory = {how: _memory(folder / how, folder / "data", spec_of(sizes.cnn), how) for how in ("forked", "executed")}
     return [
         timed("start", "command to end of first round, forked", seconds["forked"]),
-        at_most("start", "median of these", statistics.median(seconds["forked"]), "s", LIMIT_S),
-        compared("start", "the same, executed", seconds["executed"], seconds["forked"]),
+        at_most("start", "median, forked", statistics.median(seconds["forked"]), "s", LIMIT_S),
+        compared("start", "command to end of first round, executed", seconds["executed"], seconds["forked"]),
         at_most("start", "row cnn: peak memory (PSS), forked", memory["forked"], "GB", LIMIT_GB),
         at_most("start", "row cnn: peak memory (PSS), executed", memory["executed"], "GB"),
     ]
@@ -49,7 +49,11 @@ def first_round(how: str, folder: Path, spec: dict[str, Any]) -> float:
         assert process.stdout is not None  # noqa: S101
         line = process.stdout.readline()
         seconds = time.perf_counter() - began
-        process.communicate(timeout=END_S)
+        try:
+            process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     if line != "over\n":
         raise RuntimeError(f"the first round did not end: exit status {process.returncode}")
     return seconds

@@ -33,9 +33,9 @@ def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
     return value
 
 
-ModelState = Annotated[TensorMap, AfterValidator(_like_model)]
-"""Tensors of the run's model by name (parameters, buffers, or some of them), checked when a body is decoded."""
 _IS_MODEL_STATE = AfterValidator(_like_model)
+ModelState = Annotated[TensorMap, _IS_MODEL_STATE]
+"""Tensors of the run's model by name (parameters, buffers, or some of them), checked when a body is decoded."""
 
 
 def holds_model_state(kind: type[BaseModel], name: str) -> bool:

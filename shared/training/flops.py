@@ -1,9 +1,9 @@
 """Floating-point operations of training, counted on the run's own model.
 
-Forward and backward pass of one small batch run on the CPU, and the formulas of `torch.utils.flop_counter` are summed:
-a multiply-add counts as two operations. Only matrix products and convolutions are counted; activations, normalisation,
-pooling, loss and the optimiser's step are not. (On torch's `meta` device nothing would be computed, but torch then
-imports its compiler, which takes seconds and 80 MB in each process.)
+The forward and backward pass of a small batch are run on the CPU, and the formulas of `torch.utils.flop_counter` are
+summed: a multiply-add counts as two operations. Only matrix products and convolutions are counted; activations,
+normalisation, pooling, loss and the optimiser's step are not. (On torch's `meta` device nothing would be computed, but
+torch then imports its compiler, which takes seconds and 80 MB in each process.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tells torch not to import its compiler, only to switch it off for this class."""
+        """False, or torch would import its whole compiler, only to switch it off for this class."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -5,8 +5,8 @@ connection FORK_SERVER_FD (see `fork_server`). Importing torch and the tiers tak
 megabytes; a forked process starts at once and shares those pages. `multiprocessing`'s own fork server would import the
 launcher's main module into each process, and gives them neither an environment nor descriptors of their own.
 
-Forking copies the whole process because it has one thread and has not initialised CUDA, which it checks. It ends when
-the launcher ends and takes its processes along; if it is killed itself, the kernel ends them.
+A fork copies all of this process, because it has one thread and has not initialised CUDA, which it checks. The server
+ends when the launcher ends, and ends its processes; if the server is killed, the kernel ends them.
 """
 
 from __future__ import annotations
@@ -92,24 +92,35 @@ class ForkLoop:
                     return request, descriptors
 
     def _fork(self, descriptors: dict[str, int]) -> bool:
-        """Fork, and tell the launcher the number of the process; returns True in the forked process."""
+        """Fork, and tell the launcher the number of the process; returns True in the forked process.
+
+        The launcher hears of the process only when it has a session of its own: a signal to its group would be lost.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
+        parent, (reader, writer) = os.getpid(), os.pipe()
         try:
-            pid = os.fork()
+            pid: int | None = os.fork()
         except OSError as error:
+            pid = None
             self._tell(refused=error.errno)
-        else:
-            if pid == 0:
-                self._close()
-                return True
+        if pid == 0:
+            self._leave()
+            os.setsid()
+            end_with_parent(parent)
+            os.close(reader)
+            os.close(writer)
+            return True
+        os.close(writer)
+        if pid is not None:
+            os.read(reader, 1)  # until the process has closed its copy of `writer`, or has died
             self._children.add(pid)
             self._tell(started=pid)
-        for descriptor in descriptors.values():
+        for descriptor in (reader, *descriptors.values()):
             os.close(descriptor)
         return False
 
-    def _close(self) -> None:
+    def _leave(self) -> None:
         """Undo in a forked process what belongs to the loop: its signal handler, pipe and connection."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -128,6 +139,7 @@ class ForkLoop:
         for pid in self._children:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     def _tell(self, **message: Any) -> None:
         with suppress(OSError):  # the launcher has ended, and the next read will say so
@@ -135,15 +147,13 @@ class ForkLoop:
 
 
 def become(request: dict[str, Any], descriptors: dict[str, int]) -> None:
-    """Turn a forked process into the requested one, in a session of its own, and run its module as `__main__`."""
-    os.setsid()
-    end_with_parent(request["parent"])
+    """Turn a forked process into the requested one, and run its module as `__main__`."""
     name_process(request["name"])
+    os.chdir(request["folder"])
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
     os.environ.update({name: str(descriptor) for name, descriptor in descriptors.items()})

@@ -20,8 +20,11 @@ from typing import Any
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.process import Process, execute
 
-_LIBRARIES = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
-"""Prefixes of variables that are read when a program or library is loaded: a forked process has those of the server."""
+_READ_AT_LOAD = (
+    *("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "OPENSSL_"),
+    *("PYTHON", "PYTORCH_", "TORCH"),
+)
+"""Prefixes of the variables that programs and libraries read when they are loaded."""
 _ANSWER_S = 120.0
 """Longest wait for an answer; the first one comes after the imports."""
 _CLOSE_S = 10.0
@@ -63,14 +66,10 @@ class ForkServer:
             DeadlineExceeded: the server does not answer.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        request: dict[str, Any] = {
-            "name": name,
-            "module": module,
-            "env": dict(env),
-            "log": str(log),
-            "folder": str(Path.cwd()),
-        }
-        request |= {"inherited": list(inherited), "parent": self.process.pid}
+        for descriptor in inherited.values():
+            os.fstat(descriptor)  # raises here, and not in the middle of a request
+        request: dict[str, Any] = {"name": name, "module": module, "env": dict(env), "inherited": list(inherited)}
+        request |= {"log": str(log.absolute()), "folder": str(Path.cwd())}
         with self._lock:
             try:
                 self._connection.send_bytes(json.dumps(request).encode())
@@ -80,19 +79,24 @@ class ForkServer:
             except (EOFError, OSError):
                 self._lose_all()
                 raise self.process.death() from None
+            except BaseException:  # the late answer to this request would be taken for that to the next one
+                self._lose_all()
+                raise
             if "refused" in answer:
                 raise OSError(answer["refused"], os.strerror(answer["refused"]))
             self._running.add(answer["started"])
+            self._ended.pop(answer["started"], None)  # of an earlier process with this number
         return Process(name, Forked(self, answer["started"]), log)
 
     def status(self, pid: int) -> int | None:
         """The exit status of a forked process (negative: the signal that ended it), None while it runs."""
         with self._lock:
-            try:
-                while self._connection.poll():
-                    self._note(self._receive())
-            except (EOFError, OSError):
-                self._lose_all()
+            if self._running:
+                try:
+                    while self._connection.poll():
+                        self._note(self._receive())
+                except (EOFError, OSError):
+                    self._lose_all()
         return self._ended.get(pid)
 
     def wait(self, timeout_s: float) -> None:
@@ -102,10 +106,9 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server, and with it every process that it forked and that still runs."""
-        self._connection.close()
-        if not self.process.wait(_CLOSE_S):
-            self.process.signal(signal.SIGKILL)
-            self.process.wait(_CLOSE_S)
+        with self._lock:
+            self._connection.close()
+            self._lose_all()
 
     def _answer(self) -> dict[str, Any]:
         """The answer to a request; ends of processes that are reported before it are noted."""
@@ -125,10 +128,13 @@ class ForkServer:
         self._ended[message["ended"]] = message["status"]
 
     def _lose_all(self) -> None:
-        """The server has ended: the kernel has killed the processes that it forked, or this does."""
-        self.process.wait(_CLOSE_S)
+        """Record the end of the server and of its processes, and end those that have not ended by themselves."""
+        self._connection.close()
+        if not self.process.wait(_CLOSE_S):
+            self.process.signal(signal.SIGKILL)
+            self.process.wait(_CLOSE_S)
         for pid in self._running:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self._ended[pid] = -signal.SIGKILL
         self._running.clear()
@@ -161,4 +167,4 @@ class Forked:
 
 
 def _of_libraries(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_LIBRARIES)}
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_LOAD)}

@@ -84,7 +84,8 @@ class Process:
     """A running process with a name.
 
     It runs in its own session, so that Ctrl-C in the terminal does not reach it: the launcher ends its processes
-    itself, in the right order. If the launcher is killed, the kernel ends them.
+    itself, in the right order. If the launcher is killed, the fork server ends the processes that it forked, and the
+    kernel those that were executed.
     """
 
     def __init__(self, name: str, child: Child, log: Path) -> None:
@@ -147,8 +148,16 @@ class Process:
     def death(self) -> ProcessDied:
         """The error that names the process, says how it ended and quotes the end of its log."""
         code = self.returncode
-        how = f"exit status {code}" if code is None or code >= 0 else f"signal {signal.Signals(-code).name}"
+        how = f"exit status {code}" if code is None or code >= 0 else f"signal {_signal_name(-code)}"
         return ProcessDied(f"{self.name} ended ({how}); its log ends:\n{self.tail()}")
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def end_all(processes: Iterable[Process], grace_s: float) -> None:

@@ -19,7 +19,7 @@ from benchmarks.turns import in_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = {
-    "start": ("first round, forked", "the same, executed", "peak memory (PSS), forked"),
+    "start": ("first round, forked", "first round, executed", "peak memory (PSS), forked"),
     "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "transport": ("topology", "in-memory copies", "peak memory"),

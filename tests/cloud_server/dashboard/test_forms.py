@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from cloud_server.dashboard.forms import fields_of, parse_value, with_value
@@ -9,6 +11,7 @@ from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import Selection
 
 FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}
 
@@ -19,7 +22,7 @@ def test_each_field_of_the_spec_has_the_input_of_its_type() -> None:
     assert list(kinds.values()) == ["text", "integer", "number", "switch", "choice", "yaml"]
     assert (FIELDS["num_rounds"].low, FIELDS["num_rounds"].high) == (1, 100_000)
     assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].nullable) == ("integer", True)
-    assert FIELDS["select"].choices == ("all", "random", "fastest", "power_of_choice")
+    assert FIELDS["select"].choices == get_args(Selection)
 
 
 def test_default_values_leave_the_document_empty() -> None:

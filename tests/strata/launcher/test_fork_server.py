@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from shared.core.errors import DeadlineExceeded
 from strata.launcher.environment import common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all
@@ -143,6 +144,23 @@ def test_ends_are_reported_as_an_executed_process_reports_them(scripts: Path) ->
         assert missing.wait(20)
         assert missing.returncode == 1
         assert "no_such_module" in missing.tail()
+
+
+def test_a_signal_right_after_the_start_is_not_lost(scripts: Path) -> None:
+    with server(scripts) as forks:
+        for number in range(20):
+            sleeper = start(forks, scripts, "sleeper", f"sleeper-{number}")
+            sleeper.signal(signal.SIGKILL)
+            assert sleeper.wait(20)
+
+
+def test_a_server_that_does_not_answer_in_time_is_ended(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.launcher.fork_server._ANSWER_S", 0.2)
+    with server(scripts, "sleeper") as forks:  # its import takes ten minutes
+        with pytest.raises(DeadlineExceeded, match=r"has not answered for 0\.2 s"):
+            start(forks, scripts, "polite")
+        with pytest.raises(ProcessDied, match="fork server ended"):
+            start(forks, scripts, "polite")
 
 
 def test_two_threads_wait_for_processes_of_one_server(scripts: Path) -> None:
