@@ -6,7 +6,7 @@ model serves one training or evaluation at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -66,21 +66,21 @@ class Experiment:
         )
         self.population: Population = population(spec, data)
         first = models.build_shapes(*self._design)
+        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
+        self._check_memory({})  # before a model is made, as `least_batch` and `flops` do
         if spec.batch_size < self.least_batch:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
-        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
         self._model_infos: dict[str, ModelInfo] = {}
         per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
         self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
-        self._check_memory()
-
-    def _check_memory(self) -> None:
         n_clients = sum(seat.role != "held_out" for seat in self.population.seats)
-        gathered = self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients))
+        self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
+
+    def _check_memory(self, gathered: Mapping[str, int]) -> None:
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property

@@ -31,15 +31,20 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(_: Experiment) -> None:
+    def made(*_: object) -> None:
         raise AssertionError("a model was made")
 
     monkeypatch.setattr(Experiment, "_first_model", made)
     spec = parse_spec({"model": {"name": "resnet50", "projection": 65_536}, "num_devices": 2, "num_edges": 1})
     data = load("digits", data_dir=None, cache_dir=tmp_path)
     monkeypatch.setattr(memory_check, "available_bytes", lambda: 10**9)
-    with pytest.raises(BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg") as refused:
-        Experiment(spec.resolved(n_devices=2, n_edges=1), data)
+    with monkeypatch.context() as patched:
+        patched.setattr("shared.training.models.least_batch", made)
+        patched.setattr("shared.federation.experiment.training_flops", made)
+        with pytest.raises(
+            BadInput, match=r"a model of 162\d{6} elements need at least 3\.9 GB with fedavg"
+        ) as refused:
+            Experiment(spec.resolved(n_devices=2, n_edges=1), data)
     assert refused.value.field == "model.name"
     monkeypatch.setattr(memory_check, "available_bytes", lambda: 10**11)
     assert Experiment(spec.resolved(n_devices=2, n_edges=1), data).shapes["head.weight"].shape == (10, 65_536)
