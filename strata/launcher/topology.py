@@ -185,7 +185,7 @@ class Topology:
 
     @property
     def fork_server(self) -> ForkServer | None:
-        """The server from which processes are forked; None if each is executed."""
+        """The server from which processes are forked; None while nothing runs, and if each is executed."""
         return self._fork_server
 
     @property
