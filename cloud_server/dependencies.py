@@ -42,8 +42,8 @@ class Cloud:
     closing: asyncio.Event
 
 
-def cloud_of(request: Request) -> Cloud:
-    """The cloud of the app to which a request belongs."""
+async def cloud_of(request: Request) -> Cloud:
+    """The cloud of the app to which a request belongs; asynchronous, so that no thread is needed for it."""
     found: Cloud = request.app.state.cloud
     return found
 

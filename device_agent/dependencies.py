@@ -26,8 +26,8 @@ class Agent:
     metrics: AgentMetrics
 
 
-def agent_of(request: Request) -> Agent:
-    """The agent of the app that received the request."""
+async def agent_of(request: Request) -> Agent:
+    """The agent of the app that received the request; asynchronous, so that no thread is needed for it."""
     found: Agent = request.app.state.agent
     return found
 

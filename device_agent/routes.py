@@ -9,7 +9,7 @@ from threading import Event
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from device_agent.dependencies import Agent, TheAgent, agent_of
+from device_agent.dependencies import Agent, TheAgent
 from device_agent.settings import AgentSettings
 from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.real_time import PROFILE_HEADER
@@ -38,7 +38,7 @@ def install(app: FastAPI, settings: AgentSettings) -> None:
     tier = Depends(guarded)
     app.include_router(_open)
     token = settings.common.tier_token
-    app.include_router(metrics_router(settings, token, "tier", lambda request: agent_of(request).metrics))
+    app.include_router(metrics_router(settings, token, "tier", lambda request: request.app.state.agent.metrics))
     app.include_router(_tier, dependencies=[tier])
     app.openapi = describe(app)  # type: ignore[method-assign]
 

@@ -32,8 +32,8 @@ class Edge:
     metrics: EdgeMetrics
 
 
-def edge_of(request: Request) -> Edge:
-    """The edge behind the app."""
+async def edge_of(request: Request) -> Edge:
+    """The edge behind the app; asynchronous, so that no thread is needed for it."""
     found: Edge = request.app.state.edge
     return found
 

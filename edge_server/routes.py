@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import Response
 
-from edge_server.dependencies import TheEdge, edge_of
+from edge_server.dependencies import TheEdge
 from edge_server.settings import EdgeSettings
 from shared.core.records import Record
 from shared.federation.messages import EdgePlacement
@@ -46,7 +46,7 @@ def install(app: FastAPI, settings: EdgeSettings) -> None:
     tier = Depends(guarded)
     app.include_router(_open)
     token = settings.common.tier_token
-    app.include_router(metrics_router(settings, token, "tier", lambda request: edge_of(request).metrics))
+    app.include_router(metrics_router(settings, token, "tier", lambda request: request.app.state.edge.metrics))
     app.include_router(_tier, dependencies=[tier])
     app.openapi = describe(app)  # type: ignore[method-assign]
 

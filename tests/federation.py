@@ -24,7 +24,9 @@ from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
 from shared.service.settings import CommonSettings
+from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
+from tests.data_cache import data_cache
 from tests.fakes.memory_store import MemoryStore
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
@@ -95,7 +97,7 @@ class Federation:
         self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
         self.profiles = profiles or ("standard",) * len(agent_devices)
-        self.common = CommonSettings(cache_dir=folder.parent / "cache", **(common or {}))
+        self.common = CommonSettings(cache_dir=data_cache(), **(common or {}))
         self.router, self.store = Router(), MemoryStore()
         self.store_error: str | None = None  # the reason for which the store does not answer
         self.apps: dict[str, FastAPI] = {}
@@ -105,6 +107,8 @@ class Federation:
         await self.start_cloud()
         for number in range(self.n_edges):
             await self.start_edge(number)
+        registry = self.apps["cloud"].state.cloud.registry
+        await self.until(lambda: len(registry.live_edges()) == self.n_edges)  # an agent then registers only once
         for number in self.order:
             await self.start_agent(number)
         self.client = httpx.AsyncClient(transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60)
@@ -152,7 +156,7 @@ class Federation:
             profile=self.profiles[number] if number < len(self.profiles) else "standard",
             state_dir=self.folder / f"agent-{number}",
             common=self.common,
-            heartbeat_s=0.05,
+            heartbeat_s=min(0.3, self.ttl_s / 10),
         )
         await self._start(f"agent-{number}", settings.port, create_agent(settings, self.router))
 
@@ -202,10 +206,16 @@ class Federation:
 
     async def until_status(self, run_id: str, *wanted: str, limit_s: float = 60.0) -> RunInfo:
         """Wait until a run has one of these statuses."""
+        seen: bytes | None = None
         async with asyncio.timeout(limit_s):
-            while (info := await self.info(run_id)).status not in wanted:  # noqa: ASYNC110 - over HTTP
-                await asyncio.sleep(0.02)
-        return info
+            while True:
+                stored = None if self.store_error else await self.store.get(redis_keys.cloud_run(run_id))
+                if stored is None or stored != seen:
+                    info = await self.info(run_id)
+                    if info.status in wanted:
+                        return info
+                    seen = stored
+                await asyncio.sleep(0.01)
 
     async def control(self, run_id: str, action: str) -> None:
         """Pause, resume or stop a run."""

@@ -76,7 +76,7 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
                 await fed.start_agent(number)
             await fed.until(lambda: fed.n_agents() == 2)
         await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 4 - n_rounds})
-        done = await ended(fed, info.run, folder)
+        done = await ended(fed, info.run)
         seats = (await fed.seats(info.run)).seats
         assert [seat.profile for seat in seats] == ["phone_low", "standard"]
         stream = (await fed.client.get(f"/runs/{info.run}/events")).text
@@ -113,7 +113,7 @@ async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> N
         agent = (await fed.seats(run_id)).seats[1].agent
         await fed.client.patch(f"/agents/{agent}", json={"profile": "jetson"})
         gate.open.set()
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert profiles(done, 1) == ["standard", "standard", "jetson"]
 
 

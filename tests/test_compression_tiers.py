@@ -141,12 +141,12 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
     whole = await run(tmp_path, spec_of(compression=small_topk()), agent_devices=(3, 1))
     async with federation(tmp_path, agent_devices=(3, 1)) as fed:
         run_id = await fed.submit(spec_of(compression=small_topk(), num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await fed.stop("agent-0")
         await fed.start_agent(0)
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.info.model_sha256 == whole.info.model_sha256
 
 

@@ -150,10 +150,10 @@ async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
     }
 
 
-def test_a_seat_that_visits_another_edge_has_that_edges_latency(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
+def test_a_seat_that_visits_another_edge_has_that_edges_latency() -> None:
+    experiment = resolved(**spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": 0.1}))
     assert experiment.seat(0).latency_s == (0.35, 0.35)
-    experiment = resolved(tmp_path, **spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
+    experiment = resolved(**spec_of(devices={"profile": {"latency_s": 0.25}, "edge_latency_s": _DRAWN}))
     near, far = experiment.seat(0).latency_s
     assert near != far
     assert all(0.25 <= s <= 0.35 for s in (near, far))

@@ -401,7 +401,7 @@ async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -
     assert done.info.model_sha256 != dropped.info.model_sha256
 
 
-async def run_round_after_restarts(fed: Federation, run_id: str, tmp_path: Path) -> Ended:
+async def run_round_after_restarts(fed: Federation, run_id: str) -> Ended:
     """Complete a run, restart both edges, and run one more round."""
     await fed.finish(run_id)
     for number in (0, 1):
@@ -409,14 +409,14 @@ async def run_round_after_restarts(fed: Federation, run_id: str, tmp_path: Path)
         await fed.start_edge(number)
     await fed.until(lambda: fed.n_agents() == 6)
     await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
-    return await ended(fed, run_id, tmp_path)
+    return await ended(fed, run_id)
 
 
 async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> None:
     plain = await run(tmp_path, one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
-        again = await run_round_after_restarts(fed, run_id, tmp_path)
+        again = await run_round_after_restarts(fed, run_id)
     assert again.links() == plain.links()
     assert again.info.model_sha256 == plain.info.model_sha256
 
@@ -444,7 +444,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
         await fed.start_edge(1)
         await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
         back.set()
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
         await asyncio.gather(*gone)
     found = [[(r.edge, r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
     assert found == [
@@ -545,7 +545,7 @@ async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
     plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
-        again = await run_round_after_restarts(fed, run_id, tmp_path)
+        again = await run_round_after_restarts(fed, run_id)
     assert again.info.model_sha256 == plain.info.model_sha256
 
 

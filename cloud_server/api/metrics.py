@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from cloud_server.dependencies import TheCloud, cloud_of
+from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.registry import Registry
 from cloud_server.settings import CloudSettings
 from shared.core.records import Record
@@ -21,7 +21,7 @@ class TargetGroup(Record):
 def router_of(settings: CloudSettings) -> APIRouter:
     """`GET /metrics` and `GET /metrics/targets`, with the API token or the token for metrics."""
     token = settings.common.api_token
-    router = metrics_router(settings, token, "API", lambda request: cloud_of(request).metrics)
+    router = metrics_router(settings, token, "API", lambda request: request.app.state.cloud.metrics)
 
     @router.get("/metrics/targets", tags=["health"])
     async def targets(cloud: TheCloud) -> tuple[TargetGroup, ...]:

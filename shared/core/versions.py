@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from functools import cache
 from importlib import metadata
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 
 _DISTRIBUTIONS = ("stratafl", "torch", "numpy", "torchvision")
 
@@ -30,7 +28,5 @@ def _versions() -> dict[str, str]:
 
 def version() -> str:
     """Returns the installed version of StrataFL."""
-    try:
-        return package_version("stratafl")
-    except PackageNotFoundError:
-        return "0+unknown"
+    found = _versions()["stratafl"]
+    return "0+unknown" if found == "absent" else found

@@ -182,7 +182,7 @@ async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on
         await fed.start_agent(4, devices=1)
         await fed.until(lambda: fed.n_agents() == 5)
         gate.open.set()
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     taken = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
     assert taken == [[*range(6)], [*range(6)], [*range(7)], [*range(7)]]
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 4, chosen=lambda n: taken[n - 1]))
@@ -204,7 +204,7 @@ async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path
         registry = fed.apps["cloud"].state.cloud.registry
         await fed.until(lambda: not registry.agent_is_live(name))
         gate.open.set()
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     last = done.rounds[-1]
     (row,) = [row for row in last.seats if row.seat == seat]
     assert (row.outcome, row.reason, row.agent) == ("failed", "lost", name)

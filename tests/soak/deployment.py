@@ -20,6 +20,7 @@ from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
 from strata.launcher.topology import Topology, poll_topology
 from tests import real_redis
+from tests.data_cache import data_cache
 from tests.fork_server import shared_fork_server
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
@@ -79,7 +80,7 @@ class Deployment:
         self._wanted_disks, self.small_disks = small_disks, []  # type: tuple[Sequence[str], list[str]]
         self._proxied, self._clocks = proxied, clocks
         self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
-        folders = {"STRATA_CACHE_DIR": str(folder.parent / "cache"), GATE_ENV: str(self.gate.folder)}
+        folders = {"STRATA_CACHE_DIR": str(data_cache()), GATE_ENV: str(self.gate.folder)}
         self._env = {**environment(ttl_s), **folders, **(env or {})}
 
     # ---- start and stop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,8 +20,8 @@ from tests.shared.algorithms.layouts import resolved
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
 
 
-def test_a_scale_that_is_not_finite_fails_only_its_own_seat(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
+def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
+    experiment = resolved(data=DATA, num_devices=3, num_edges=1, compression={"up": "ternary"})
     kind: Any = experiment.algorithm.update
 
     def delta(scale: float) -> TensorMap:

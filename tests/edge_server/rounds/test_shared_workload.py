@@ -112,7 +112,7 @@ async def test_with_finish_time_all_devices_finish_together_and_sooner_than_with
 async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path) -> None:
     noisy = {"profile": {**NEAR, "delay_s": {"name": "uniform", "low": 0, "high": 4}}, "edge_latency_s": 0}
     async with federation(tmp_path, **ONE_EDGE) as fed:
-        done = await ended(fed, await fed.submit(planned(num_rounds=3, devices=noisy)), tmp_path)
+        done = await ended(fed, await fed.submit(planned(num_rounds=3, devices=noisy)))
         twins = await twins_of(fed)
         assert sorted(twins) == [0, 1, 2, 3]
         assert await twins_of(fed, run_id=done.info.run) == twins
@@ -171,7 +171,7 @@ async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_o
     found = []
     for layout in layouts:
         async with federation(tmp_path, n_edges=1, **layout) as fed:
-            done = await ended(fed, await fed.submit(spec), tmp_path)
+            done = await ended(fed, await fed.submit(spec))
             found.append((done, await twins_of(fed)))
     (one, its), (other, theirs) = found
     assert one.info.model_sha256 == other.info.model_sha256
@@ -193,7 +193,7 @@ async def test_share_of_a_worker_that_fails_is_trained_by_the_others_once_and_it
 ) -> None:
     async with federation(tmp_path, **ONE_EDGE) as fed:
         fed.router.tamper = at(AGENT_PORT, "/visits", broken, times=1)
-        done = await ended(fed, await fed.submit(planned(num_rounds=3)), tmp_path)
+        done = await ended(fed, await fed.submit(planned(num_rounds=3)))
         twins = await twins_of(fed)
     first, second, third = done.rounds
     (failed,) = [row for row in first.seats if row.outcome == "failed"]
@@ -327,7 +327,7 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
     devices = {"profile": {**NEAR, "compute_sps": 1000, "load": load}, "edge_latency_s": 0}
     async with federation(tmp_path, **ONE_EDGE) as fed:
         spec = planned(num_rounds=1, devices=devices, edge_worker=False)
-        done = await ended(fed, await fed.submit(spec), tmp_path)
+        done = await ended(fed, await fed.submit(spec))
         twins = await twins_of(fed)
     free = {seat: twin.telemetry.free_sps for seat, twin in twins.items()}
     assert len(set(free.values())) == 3

@@ -51,7 +51,7 @@ def fixed_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 async def planned(folder: Path, spec: dict[str, Any], tamper: Any = None) -> tuple[Ended, TwinList]:
     async with federation(folder, n_edges=1, agent_devices=(1, 1, 1)) as fed:
         fed.router.tamper = tamper
-        done = await ended(fed, await fed.submit(spec), folder)
+        done = await ended(fed, await fed.submit(spec))
         answer = await fed.client.get("/edges/edge-1/twins")
         return done, TwinList.model_validate(answer.json())
 

@@ -15,6 +15,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.open_data import open_data
+from tests.data_cache import data_cache
 from tests.federation import Federation, PassOn, Tamper
 
 _NUMBERS = itertools.count()
@@ -57,32 +58,32 @@ class Ended:
         ]
 
 
-def experiment_of(spec: ExperimentSpec, folder: Path, data_dir: Path | None = None) -> Experiment:
-    """Returns the experiment of a resolved spec; `folder` keeps the unpacked data."""
-    return Experiment(spec, open_data(spec.data, data_dir=data_dir, cache_dir=folder / "cache"))
+def experiment_of(spec: ExperimentSpec, data_dir: Path | None = None) -> Experiment:
+    """Returns the experiment of a resolved spec."""
+    return Experiment(spec, open_data(spec.data, data_dir=data_dir, cache_dir=data_cache()))
 
 
-def resolved(folder: Path, **spec: Any) -> Experiment:
+def resolved(**spec: Any) -> Experiment:
     """Returns the experiment of a spec without a run."""
-    return experiment_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1), folder)
+    return experiment_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1))
 
 
 def federation(folder: Path, **layout: Any) -> Federation:
-    """Returns a federation in a new folder; all folders of a test share the unpacked data."""
+    """Returns a federation in a new folder."""
     return Federation(folder / f"federation-{next(_NUMBERS)}", **layout)
 
 
-async def ended(fed: Federation, run_id: str, folder: Path) -> Ended:
+async def ended(fed: Federation, run_id: str) -> Ended:
     """Waits for a run's end and reads its results."""
     info = await fed.finish(run_id)
     assert info.status == "completed", info.reason
-    return await results_so_far(fed, run_id, folder)
+    return await results_so_far(fed, run_id)
 
 
-async def results_so_far(fed: Federation, run_id: str, folder: Path) -> Ended:
+async def results_so_far(fed: Federation, run_id: str) -> Ended:
     """Returns the results of a run that has ended or is paused."""
     info = await fed.info(run_id)
-    experiment = experiment_of(info.spec, folder, fed.common.data_dir)
+    experiment = experiment_of(info.spec, fed.common.data_dir)
     found = await fed.apps["cloud"].state.cloud.repository.checkpoint(run_id, experiment)
     assert found is not None
     rounds = [await fed.round(run_id, round_no) for round_no in range(1, info.rounds + 1)]
@@ -93,7 +94,7 @@ async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = Non
     """Run a spec in one layout of agents and edges."""
     async with federation(folder, **layout) as fed:
         fed.router.tamper = tamper
-        return await ended(fed, await fed.submit(spec), folder)
+        return await ended(fed, await fed.submit(spec))
 
 
 async def body_of(response: httpx.Response) -> tuple[bytes, httpx.Response]:

@@ -68,13 +68,13 @@ async def test_own_model_survives_a_restart_of_its_process(client: str, tmp_path
     whole = await run(tmp_path, spec_of(client, "local_sgd", num_rounds=2), **layout(client))
     async with federation(tmp_path, **layout(client)) as fed:
         run_id = await fed.submit(spec_of(client, "local_sgd", num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         which = ("agent-0", fed.start_agent) if client == "device" else ("edge-1", fed.start_edge)
         await fed.stop(which[0])
         await which[1](int(which[0][-1]))
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})).status_code == 200
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.info.accuracy == whole.info.accuracy
     assert done.rounds[1].train_loss == whole.rounds[1].train_loss
 

@@ -43,8 +43,8 @@ def spec_of(params: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]
     return {**spec, **more}
 
 
-def ctx_of(folder: Path, params: dict[str, Any] | None = None, round_no: int = 1) -> Context:
-    experiment = resolved(folder, **spec_of(params))
+def ctx_of(params: dict[str, Any] | None = None, round_no: int = 1) -> Context:
+    experiment = resolved(**spec_of(params))
     return experiment.ctx(phase="train", round_no=round_no, n_clients=7, edge=0)
 
 
@@ -63,7 +63,7 @@ def plain_row(model: TensorMap) -> np.ndarray[Any, Any]:
 
 
 def test_distance_of_packed_signs_is_that_of_scipy_after_scikit_learns_binarizer(tmp_path: Path) -> None:
-    rng, ctx = np.random.default_rng(0), ctx_of(tmp_path)
+    rng, ctx = np.random.default_rng(0), ctx_of()
     for _ in range(50):
         one, other = random_model(rng), random_model(rng)
         bits = [Binarizer().transform(plain_row(model))[0] for model in (one, other)]
@@ -75,7 +75,7 @@ def test_distance_of_packed_signs_is_that_of_scipy_after_scikit_learns_binarizer
 
 
 def test_buffers_and_the_order_of_names_are_not_compared(tmp_path: Path) -> None:
-    ctx = ctx_of(tmp_path)
+    ctx = ctx_of()
     ctx = ctx.at(model=replace(ctx.model, buffer_names=frozenset({"mean"})))
     model = random_model(np.random.default_rng(1))
     row = bofl.signs(ctx, model)
@@ -123,7 +123,7 @@ def labels(found: dict[int, Verdict]) -> str:
 def test_three_devices_at_known_distances_are_class_a_b_and_c(
     params: dict[str, Any], rhos: tuple[int, ...], expected: str, tmp_path: Path
 ) -> None:
-    found = verdicts(ctx_of(tmp_path, params), dict(enumerate(rhos, 1))).verdicts
+    found = verdicts(ctx_of(params), dict(enumerate(rhos, 1))).verdicts
     assert labels(found) == expected
     assert [found[seat].figures["rho"] for seat in range(4)] == [0, *rhos]
     assert {verdict.figures["sigma"] for verdict in found.values()} == {10}
@@ -131,7 +131,7 @@ def test_three_devices_at_known_distances_are_class_a_b_and_c(
     assert all(verdict.upload == (verdict.label != "C") for verdict in found.values() if verdict.label != "B")
 
 
-def test_bounds_do_not_depend_on_rounding(tmp_path: Path) -> None:
+def test_bounds_do_not_depend_on_rounding() -> None:
     """0.29 * 100 and 1.13 * 100 are a little less than 29 and 113 in floating point."""
     literal, expanded = bofl.Params(margin="literal", phi=0.29), bofl.Params(phi=0.13)
     assert (0.29 * 100 < 29, 1.13 * 100 < 113) == (True, True)
@@ -140,11 +140,11 @@ def test_bounds_do_not_depend_on_rounding(tmp_path: Path) -> None:
 
 
 def test_if_the_leader_has_not_moved_only_equal_models_are_class_a(tmp_path: Path) -> None:
-    assert labels(verdicts(ctx_of(tmp_path), {1: 0, 2: 1}, sigma=0).verdicts) == "leader A C"
+    assert labels(verdicts(ctx_of(), {1: 0, 2: 1}, sigma=0).verdicts) == "leader A C"
 
 
 def test_refusal_names_the_distance_and_the_bound(tmp_path: Path) -> None:
-    found = verdicts(ctx_of(tmp_path), {1: 15}).verdicts[1]
+    found = verdicts(ctx_of(), {1: 15}).verdicts[1]
     assert (found.reason, found.figures) == ("rho 15 is above 14", {"rho": 15, "sigma": 10, "refusals": 1})
 
 
@@ -152,7 +152,7 @@ def test_refusal_names_the_distance_and_the_bound(tmp_path: Path) -> None:
     "strange", [torch.zeros(3, dtype=torch.uint8), torch.zeros(25), torch.zeros(5, 5, dtype=torch.uint8)]
 )
 def test_signs_of_another_model_fail_only_their_seat(strange: torch.Tensor, tmp_path: Path) -> None:
-    ctx = ctx_of(tmp_path)
+    ctx = ctx_of()
     start = {"w": torch.ones(200)}
     ones = {seat: bofl.Report(accuracy=0.5, loss=1.0, signs=bofl.signs(ctx, start)) for seat in (0, 1)}
     reports = ones | {2: bofl.Report(accuracy=1.0, loss=0.0, signs=strange)}
@@ -169,14 +169,14 @@ def test_an_accuracy_lies_between_0_and_1() -> None:
 
 
 def test_class_b_uploads_with_probability_one_half_independently_of_other_reports(tmp_path: Path) -> None:
-    ctx = ctx_of(tmp_path)
+    ctx = ctx_of()
     found = verdicts(ctx, dict.fromkeys(range(1, 1001), 13)).verdicts
     wins = {seat for seat in range(1, 1001) if found[seat].upload}
     assert abs(len(wins) - 500) < 4 * np.sqrt(250)
     assert {found[seat].reason for seat in range(1, 1001) if seat not in wins} == {"class B lost the draw"}
     some = verdicts(ctx, dict.fromkeys(range(5, 500, 3), 13)).verdicts
     assert {seat for seat in some if some[seat].upload} == {0} | (wins & set(range(5, 500, 3)))
-    other = verdicts(ctx_of(tmp_path, round_no=2), dict.fromkeys(range(1, 1001), 13)).verdicts
+    other = verdicts(ctx_of(round_no=2), dict.fromkeys(range(1, 1001), 13)).verdicts
     assert {seat for seat in other if other[seat].upload} - {0} != wins
 
 
@@ -188,7 +188,7 @@ def test_class_b_uploads_with_probability_one_half_independently_of_other_report
 def test_leader_is_the_most_accurate_in_any_order_of_arrival(
     accuracies: tuple[float, ...], losses: tuple[float, ...], leader: int, tmp_path: Path
 ) -> None:
-    ctx, edge = ctx_of(tmp_path), bofl.ALGORITHM.edge
+    ctx, edge = ctx_of(), bofl.ALGORITHM.edge
     start = {"w": torch.ones(16)}
     reports = {
         seat: bofl.Report(accuracy=accuracy, loss=loss, signs=bofl.signs(ctx, flipped(start, seat, 2)))
@@ -213,7 +213,7 @@ def test_refusals_are_counted_as_the_options_say(
 ) -> None:
     """Every seat has been refused three times before."""
     rhos = {1: 11, 2: 15} | dict.fromkeys(range(3, 20), 13)
-    found = verdicts(ctx_of(tmp_path, params), rhos, refusals=dict.fromkeys(range(20), 3))
+    found = verdicts(ctx_of(params), rhos, refusals=dict.fromkeys(range(20), 3))
     won = {seat: " won" if found.verdicts[seat].upload else " lost" for seat in range(3, 20)}
     counts = {
         f"{verdict.label}{won.get(seat, '')}": found.state.refusals[seat] for seat, verdict in found.verdicts.items()
@@ -294,7 +294,7 @@ async def test_classes_counts_and_model_are_those_of_the_formulas(tmp_path: Path
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: " ".join(f"{k}={v}" for k, v in option.items()))
 async def test_every_option_follows_its_formula_and_changes_the_result(option: dict[str, Any], tmp_path: Path) -> None:
-    plain, base = await as_formulas(mixed_spec(option), tmp_path), resolved(tmp_path, **mixed_spec({}))
+    plain, base = await as_formulas(mixed_spec(option), tmp_path), resolved(**mixed_spec({}))
     without = plain_bofl.bofl(base)
     assert plain.rows != without.rows or not flat.same_bits(plain.model, without.model)
 

@@ -168,10 +168,10 @@ async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart
 ) -> None:
     async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 1}, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await restart_edges(fed, run_id, forget=False)
         await more_rounds(fed, run_id, 2)
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
         seats = (await fed.seats(run_id)).seats
     out = check_counts(done.rounds, delta=1)
     assert len(out) == 5
@@ -186,10 +186,10 @@ async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart
 async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 2}, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await restart_edges(fed, run_id, forget=forget)
         await more_rounds(fed, run_id, 2)
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert len(check_counts(done.rounds, delta=2)) >= 3
     adjusted = {row.seat for row in done.rounds[1].seats if "edge_model_bytes" in row.figures}
     assert adjusted == (set() if forget else seats_of(by_class(done.rounds[0], "C")))
@@ -199,15 +199,15 @@ async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -
     async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
         registry = fed.apps["cloud"].state.cloud.registry
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await fed.stop("edge-1")
         await fed.until(lambda: not registry.edge_is_live("edge-2"))
         await more_rounds(fed, run_id, 1)
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await fed.start_edge(1)
         await fed.until(lambda: registry.edge_is_live("edge-2") and fed.n_agents() == 2)
         await more_rounds(fed, run_id, 2)
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert len(check_counts(done.rounds, delta=3)) >= 3
     first, second, third, _ = done.rounds
     assert {row.edge for row in second.seats} == {"edge-1"}
@@ -222,10 +222,10 @@ async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     gone: list[asyncio.Task[None]] = []
     async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         stop_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
         await more_rounds(fed, run_id, 2)
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
         await asyncio.gather(*gone)
     assert [detail.attempts for detail in done.rounds] == [1, 2, 1]
     assert check_counts(done.rounds, delta=3)

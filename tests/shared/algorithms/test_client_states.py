@@ -56,7 +56,7 @@ async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name
     whole = await run(tmp_path, spec_of(name, losses=losses), agent_devices=(2, 1))
     async with federation(tmp_path, agent_devices=(1,) * 3) as fed:
         run_id = await fed.submit(spec_of(name, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await fed.stop("agent-1")
         await fed.stop("edge-0")
         await fed.start_edge(0)
@@ -64,7 +64,7 @@ async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name
         await fed.until(lambda: fed.n_agents() == 3)
         fed.router.tamper = lose_answer(first + 1)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert [failure.seat for failure in done.rounds[first].failures] == [LOST_SEAT]
     assert done.info.model_sha256 == whole.info.model_sha256
     assert leaves(done.state) == leaves(whole.state)

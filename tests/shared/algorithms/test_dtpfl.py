@@ -190,7 +190,7 @@ async def test_each_users_model_can_be_downloaded_after_it_has_a_group(tmp_path:
         early = await fed.client.get(f"/runs/{run_id}/models/edge-3")
         assert early.status_code == 404
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
         fetched = await fed.client.get(f"/runs/{run_id}/models/edge-3")
     assert set(done.info.models) == {"global", *(f"edge-{n}" for n in range(4))}
     assert flat.same_bits(load_model(fetched.content), own_models(done)[3])
@@ -230,7 +230,7 @@ async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: i
         await fed.start_edge(1)
         await fed.until(lambda: fed.n_agents() == 2)
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.state.groups == whole.state.groups
     assert largest_difference(done, own_models(whole)) == 0
@@ -245,10 +245,10 @@ async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(thres
         run_id = await fed.start_and_pause(spec, 1)
         await lose(fed, 3)
         await fed.resume_and_pause(run_id, 1)
-        without = await results_so_far(fed, run_id, tmp_path)
+        without = await results_so_far(fed, run_id)
         await replace_edge(fed, 3)
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert set(without.state.groups) == {"edge-0", "edge-1", "edge-2"}
     assert [row.figures.get("3", {}).get("pretrained") for row in done.rounds] == [1, None, 2, 2, 2]
     assert groups_of(without) == ([[0, 1], [2]] if threshold == 0.02 else [[0], [1], [2]])
@@ -269,7 +269,7 @@ async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(thres
         await fed.resume_and_pause(run_id, 2)
         await replace_edge(fed, 4)
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     of_user = [row.figures.get("3", {}) for row in done.rounds]
     assert [each.get("pretrained") for each in of_user] == [None, None, None, 1, 2, 2]
     assert cloud_figures(done, 2)["users"] == ["edge-0", "edge-1", "edge-2"]
@@ -298,10 +298,10 @@ async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Pa
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
         run_id = await fed.start_and_pause(spec, 2)
-        before = await results_so_far(fed, run_id, tmp_path)
+        before = await results_so_far(fed, run_id)
         await lose(fed, 3)
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.state.groups == before.state.groups
     assert [row.outcome for row in done.rounds[2].edges] == ["used"] * 3 + ["failed"]
     assert 3 in own_models(done)

@@ -29,11 +29,11 @@ CLOUD, EDGE = dtpfl.ALGORITHM.cloud, dtpfl.ALGORITHM.edge
 Vector = npt.NDArray[np.float64]
 
 
-def experiment_with(folder: Path, n_users: int, **params: Any) -> Experiment:
+def experiment_with(n_users: int, **params: Any) -> Experiment:
     """Returns an experiment of users with softmax regression on digits, whose only layer is the last."""
     algorithm = {"name": "dtpfl", "params": {"pretrain_rounds": 2, **params}}
     counts = {"num_edges": n_users, "num_devices": n_users, "num_rounds": 4}
-    return resolved(folder, algorithm=algorithm, client="edge", model="linear", **counts)
+    return resolved(algorithm=algorithm, client="edge", model="linear", **counts)
 
 
 def ctx_of(experiment: Experiment, round_no: int = 2, **more: Any) -> Context:
@@ -75,7 +75,7 @@ AXES = {"edge-0": [1.0, 0.0], "edge-1": [2.0, 0.1], "edge-2": [0.0, 1.0]}
 def test_groups_equal_scipys_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(3, 30))[np.arange(12) % 3] + rng.normal(size=(12, 30))
-    experiment = experiment_with(tmp_path, 12, threshold=threshold)
+    experiment = experiment_with(12, threshold=threshold)
     state = grouped(experiment, sent_by({f"edge-{n}": row.tolist() for n, row in enumerate(vectors)}))
     rounded = vectors.astype(np.float32).astype(np.float64)
     labels = fcluster(linkage(pdist(rounded, "cosine"), "average"), threshold, "distance")
@@ -87,7 +87,7 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
     """(9) by hand: 3 of [1, 0] and 1 of [2, 0.1] are [1.25, 0.025]."""
     update = sent_by(AXES)
     update = update.replace(users={**update.users, "edge-0": update.users["edge-0"].replace(samples=3)})
-    state = grouped(experiment_with(tmp_path, 3, threshold=0.1), update)
+    state = grouped(experiment_with(3, threshold=0.1), update)
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
     mean = state.personal[state.groups["edge-0"]]["head.weight"]
     assert mean[0, :2].tolist() == pytest.approx([1.25, 0.025])
@@ -96,7 +96,7 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
 
 def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto(tmp_path: Path) -> None:
     """Without another user to compare with, a user is its own group."""
-    experiment = experiment_with(tmp_path, 2, threshold="auto")
+    experiment = experiment_with(2, threshold="auto")
     state = grouped(experiment, sent_by({"edge-0": [1.0, 0.0]}))
     figures = CLOUD.figures(ctx_of(experiment), state)
     assert (figures["groups"], figures["linkage"], figures["threshold"]) == ([["edge-0"]], [], 0.0)
@@ -107,7 +107,7 @@ def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto(tmp_path: Path
 
 def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
     """Of two late users of a new kind the first founds a group; the second joins it and starts from its layers."""
-    experiment = experiment_with(tmp_path, 6, threshold=0.1)
+    experiment = experiment_with(6, threshold=0.1)
     state = grouped(experiment, sent_by(AXES))
     late = {"edge-5": [-1.0, 0.1], "edge-4": [-1.0, 0.0], "edge-3": [0.1, 3.0]}
     state = grouped(experiment, sent_by(late), state, round_no=4)
@@ -121,12 +121,12 @@ def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
 
 
 def test_last_layer_of_zeros_is_similar_to_no_other(tmp_path: Path) -> None:
-    state = grouped(experiment_with(tmp_path, 3, threshold=0.9), sent_by({**AXES, "edge-2": [0.0, 0.0]}))
+    state = grouped(experiment_with(3, threshold=0.9), sent_by({**AXES, "edge-2": [0.0, 0.0]}))
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
 
 
 def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others(tmp_path: Path) -> None:
-    experiment, update = experiment_with(tmp_path, 3, threshold=0.1), sent_by(AXES)
+    experiment, update = experiment_with(3, threshold=0.1), sent_by(AXES)
     half = Sent(layers={"head.bias": torch.zeros(10)}, samples=1)
     stranger = {"edge-7": update.users["edge-2"], "nobody": update.users["edge-2"]}
     state = grouped(experiment, update.replace(users={**update.users, **stranger, "edge-2": half}))
@@ -135,7 +135,7 @@ def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others(tmp
 
 
 def test_layers_of_another_shape_are_refused_on_arrival(tmp_path: Path) -> None:
-    experiment = experiment_with(tmp_path, 3)
+    experiment = experiment_with(3)
     wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
     body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
     with pytest.raises(Exception, match=r"head\.weight"):
@@ -143,7 +143,7 @@ def test_layers_of_another_shape_are_refused_on_arrival(tmp_path: Path) -> None:
 
 
 def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -> None:
-    experiment = experiment_with(tmp_path, 3)
+    experiment = experiment_with(3)
     fold = Accumulator(Change, experiment.fixed_point, model=experiment.shapes)
     with pytest.raises(NotFinite, match="users"):
         fold.add(sent_by({"edge-0": [float("nan")]}), 1)
@@ -172,7 +172,7 @@ def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_round
 def test_user_requests_a_group_with_the_others_or_after_as_many_rounds(
     round_no: int, rounds_before: int, n_samples: int, sends: bool, tmp_path: Path
 ) -> None:
-    experiment = experiment_with(tmp_path, 3)
+    experiment = experiment_with(3)
     ctx = ctx_of(experiment, round_no, edge=1, n_samples=n_samples)
     begun = EDGE.begin(ctx, User(rounds=rounds_before), Down(model=experiment.initial))
     finish = EDGE.finish(ctx, begun.state)

@@ -33,7 +33,7 @@ from tests.shared.algorithms.layouts import resolved
 MODEL = "cnn_6_16"
 
 
-def experiment_with(folder: Path, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
+def experiment_with(params: dict[str, Any] | None = None, **more: Any) -> Experiment:
     """Returns an experiment of three clients of handwritten digits at one edge, with different numbers of samples."""
     spec = {
         "algorithm": {"name": "es_afl", "params": params or {}},
@@ -45,7 +45,7 @@ def experiment_with(folder: Path, params: dict[str, Any] | None = None, **more: 
         "batch_size": 16,
         "lr": 0.1,
     }
-    return resolved(folder, **{**spec, **more})
+    return resolved(**{**spec, **more})
 
 
 # ---- chromosomes
@@ -76,12 +76,12 @@ class TrainingShare(DeviceHooks):
 def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = ByHooks(experiment_with(tmp_path, {"start": 0, "sigma": 0}, model=model))
+    mine = ByHooks(experiment_with({"start": 0, "sigma": 0}, model=model))
     monkeypatch.setattr(
         "shared.federation.experiment.load_algorithm",
         lambda name: replace(load_algorithm(name), device=TrainingShare()),
     )
-    theirs = ByHooks(experiment_with(tmp_path, model=model, algorithm="fedavg"))
+    theirs = ByHooks(experiment_with(model=model, algorithm="fedavg"))
     for _ in range(2):
         mine.round()
         theirs.round()
@@ -95,7 +95,7 @@ def test_without_pruning_it_is_fedavg_on_the_same_samples_bit_for_bit(
 @pytest.mark.parametrize("model", ["conv_bn", MODEL])
 def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: str, tmp_path: Path) -> None:
     """Each sub-network is put at its positions by numpy's `ix_`, without pruned linear weights, and averaged."""
-    run = ByHooks(experiment_with(tmp_path, {"start": 0.5, "sigma": 0.3}, model=model))
+    run = ByHooks(experiment_with({"start": 0.5, "sigma": 0.3}, model=model))
     units = run.experiment.units
     for _ in range(2):
         before, state = run.cloud, run.cloud.model
@@ -135,7 +135,7 @@ def test_supernet_is_the_mean_per_position_over_the_clients_that_kept_it(model: 
 
 
 def test_one_edge_and_three_merge_to_the_same_supernet(tmp_path: Path) -> None:
-    run = ByHooks(experiment_with(tmp_path, {"start": 0.4}))
+    run = ByHooks(experiment_with({"start": 0.4}))
     updates = {seat: local.update for seat, local in run.round().items() if local.update is not None}
     kind, fixed_point = run.algorithm.update, run.experiment.fixed_point
     one, cloud = Accumulator(kind, fixed_point), Accumulator(kind, fixed_point)
@@ -151,7 +151,7 @@ def test_one_edge_and_three_merge_to_the_same_supernet(tmp_path: Path) -> None:
 
 def test_search_continues_from_the_winner(tmp_path: Path) -> None:
     """The cloud's state after each round follows from the state before it and the choices."""
-    run = ByHooks(experiment_with(tmp_path, {"sigma": 0.3}))
+    run = ByHooks(experiment_with({"sigma": 0.3}))
     n_won, n_lost = 0, 0
     for _ in range(4):
         before, ctx = run.cloud, run.ctx(run.round_no + 1)
@@ -185,7 +185,7 @@ def test_search_continues_from_the_winner(tmp_path: Path) -> None:
 
 def test_winner_is_the_fitter_or_among_equals_the_smaller(tmp_path: Path) -> None:
     """With a step size of 0.3 the chromosomes differ; both trials are repeated by hand."""
-    run = ByHooks(experiment_with(tmp_path, {"sigma": 0.3}))
+    run = ByHooks(experiment_with({"sigma": 0.3}))
     ctx = run.ctx(1)
     pairs = run.algorithm.cloud.broadcast(ctx, run.cloud, 0, list(run.seats.values())).pairs
     for seat, visit in run.visits().items():
@@ -259,7 +259,7 @@ def test_updates_are_summed_if_that_is_smaller() -> None:
 
 
 def test_validation_samples_are_redrawn_and_not_trained_on(tmp_path: Path) -> None:
-    experiment = experiment_with(tmp_path)
+    experiment = experiment_with()
     seat, found = experiment.seat(0), []
     for round_no in (1, 2):
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=3, edge=0).at(seat=0)
@@ -273,9 +273,7 @@ def test_validation_samples_are_redrawn_and_not_trained_on(tmp_path: Path) -> No
 
 def test_clients_with_too_few_samples_to_validate_keep_their_parent(tmp_path: Path) -> None:
     """With one sample there are no validation samples; test samples are never used for validation."""
-    run = ByHooks(
-        experiment_with(tmp_path, {"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30})
-    )
+    run = ByHooks(experiment_with({"sigma": 0.3, "start": 0.5}, data={"name": "digits", "n_train": 4, "n_test": 30}))
     done = run.round()
     seat = next(seat for seat in done if len(run.seats[seat].train) == 1)
     trainer = trainer_for(run.experiment, run._task(1), run.seats[seat].train, run.seats[seat].test)
@@ -291,7 +289,7 @@ def test_clients_with_too_few_samples_to_validate_keep_their_parent(tmp_path: Pa
 
 def test_enough_samples_for_batch_norm_remain_for_training(tmp_path: Path) -> None:
     experiment = experiment_with(
-        tmp_path, model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid"
+        model="cnn_digits", data={"name": "digits", "n_train": 6, "n_test": 30}, partition="iid"
     )
     assert experiment.least_batch == 2
     for n in (1, 2, 3):
@@ -310,7 +308,7 @@ def test_searches_that_start_out_of_bounds_are_refused(params: dict[str, float])
 
 
 def test_record_has_the_sizes_of_sub_networks_and_of_the_supernet(tmp_path: Path) -> None:
-    run = ByHooks(experiment_with(tmp_path, {"start": 0.5}))
+    run = ByHooks(experiment_with({"start": 0.5}))
     ctx, locals_ = run.ctx(1), run.round()
     found, units = run.algorithm.cloud.figures(ctx, run.cloud), run.experiment.units
     choices = [choice for local in locals_.values() for choice in local.update.choices.values()]  # type: ignore[union-attr]

@@ -71,7 +71,7 @@ async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tm
             await fed.start_edge(number)
         await fed.until(lambda: fed.n_agents() == 2)
         await fed.control(run_id, "resume")
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert same_state(whole, done)
     assert done.links() == whole.links()
 

@@ -77,10 +77,8 @@ def passed(local: Local) -> int:
         ("per_fedavg", {"local_steps": 4, "alpha": 0}, 0.5),
     ],
 )
-def test_expected_compute_equals_that_of_a_visit(
-    algorithm: str, params: dict[str, Any], times: float, tmp_path: Path
-) -> None:
-    experiment = resolved(tmp_path, **spec_of(algorithm, params))
+def test_expected_compute_equals_that_of_a_visit(algorithm: str, params: dict[str, Any], times: float) -> None:
+    experiment = resolved(**spec_of(algorithm, params))
     for seat, local in AsScheduled(experiment).round().items():
         assert passed(local) == times * 2 * 40
         assert tasks_and_costs(experiment)[seat][1].compute_s == pytest.approx(passed_s(experiment, passed(local)))
@@ -88,10 +86,10 @@ def test_expected_compute_equals_that_of_a_visit(
 
 @pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
 def test_es_afls_visits_take_at_most_the_time_expected_for_the_whole_supernet(
-    params: dict[str, Any], low: float, tmp_path: Path
+    params: dict[str, Any], low: float
 ) -> None:
     """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
-    experiment = resolved(tmp_path, **spec_of("es_afl", params))
+    experiment = resolved(**spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
     for seat, local in AsScheduled(experiment).round().items():
         cost = tasks_and_costs(experiment)[seat][1].compute_s
@@ -120,9 +118,9 @@ def passed_s(experiment: Experiment, n_passed: int) -> float:
     ],
 )
 def test_expected_bytes_follow_the_encodings_of_spec_and_algorithm(
-    algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int, tmp_path: Path
+    algorithm: str, params: dict[str, Any], codecs: Codecs, down_bytes: int, up_bytes: int
 ) -> None:
-    experiment = resolved(tmp_path, **spec_of(algorithm, params, compression=codecs))
+    experiment = resolved(**spec_of(algorithm, params, compression=codecs))
     use = experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
@@ -139,11 +137,11 @@ async def test_expected_bytes_are_slightly_below_the_bytes_sent(tmp_path: Path) 
 async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Path) -> None:
     """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
-    whole = tasks_and_costs(resolved(tmp_path, **spec_of("per_fedavg", params)))
+    whole = tasks_and_costs(resolved(**spec_of("per_fedavg", params)))
     cost = next(cost for _, cost in whole.values())
     deadline_s = cost.simulated_s - 0.45 * cost.compute_s
     spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
-    tasks = tasks_and_costs(resolved(tmp_path, **spec), left_s=deadline_s)
+    tasks = tasks_and_costs(resolved(**spec), left_s=deadline_s)
     assert {work.steps for work, _ in tasks.values()} == {5}
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(4,))
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
@@ -160,11 +158,9 @@ def test_codec_for_updates_without_codable_tensors_is_refused_by_its_field() -> 
 # ---- time limits
 
 
-def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests(tmp_path: Path) -> None:
+def test_the_time_limit_of_a_round_counts_the_steps_that_its_edge_requests() -> None:
     """A thousand steps of ten samples at two gradients, at 8 times their expected time, and four waves."""
-    few, many = (
-        resolved(tmp_path, **spec_of("per_fedavg", {"local_steps": steps}, clock="real")) for steps in (1, 1000)
-    )
+    few, many = (resolved(**spec_of("per_fedavg", {"local_steps": steps}, clock="real")) for steps in (1, 1000))
     for experiment, n_passed in ((few, 2 * 2 * 160), (many, 2 * 10_000)):
         seat = experiment.population.seats[0]
         compute_s = passed_s(experiment, real_time.SAFETY_FACTOR * n_passed)

@@ -109,8 +109,8 @@ async def test_no_batch_norm_tensor_is_uploaded(tmp_path: Path) -> None:
     )
 
 
-def test_only_layers_with_running_statistics_count_as_batch_norm(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of())
+def test_only_layers_with_running_statistics_count_as_batch_norm() -> None:
+    experiment = resolved(**spec_of())
     assert norm_names(experiment.ctx(phase="train", round_no=1, n_clients=1)) == NORM
 
 

@@ -213,7 +213,7 @@ async def test_the_global_model_forgets_less_where_few_clients_of_two_classes_ta
     assert fedmix < 0.95 * fedavg
 
 
-def test_single_samples_are_no_averages(tmp_path: Path) -> None:
+def test_single_samples_are_no_averages() -> None:
     with pytest.raises(BadInput) as refused:
-        resolved(tmp_path, **spec_of(0.1, {"mash": 1}))
+        resolved(**spec_of(0.1, {"mash": 1}))
     assert (refused.value.field or "").startswith("algorithm.params.mash")

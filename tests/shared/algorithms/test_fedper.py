@@ -95,7 +95,7 @@ async def test_personal_layers_survive_a_restart_of_their_process(client: str, t
     whole = await run(tmp_path, spec_of(client), **layout(client))
     async with federation(tmp_path, **layout(client)) as fed:
         run_id = await fed.submit(spec_of(client, num_rounds=1))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         if client == "device":
             await fed.stop("agent-0")
             await fed.start_agent(0)
@@ -104,7 +104,7 @@ async def test_personal_layers_survive_a_restart_of_their_process(client: str, t
             await fed.start_edge(1)
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.info.accuracy == whole.info.accuracy
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
@@ -125,8 +125,8 @@ async def test_clients_with_different_data_do_better_than_with_one_model(tmp_pat
 # ---- layers
 
 
-def test_batch_norm_belongs_to_the_layer_before_it(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, algorithm="fedper", model="conv_bn")
+def test_batch_norm_belongs_to_the_layer_before_it() -> None:
+    experiment = resolved(algorithm="fedper", model="conv_bn")
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=1)
     head = {"head.weight", "head.bias"}
     norm = {f"features.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
@@ -136,7 +136,7 @@ def test_batch_norm_belongs_to_the_layer_before_it(tmp_path: Path) -> None:
 
 
 async def test_more_personal_layers_than_the_model_has_fail_the_run_by_the_field(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, algorithm="fedper", model="mlp")
+    experiment = resolved(algorithm="fedper", model="mlp")
     with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
         last_layers(experiment.ctx(phase="train", round_no=1, n_clients=1), 3)
     assert refused.value.field == "algorithm.params.personal_layers"

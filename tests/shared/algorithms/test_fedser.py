@@ -51,12 +51,12 @@ def ser(**params: Any) -> dict[str, Any]:
 async def runs(folder: Path, *specs: dict[str, Any], agent_devices: tuple[int, ...]) -> list[Ended]:
     """Completes runs of these specs in one federation, one after another."""
     async with federation(folder, agent_devices=agent_devices) as fed:
-        return [await ended(fed, await fed.submit(spec), folder) for spec in specs]
+        return [await ended(fed, await fed.submit(spec)) for spec in specs]
 
 
-def objective_of(folder: Path, seat: int = 0, **params: Any) -> Objective:
+def objective_of(seat: int = 0, **params: Any) -> Objective:
     """Returns the loss L for a seat in its first visit."""
-    experiment = resolved(folder, **spec_of(ser(**params)))
+    experiment = resolved(**spec_of(ser(**params)))
     ctx = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=seat)
     found = objective_for(experiment, ctx, None)
     assert found is not None
@@ -77,7 +77,7 @@ async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path)
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
     (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), agent_devices=(3, 1))
     assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
-    assert flat.distance(done.model, by_hand(resolved(tmp_path, **spec_of(ser(n=0), **more)))) > 1e-4
+    assert flat.distance(done.model, by_hand(resolved(**spec_of(ser(n=0), **more)))) > 1e-4
 
 
 def by_hand(experiment: Experiment) -> TensorMap:
@@ -90,10 +90,10 @@ def by_hand(experiment: Experiment) -> TensorMap:
 
 
 @pytest.mark.parametrize("params", [{}, {"n": 1, "alpha": 0.3, "mu": 0.5}, {"n": 3, "transforms": []}])
-def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any, tmp_path: Path) -> None:
+def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any) -> None:
     model = {"name": "conv_bn", "projection": 9}
     more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 2, "lr": 0.02}
-    experiment = resolved(tmp_path, **spec_of(ser(**params), model=model, **more))
+    experiment = resolved(**spec_of(ser(**params), model=model, **more))
     seen = local(experiment, 1)
     if params.get("transforms") == []:
         with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
         wanted = plain_fedser.local(experiment, 1)
     assert seen.keys() == wanted.keys()
     assert flat.distance(seen, wanted) < 2e-5
-    bare = local(resolved(tmp_path, **spec_of("fedavg", model=model, **more)), 1)
+    bare = local(resolved(**spec_of("fedavg", model=model, **more)), 1)
     assert flat.distance(seen, bare) > 1e-3
 
 
@@ -113,13 +113,13 @@ def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_ima
     model: str, bn: str, tmp_path: Path
 ) -> None:
     """Gradients are compared in float64: over few pixels, batch-norm amplifies float32's rounding."""
-    experiment = resolved(tmp_path, **spec_of(ser(bn=bn), model=model))
+    experiment = resolved(**spec_of(ser(bn=bn), model=model))
     made, x, y = batch(model, 16)
     made, x = made.double(), x.double()
     widths, views = (plain_fedser.stream(experiment, 0, name) for name in ("widths", "views"))
     pixels = pixels_read(made.eval(), x)
     wanted = gradients(plain_fedser.objective(experiment, pixels, widths, views, bn), copy.deepcopy(made).train(), x, y)
-    found = gradients(objective_of(tmp_path, bn=bn), made.train(), x, y)
+    found = gradients(objective_of(bn=bn), made.train(), x, y)
     scale = max(float(tensor.abs().max()) for tensor in wanted.values())
     assert flat.distance(found, wanted) < 1e-9 * scale
 
@@ -155,7 +155,7 @@ async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
 def test_full_width_without_transform_adds_nothing(model: str, tmp_path: Path) -> None:
     """KL and its gradient are then 0."""
-    found = gradients(objective_of(tmp_path, alpha=1.0, transforms=[]), *batch(model, 16))
+    found = gradients(objective_of(alpha=1.0, transforms=[]), *batch(model, 16))
     plain = gradients(cross_entropy, *batch(model, 16))
     assert found["loss"].item() == pytest.approx(plain["loss"].item(), abs=1e-6)
     scale = max(float(tensor.abs().max()) for tensor in plain.values())
@@ -186,7 +186,7 @@ def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, b
     ours, x, y = batch(model, 16)
     theirs, _, _ = batch(model, 16)
     before = read_state(ours)
-    objective_of(tmp_path, bn=bn)(ours, x, y)
+    objective_of(bn=bn)(ours, x, y)
     cross_entropy(theirs, x, y)
     assert flat.same_bits(read_state(ours), read_state(theirs))
     assert not flat.same_bits(read_state(ours), before)
@@ -194,9 +194,9 @@ def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, b
 
 def test_kl_reaches_kept_channels_only_and_nothing_flows_through_the_full_network(tmp_path: Path) -> None:
     """Outside the kept channels the gradient is that of the cross-entropy."""
-    with_kl = gradients(objective_of(tmp_path, seat=1, alpha=0.5, n=1), *batch("cnn_6_16", 16))
+    with_kl = gradients(objective_of(seat=1, alpha=0.5, n=1), *batch("cnn_6_16", 16))
     without = gradients(cross_entropy, *batch("cnn_6_16", 16))
-    draw = plain_fedser.stream(resolved(tmp_path, **spec_of(ser())), 1, "widths")
+    draw = plain_fedser.stream(resolved(**spec_of(ser())), 1, "widths")
     width = 0.5 + 0.5 * torch.rand((), generator=draw, dtype=torch.float64).item()
     for name, channels in (("features.0.weight", 6), ("features.3.weight", 16), ("features.9.weight", 84)):
         n = int(np.ceil(width * channels))
@@ -218,7 +218,7 @@ def test_images_change_size_for_pooling_networks_and_only_content_for_flattening
                 seen.append(inputs[0])
 
         model.register_forward_pre_hook(noted)
-        objective_of(tmp_path, n=20)(model, x, y)
+        objective_of(n=20)(model, x, y)
         assert len(seen) == 21
         assert {images.shape[-1] for images in seen} == sides
         assert len({float(images.std()) for images in seen}) == 4
@@ -228,7 +228,7 @@ def test_images_change_size_for_pooling_networks_and_only_content_for_flattening
 def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_path: Path) -> None:
     """An image of 20 pixels has one pixel per channel at the end of MobileNet; one of 15 pixels would have none."""
     model, x, y = batch("mobilenet_v1", 20, n=1)
-    value, _ = objective_of(tmp_path, n=20, bn=bn)(model, x, y)
+    value, _ = objective_of(n=20, bn=bn)(model, x, y)
     assert torch.isfinite(value)
 
 
@@ -240,7 +240,7 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
         drawn.append(width)
         return narrowed(model, width, statistics)
 
-    objective = objective_of(tmp_path, n=100, alpha=0.6, transforms=[])
+    objective = objective_of(n=100, alpha=0.6, transforms=[])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shared.algorithms.fedser.narrowed", noted)
         for _ in range(3):
@@ -253,9 +253,9 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
 # ---- costs
 
 
-def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network(tmp_path: Path) -> None:
+def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network() -> None:
     """Forward 2 x 64 x 10 operations, backward to the weights as many; its input is an image, to which none go back."""
-    experiment = resolved(tmp_path, **spec_of(ser(n=3), model="linear"))
+    experiment = resolved(**spec_of(ser(n=3), model="linear"))
     assert experiment.flops == 4 * 2 * 2 * 64 * 10
 
 
@@ -340,14 +340,14 @@ def test_incompatible_settings_are_refused_by_the_field(algorithm: Any, field: s
 @pytest.mark.parametrize(
     ("name", "params"), [("moon", {"mu": 0}), ("fedmix", {"lam": 0}), ("scaffold", {"option": "II"})]
 )
-def test_objective_may_be_added_to_hooks_without_one(name: str, params: dict[str, Any], tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of({"name": name, "params": params, "local": "fedser"}))
-    alone = resolved(tmp_path, **spec_of(ser()))
-    assert experiment.flops == alone.flops > resolved(tmp_path, **spec_of("fedavg")).flops
+def test_objective_may_be_added_to_hooks_without_one(name: str, params: dict[str, Any]) -> None:
+    experiment = resolved(**spec_of({"name": name, "params": params, "local": "fedser"}))
+    alone = resolved(**spec_of(ser()))
+    assert experiment.flops == alone.flops > resolved(**spec_of("fedavg")).flops
 
 
-def test_second_objective_is_refused_for_hooks_with_one(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of({"name": "bofl", "local": "fedser"}))
+def test_second_objective_is_refused_for_hooks_with_one() -> None:
+    experiment = resolved(**spec_of({"name": "bofl", "local": "fedser"}))
     ctx: Context = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     assert objective_for(experiment, ctx, None) is not None
     with pytest.raises(BadInput, match="bofl has a local objective of its own"):

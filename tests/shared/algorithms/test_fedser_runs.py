@@ -41,9 +41,7 @@ async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fe
         "eval_every": 15,
     }
     async with federation(tmp_path, agent_devices=(10,)) as fed:
-        plain, ours = [
-            await ended(fed, await fed.submit({**spec, "algorithm": name}), tmp_path) for name in ("fedavg", "fedser")
-        ]
+        plain, ours = [await ended(fed, await fed.submit({**spec, "algorithm": name})) for name in ("fedavg", "fedser")]
     assert accuracy(ours, width=0.8) > accuracy(plain, width=0.8) + 0.02
     assert accuracy(ours, width=0.8, side=5) > accuracy(plain, width=0.8, side=5) + 0.05
     assert accuracy(ours, side=5) > accuracy(plain, side=5)
@@ -86,7 +84,7 @@ async def test_a_round_of_a_large_encoder_and_of_200_classes_of_64_pixels(
     async with federation(tmp_path, agent_devices=(2,), n_edges=1, common={"data_dir": folder}) as fed:
         run_id = await fed.submit(spec)
         await fed.finish(run_id, limit_s=250)
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert [(row.outcome, row.n_samples) for row in done.rounds[0].seats] == [("used", 2)] * 2
     assert done.model["head.weight"].shape == (n_classes, 256)
     before, (first, *_) = done.experiment.initial, done.experiment.layers

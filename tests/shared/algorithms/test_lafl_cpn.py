@@ -124,9 +124,9 @@ def test_w_stops_changing_when_ten_losses_hardly_differ() -> None:
 
 
 @pytest.mark.parametrize(("p", "mixed"), [(1, {"head.weight", "head.bias"}), (2, None), (7, None), (0, set())])
-def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: set[str] | None, tmp_path: Path) -> None:
+def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: set[str] | None) -> None:
     spec = spec_of({"p": p, "normalise": "fixed"}, model="conv_bn")
-    experiment = resolved(tmp_path, **spec)
+    experiment = resolved(**spec)
     seat = experiment.seat(0)
     ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
     other = models.read_state(models.build("conv_bn", experiment.data.input_shape, 10, seed=99))
@@ -148,8 +148,8 @@ def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: se
         assert flat.distance({"w": start["head.weight"]}, {"w": received["head.weight"]}) > 1e-3
 
 
-def test_w_is_learned_on_augmented_images_as_they_are_trained_on(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of({"s": 100}, augment="randaugment", data=FEW))
+def test_w_is_learned_on_augmented_images_as_they_are_trained_on() -> None:
+    experiment = resolved(**spec_of({"s": 100}, augment="randaugment", data=FEW))
     seat = experiment.seat(0)
     ctx = experiment.ctx(phase="train", round_no=3, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
@@ -202,7 +202,7 @@ async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Pa
         for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
             spec = spec_of({"p": p, "normalise": normalise, "max_passes": 2}, augment=augment, **more)
             spec = {key: value for key, value in spec.items() if value is not None}
-            done = await ended(fed, await fed.submit(spec), tmp_path)
+            done = await ended(fed, await fed.submit(spec))
             digests[augment, p, normalise] = done.info.model_sha256
             assert done.figures("passes")[0][0] == 0
             assert (done.figures("passes")[0][1] > 0) == (p > 0)
@@ -213,14 +213,14 @@ async def test_augmentation_mix_and_statistics_switch_independently(tmp_path: Pa
 # ---- the digits network
 
 
-def test_a_remaining_single_image_joins_the_previous_batch(tmp_path: Path) -> None:
-    experiment = resolved(tmp_path, **spec_of({}, model="cnn_digits"))
+def test_a_remaining_single_image_joins_the_previous_batch() -> None:
+    experiment = resolved(**spec_of({}, model="cnn_digits"))
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train[:33], seat.test)
     trained = trainer.fit(ctx, experiment.initial, epochs=1).trained
     assert (trained.n_samples, trained.n_steps) == (33, 2)
     with pytest.raises(BadInput, match="batch_size 1: the batch-norm of cnn_digits trains on 2 samples or more"):
-        resolved(tmp_path, **spec_of({}, model="cnn_digits", batch_size=1))
+        resolved(**spec_of({}, model="cnn_digits", batch_size=1))
 
 
 # ---- state of a device
@@ -231,12 +231,12 @@ async def test_w_model_visits_and_statistics_survive_a_restart_of_the_device(tmp
     whole = await run(tmp_path, spec_of(params, augment=augment, data=FEW), agent_devices=ROOMS)
     async with federation(tmp_path, agent_devices=ROOMS) as fed:
         run_id = await fed.submit(spec_of(params, augment=augment, data=FEW, num_rounds=2))
-        await ended(fed, run_id, tmp_path)
+        await ended(fed, run_id)
         await fed.stop("agent-0")
         await fed.start_agent(0)
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})).status_code == 200
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     assert done.info.model_sha256 == whole.info.model_sha256
     assert done.figures("visit") == whole.figures("visit")
     assert done.figures("weights_mean") == whole.figures("weights_mean")

@@ -35,7 +35,7 @@ MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: str, tmp_path: Path) -> None:
     spec = spec_of({"stats": stats}, augment="randaugment", data=MNIST_M, num_edges=1)
     experiment = experiment_of(
-        ExperimentSpec.model_validate(spec).resolved(n_devices=3, n_edges=1), tmp_path, write_domains(tmp_path / "sets")
+        ExperimentSpec.model_validate(spec).resolved(n_devices=3, n_edges=1), write_domains(tmp_path / "sets")
     )
     seat, ctx = experiment.seat(0), experiment.ctx(phase="train", round_no=1, n_clients=3, edge=0).at(seat=0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
@@ -138,7 +138,7 @@ def test_images_of_each_owner_are_prepared_by_these_statistics(
 ) -> None:
     """Device 0 has statistics A in its state; those broadcast for it are C."""
     known = {"device-1": B, "device-0": C, "device-2": D}
-    found = prepared(test_stats, Own(statistics=A), known, owner, tmp_path)
+    found = prepared(test_stats, Own(statistics=A), known, owner)
     assert found == by(expected)
     assert len({by(each) for each in (A, B, C, D)}) == 4
 
@@ -150,16 +150,16 @@ def test_a_device_uses_its_own_statistics_for_unknown_owners_or_else_the_pools(
     known = {"device-1": B, "device-2": D}
     of_others = others or A
     for owner, expected in (("device-0", A), (None, A), ("device-1", of_others), ("device-9", A)):
-        assert prepared(test_stats, Own(statistics=A), known, owner, tmp_path) == by(expected)
+        assert prepared(test_stats, Own(statistics=A), known, owner) == by(expected)
     pool = B + D
     for owner, expected in (("device-0", pool), (None, pool), ("device-1", others or pool)):  # before it trains
-        assert prepared(test_stats, Own(), known, owner, tmp_path) == by(expected)
-    assert prepared(test_stats, Own(), {}, "device-0", tmp_path) is None
+        assert prepared(test_stats, Own(), known, owner) == by(expected)
+    assert prepared(test_stats, Own(), {}, "device-0") is None
 
 
-def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None, folder: Path) -> Any:
+def prepared(test_stats: str, state: Own, known: dict[str, Statistics], owner: str | None) -> Any:
     """Returns device 0's normalisation of an image of one black and one white pixel; None if it has none."""
-    experiment = resolved(folder, **spec_of({"test_stats": test_stats}))
+    experiment = resolved(**spec_of({"test_stats": test_stats}))
     ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
     transform = ALGORITHM.device.prepare(ctx, state, Down(model=experiment.initial, known=known), owner)
     return None if transform is None else values(transform(torch.tensor([[[[-1.0, 1.0]]]])))
@@ -176,9 +176,9 @@ def values(x: torch.Tensor) -> tuple[float, ...]:
     return tuple(round(value, 3) for value in x.flatten().tolist())
 
 
-def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud(tmp_path: Path) -> None:
+def test_a_device_that_lost_its_state_uses_the_statistics_known_to_the_cloud() -> None:
     """A new measurement would use another draw, so the client's statistics would differ from those its peers have."""
-    experiment = resolved(tmp_path, **spec_of({}, augment="randaugment"))
+    experiment = resolved(**spec_of({}, augment="randaugment"))
     seat = experiment.seat(0)
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
 

@@ -103,9 +103,9 @@ async def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit(tmp_path: Path
     assert flat.same_bits(first.model, flat.fedavg(first.experiment, 1))
 
 
-def test_reference_models_are_not_changed(tmp_path: Path) -> None:
+def test_reference_models_are_not_changed() -> None:
     """Batch-norm's statistics after two rounds are those of one pass over each batch, not of three."""
-    experiment = resolved(tmp_path, **spec_of(1.0, model="conv_bn", num_edges=1, batch_size=30))
+    experiment = resolved(**spec_of(1.0, model="conv_bn", num_edges=1, batch_size=30))
     ran = ByHooks(experiment)
     for _ in range(2):
         done = ran.round()
@@ -134,7 +134,7 @@ async def test_larger_mu_pulls_representations_towards_the_global_model_and_away
     found = []
     for mu in (1.0, 5.0):
         spec = spec_of(mu, num_rounds=2, num_edges=1, local_epochs=10, batch_size=16)
-        sent = Sent(experiment := resolved(tmp_path, **spec))
+        sent = Sent(experiment := resolved(**spec))
         await run(tmp_path, spec, agent_devices=(1,) * 4, n_edges=1, tamper=sent)
         first, second = dict(sent.deltas[:4]), dict(sent.deltas[4:])
         assert first.keys() == second.keys() == {0, 1, 2, 3}

@@ -39,10 +39,10 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("hessian", ["first_order", "hessian_free"])
-def test_the_gradient_is_the_formula_in_numpy(hessian: str, tmp_path: Path) -> None:
+def test_the_gradient_is_the_formula_in_numpy(hessian: str) -> None:
     """The gradient of a softmax layer in float64; the exact Hessian product is also computed by autograd."""
     params = {"alpha": 0.3, "hessian": hessian, "delta": 1e-4}
-    ctx = resolved(tmp_path, **spec_of(params)).ctx(phase="train", round_no=1, n_clients=4)
+    ctx = resolved(**spec_of(params)).ctx(phase="train", round_no=1, n_clients=4)
     layer, (d, outer, far) = nn.Linear(6, 4).double(), (batch(1), batch(2), batch(3))
     w, b = layer.weight.detach().clone().numpy(), layer.bias.detach().clone().numpy()
 

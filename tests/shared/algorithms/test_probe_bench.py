@@ -101,11 +101,11 @@ async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "own", "n_tests"), [("fedavg", "trained", 4), ("fedper", "received", 3)])
 def test_an_edge_tests_only_the_requested_models_on_the_union(
-    name: str, own: str, n_tests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, own: str, n_tests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both models on the client's tests, one of them on the parts of two owners; equal models are tested once."""
     spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
-    experiment = resolved(tmp_path, **spec)
+    experiment = resolved(**spec)
     ctx, edge = experiment.ctx(phase="train", round_no=1, n_clients=2, edge=0), experiment.algorithm.edge
     trained = models.read_state(models.build(experiment.spec.model.name, experiment.data.input_shape, 10, seed=99))
     state = edge.begin(ctx, edge.init(ctx), Broadcast(model=experiment.initial)).state.replace(model=trained)

@@ -347,12 +347,12 @@ async def test_seat_that_joins_late_collects_first_and_then_trains(
 ) -> None:
     async with federation(tmp_path, n_edges=1, agent_devices=agent_devices) as fed:
         run_id = await fed.submit(collect_spec(max_devices=7))
-        before = await ended(fed, run_id, tmp_path)
+        before = await ended(fed, run_id)
         await fed.start_agent(len(agent_devices), devices=1)
         await fed.until(lambda: fed.n_agents() == len(agent_devices) + 1)
         more = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})
         assert more.json()["status"] == "pending", more.text
-        done = await ended(fed, run_id, tmp_path)
+        done = await ended(fed, run_id)
     trainers, _ = roles(done.experiment)
     fourth, fifth = done.rounds[3:]
     assert {row.seat: row.outcome for row in fourth.seats}[6] == "collected"

@@ -40,8 +40,8 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
-def ctx_of(tmp_path: Path, params: dict[str, Any], **more: Any) -> Any:
-    return resolved(tmp_path, **spec_of(params, **more)).ctx(phase="train", round_no=1, n_clients=4)
+def ctx_of(params: dict[str, Any], **more: Any) -> Any:
+    return resolved(**spec_of(params, **more)).ctx(phase="train", round_no=1, n_clients=4)
 
 
 # ---- the formulas
@@ -85,7 +85,7 @@ class PlainFttq:
 def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path: Path) -> None:
     """One ternary layer with bias, gradients of the cross-entropy by hand, in float64."""
     lr, draws = 1.0, np.random.default_rng(0)
-    ctx = ctx_of(tmp_path, {"gradient": gradient}, lr=lr)
+    ctx = ctx_of({"gradient": gradient}, lr=lr)
     x, y = draws.normal(size=(20, 6)), draws.integers(0, 4, 20)
     start = {"w": torch.tensor(draws.normal(size=(4, 6)).astype(np.float32)), "b": torch.zeros(4)}
     fttq, plain = Fttq(ctx, start), PlainFttq(start, lr, scaled=gradient == "scaled")
@@ -105,13 +105,13 @@ def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path
 
 
 def test_a_negative_factor_flips_the_signs_that_are_sent(tmp_path: Path) -> None:
-    fttq = Fttq(ctx_of(tmp_path, {}), {"w": torch.tensor([[2.0, -2.0, 0.0, 1.0]])})
+    fttq = Fttq(ctx_of({}), {"w": torch.tensor([[2.0, -2.0, 0.0, 1.0]])})
     fttq.w["w"].fill_(-0.5)
     assert fttq.ternary["w"].detach().tolist() == [[-0.5, 0.5, 0.0, -0.5]]
 
 
 def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> None:
-    ctx = ctx_of(tmp_path, {})
+    ctx = ctx_of({})
     model = {"w": torch.tensor([[2.0, 0.1, -0.11], [-1.0, 0.0, 0.05]]), "b": torch.tensor([1.0, 2.0])}
     found = as_ternary(ctx, model)
     mean = (2 + 0.11 + 1) / 3  # beyond 0.05 * 2
@@ -140,10 +140,10 @@ def test_the_servers_threshold_depends_on_the_largest_weight(tmp_path: Path) -> 
     ],
 )
 def test_ternary_weights_are_sent_beside_the_other_tensors(
-    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], message: str | None, tmp_path: Path
+    quantise: bool, delta: tuple[str, ...], weights: tuple[str, ...], message: str | None
 ) -> None:
     """`w` stands for the weights of all layers, `b` for the biases."""
-    experiment = resolved(tmp_path, **spec_of({"quantise": quantise}))
+    experiment = resolved(**spec_of({"quantise": quantise}))
     parts: dict[str, TensorMap] = {"w": {}, "b": {}}
     for name, tensor in experiment.initial.items():
         parts["w" if tensor.dim() == 2 else "b"][name] = tensor

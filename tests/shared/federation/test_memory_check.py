@@ -76,21 +76,19 @@ def test_the_free_memory_of_this_machine_is_known() -> None:
     assert 10**7 < there < 10**14
 
 
-def test_values_collected_per_client_count_and_are_refused_by_their_parameter(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_values_collected_per_client_count_and_are_refused_by_their_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mash of 40 samples in pairs has 20 entries of 64 pixels and 10 classes, stored twice; by client it has 4."""
 
     def fedmix(mash: int | str) -> dict[str, Any]:
         algorithm = {"name": "fedmix", "params": {"mash": mash}}
         return {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
 
-    experiment = resolved(tmp_path, **fedmix("all"))
+    experiment = resolved(**fedmix("all"))
     model, entry = memory_check.needed_bytes(experiment.spec, experiment.algorithm, 4810), 4 * (64 + 10)
     monkeypatch.setattr(memory_check, "available_bytes", lambda: model + 2 * 20 * entry)
-    resolved(tmp_path, **fedmix(2))
+    resolved(**fedmix(2))
     monkeypatch.setattr(memory_check, "available_bytes", lambda: model + 2 * 20 * entry - 1)
-    resolved(tmp_path, **fedmix("all"))
+    resolved(**fedmix("all"))
     with pytest.raises(BadInput, match=r"algorithm\.params\.mash: with 2 of fedmix a process needs at least") as found:
-        resolved(tmp_path, **fedmix(2))
+        resolved(**fedmix(2))
     assert found.value.field == "algorithm.params.mash"

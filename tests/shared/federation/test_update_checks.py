@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,13 @@ PRODUCT = all_algorithms()
 
 
 @pytest.fixture(scope="module")
-def experiment_of(tmp_path_factory: pytest.TempPathFactory) -> ExperimentOf:
+def experiment_of() -> ExperimentOf:
     """Experiments of four devices at one edge with 8x8 images, by algorithm."""
-    folder: Path = tmp_path_factory.mktemp("update_checks")
 
     def build(name: str, params: dict[str, Any] | None = None, **more: Any) -> Experiment:
         algorithm = {"name": name, "params": params or {}}
         spec = {"algorithm": algorithm, "data": {"name": "digits", "n_train": 40, "n_test": 10}, "num_devices": 4}
-        return resolved(folder, **{**spec, "num_edges": 1, **more})
+        return resolved(**{**spec, "num_edges": 1, **more})
 
     return build
 

@@ -340,7 +340,7 @@ def test_a_spec_may_have_a_few_aliases(tmp_path: Path) -> None:
     assert read_spec(path).edge_rounds == 3
 
 
-def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_a_file_beyond_the_limit_is_not_read() -> None:
     with pytest.raises(BadInput, match="the limit is"):
         read_spec(Path("/dev/zero"))
 

@@ -107,7 +107,7 @@ async def test_mlflow_gets_the_final_status_of_a_run(tmp_path: Path, status: str
     assert (run["end_time"] is None) == (status == "running")
 
 
-async def test_names_that_mlflow_refuses_are_replaced(tmp_path: Path, tracked: Tracked) -> None:
+async def test_names_that_mlflow_refuses_are_replaced(tracked: Tracked) -> None:
     from dataclasses import replace
 
     server = Mlflow()
