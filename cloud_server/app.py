@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 
 from cloud_server.api import membership as membership_api
 from cloud_server.api import metrics as metrics_api
@@ -28,13 +28,16 @@ from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache
 from shared.runtime.compute_thread import ComputeThread
-from shared.service.app import make_app
-from shared.service.auth import guard
+from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
 from shared.service.client import Caller
-from shared.service.openapi import describe
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
+
+ROUTES = APIRouter()
+"""All endpoints of the cloud."""
+for _part in (runs_api.open_router, runs_api.router, nodes_api.router, metrics_api.router, membership_api.router):
+    ROUTES.include_router(_part)
 
 
 def create_app(
@@ -59,17 +62,9 @@ def create_app(
                 thread.close()
             await cloud.store.close()
 
-    app = make_app("StrataFL cloud", lifespan)
-    tokens, networks, hosts = settings.common, settings.allowed_networks, settings.allowed_hosts
+    app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards_of(settings, metrics_like="API"))
+    tokens = settings.common
     app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
-    app.include_router(runs_api.open_router)
-    for public in (runs_api.router, nodes_api.router):
-        app.include_router(public, dependencies=[Depends(guard(tokens.api_token, networks, "API", hosts=hosts))])
-    app.include_router(metrics_api.router_of(settings))
-    app.include_router(
-        membership_api.router, dependencies=[Depends(guard(tokens.tier_token, networks, "tier", hosts=hosts))]
-    )
-    app.openapi = describe(app)  # type: ignore[method-assign]
     return app
 
 

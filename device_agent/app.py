@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import FastAPI
 
-from device_agent import routes
 from device_agent.dependencies import Agent
 from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
+from device_agent.routes import ROUTES
 from device_agent.settings import AgentSettings
 from shared.federation.experiment import ExperimentCache
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
-from shared.service.app import make_app
+from shared.service.app import guards_of, make_app
+from shared.service.body_limit import BodyLimit
 from shared.service.client import Caller
 from shared.service.idempotency import IdempotentRunner
 
@@ -37,8 +38,8 @@ def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | No
             await agent.orders.close()
             agent.host.close()
 
-    app = make_app("StrataFL device agent", lifespan)
-    routes.install(app, settings)
+    app = make_app("StrataFL device agent", lifespan, routes=ROUTES, guards=guards_of(settings))
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
     return app
 
 

@@ -6,21 +6,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from threading import Event
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from device_agent.dependencies import Agent, TheAgent
-from device_agent.settings import AgentSettings
 from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.real_time import PROFILE_HEADER
 from shared.service.api.health import Health
 from shared.service.api.membership import NonceAnswer
 from shared.service.app import health
-from shared.service.auth import guard
+from shared.service.auth import guarded
 from shared.service.bodies import BodyResponse, EncodedAnswer, Received, receive
-from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
-from shared.service.openapi import content, describe, problems, record_body
+from shared.service.openapi import content, problems, record_body
 from shared.service.order_headers import (
     EDGE_URL_HEADER,
     MEDIA_TYPE,
@@ -30,21 +28,8 @@ from shared.service.order_headers import (
     order_key,
 )
 
-
-def install(app: FastAPI, settings: AgentSettings) -> None:
-    """Adds the endpoints to the app."""
-    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
-    guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
-    tier = Depends(guarded)
-    app.include_router(_open)
-    token = settings.common.tier_token
-    app.include_router(metrics_router(settings, token, "tier", lambda request: request.app.state.agent.metrics))
-    app.include_router(_tier, dependencies=[tier])
-    app.openapi = describe(app)  # type: ignore[method-assign]
-
-
 _open = APIRouter()
-_tier = APIRouter()
+_tier = APIRouter(dependencies=[guarded("tier")])
 
 
 @_open.get("/healthz")
@@ -112,3 +97,9 @@ async def _answer_once(
         answer = await agent.orders.answer(key.queue, where, received.digest, run, request, grace_s=grace_s)
     agent.metrics.answered(received.n_bytes, answer.body.n_bytes)
     return BodyResponse(answer.body, headers={ORDER_KEY_HEADER: where, TESTING_HEADER: f"{answer.testing_s:.6f}"})
+
+
+ROUTES = APIRouter()
+"""All endpoints of an agent."""
+for _part in (_open, metrics_router(lambda request: request.app.state.agent.metrics), _tier):
+    ROUTES.include_router(_part)

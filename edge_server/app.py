@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import FastAPI
 
-from edge_server import routes
 from edge_server.dependencies import Edge
 from edge_server.membership import Membership
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
+from edge_server.routes import ROUTES
 from edge_server.settings import EdgeSettings
 from edge_server.state_store import EdgeStateStore
 from shared.federation.experiment import ExperimentCache
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import EdgeRegistration
-from shared.service.app import make_app
+from shared.service.app import guards_of, make_app
+from shared.service.body_limit import BodyLimit
 from shared.service.client import Caller
 from shared.service.idempotency import IdempotentRunner
 from shared.storage.blobs import Blobs
@@ -45,8 +46,8 @@ def create_app(
             edge.thread.close()
             await edge.store.close()
 
-    app = make_app("StrataFL edge", lifespan)
-    routes.install(app, settings)
+    app = make_app("StrataFL edge", lifespan, routes=ROUTES, guards=guards_of(settings))
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
     return app
 
 

@@ -47,6 +47,10 @@ class Membership:
         """Ends the heartbeats."""
         await self._beating.stop()
 
+    def send_heartbeat_now(self) -> None:
+        """Sends the next heartbeat at once: the cloud then knows of a new agent without delay."""
+        self._beating.wake()
+
     async def _turn(self) -> None:
         try:
             await self._once()

@@ -32,16 +32,18 @@ class Roster:
     deleted: tuple[str, ...] = ()
     stopped: dict[str, float] = field(default_factory=dict)
 
-    def record_heartbeat(self, beat: AgentHeartbeat) -> None:
-        """Notes a heartbeat.
+    def record_heartbeat(self, beat: AgentHeartbeat) -> bool:
+        """Notes a heartbeat; returns whether it is the first one of its agent.
 
         Raises:
             NotFound: the cloud does not know this agent (any more); it should register again.
         """
+        first = beat.agent not in self.heard
         self.heard[beat.agent] = (time.monotonic(), beat)
         if beat.agent in self.unknown:
             self.unknown.discard(beat.agent)
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
+        return first
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from edge_server.dependencies import TheEdge
-from edge_server.settings import EdgeSettings
 from shared.core.records import Record
 from shared.federation.messages import EdgePlacement
 from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
 from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
 from shared.service.app import health
-from shared.service.auth import guard
+from shared.service.auth import guarded
 from shared.service.bodies import BodyResponse, receive
-from shared.service.body_limit import BodyLimit
 from shared.service.metrics import metrics_router
-from shared.service.openapi import RunId, content, describe, problems, record_body
+from shared.service.openapi import RunId, content, problems, record_body
 from shared.service.order_headers import (
     MEDIA_TYPE,
     ORDER_KEY_HEADER,
@@ -39,20 +37,8 @@ class PlacementBody(Record):
     loads: dict[str, int]
 
 
-def install(app: FastAPI, settings: EdgeSettings) -> None:
-    """Adds the endpoints to the app."""
-    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
-    guarded = guard(settings.common.tier_token, settings.allowed_networks, "tier", hosts=settings.allowed_hosts)
-    tier = Depends(guarded)
-    app.include_router(_open)
-    token = settings.common.tier_token
-    app.include_router(metrics_router(settings, token, "tier", lambda request: request.app.state.edge.metrics))
-    app.include_router(_tier, dependencies=[tier])
-    app.openapi = describe(app)  # type: ignore[method-assign]
-
-
 _open = APIRouter()
-_tier = APIRouter()
+_tier = APIRouter(dependencies=[guarded("tier")])
 
 
 @_open.get("/healthz")
@@ -80,7 +66,8 @@ async def nonce(edge: TheEdge) -> NonceAnswer:
 async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswer:
     """Notes that an agent is alive; answers with the runs that were deleted."""
     edge.metrics.heartbeats.inc()
-    edge.roster.record_heartbeat(beat)
+    if edge.roster.record_heartbeat(beat):
+        edge.membership.send_heartbeat_now()
     return AgentHeartbeatAnswer(deleted=edge.roster.deleted)
 
 
@@ -117,3 +104,9 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
         ORDER_KEY_HEADER: order_key("rounds", key.run_id, key.round_no, key.edge),
     }
     return BodyResponse(answered.body, headers=headers)
+
+
+ROUTES = APIRouter()
+"""All endpoints of an edge."""
+for _part in (_open, metrics_router(lambda request: request.app.state.edge.metrics), _tier):
+    ROUTES.include_router(_part)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from fastapi import FastAPI
@@ -23,7 +23,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
-from shared.service.settings import CommonSettings
+from shared.service.settings import CommonSettings, TierSettings
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.data_cache import data_cache
@@ -32,6 +32,19 @@ from tests.fakes.memory_store import MemoryStore
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]
 Tamper = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
+
+
+S = TypeVar("S", bound=TierSettings)
+_SETTINGS: dict[type, Any] = {}
+"""Settings as the environment gives them, by tier; to read them takes as long as all else of starting a tier."""
+
+
+def settings_of(kind: type[S], **changes: Any) -> S:
+    """Returns settings of a tier with changes, which are not validated."""
+    if kind not in _SETTINGS:
+        _SETTINGS[kind] = kind()
+    found: S = _SETTINGS[kind].model_copy(update=changes)
+    return found
 
 
 class Router(httpx.AsyncBaseTransport):
@@ -96,6 +109,7 @@ class Federation:
         self.folder, self.n_edges, self.agent_devices = folder, n_edges, agent_devices
         self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
+        self.heartbeat_s = min(0.5, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(cache_dir=data_cache(), **(common or {}))
         self.router, self.store = Router(), MemoryStore()
@@ -128,7 +142,7 @@ class Federation:
             state_dir=self.folder / "cloud",
             runs_dir=self.folder / "runs",
             common=self.common,
-            heartbeat_s=0.05,
+            heartbeat_s=self.heartbeat_s,
             ttl_s=self.ttl_s,
             settle_s=0.2,
             **self.cloud_extra,
@@ -136,19 +150,21 @@ class Federation:
         await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, PersistentStore(self)))
 
     async def start_edge(self, number: int) -> None:
-        settings = EdgeSettings(
+        settings = settings_of(
+            EdgeSettings,
             name=f"edge-{number + 1}",
             port=EDGE_PORT + number,
             cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
             state_dir=self.folder / f"edge-{number}",
             common=self.common,
-            heartbeat_s=0.05,
+            heartbeat_s=self.heartbeat_s,
             ttl_s=self.ttl_s,
         )
         await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, PersistentStore(self)))
 
     async def start_agent(self, number: int, devices: int | None = None, port: int | None = None) -> None:
-        settings = AgentSettings(
+        settings = settings_of(
+            AgentSettings,
             name=f"agent-{number}",
             port=port or AGENT_PORT + number,
             cloud_url=f"http://127.0.0.1:{CLOUD_PORT}",
@@ -156,7 +172,7 @@ class Federation:
             profile=self.profiles[number] if number < len(self.profiles) else "standard",
             state_dir=self.folder / f"agent-{number}",
             common=self.common,
-            heartbeat_s=min(0.3, self.ttl_s / 10),
+            heartbeat_s=self.heartbeat_s,
         )
         await self._start(f"agent-{number}", settings.port, create_agent(settings, self.router))
 

@@ -15,9 +15,10 @@ from shared.service.api.membership import (
     FleetReport,
     HeartbeatAnswer,
 )
+from shared.service.auth import guarded
 from shared.service.openapi import problems
 
-router = APIRouter(tags=["tiers"])
+router = APIRouter(tags=["tiers"], dependencies=[guarded("tier")])
 
 
 def _source(request: Request) -> str | None:

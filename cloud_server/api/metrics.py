@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.registry import Registry
-from cloud_server.settings import CloudSettings
 from shared.core.records import Record
 from shared.service.metrics import metrics_router
 
@@ -18,17 +15,14 @@ class TargetGroup(Record):
     labels: dict[str, str]
 
 
-def router_of(settings: CloudSettings) -> APIRouter:
-    """`GET /metrics` and `GET /metrics/targets`, with the API token or the token for metrics."""
-    token = settings.common.api_token
-    router = metrics_router(settings, token, "API", lambda request: request.app.state.cloud.metrics)
+router = metrics_router(lambda request: request.app.state.cloud.metrics)
+"""`GET /metrics` and `GET /metrics/targets`, with the API token or the token for metrics."""
 
-    @router.get("/metrics/targets", tags=["health"])
-    async def targets(cloud: TheCloud) -> tuple[TargetGroup, ...]:
-        """The addresses of the live edges and agents, for the HTTP service discovery of Prometheus."""
-        return tuple(groups(cloud.registry))
 
-    return router
+@router.get("/metrics/targets", tags=["health"])
+async def targets(cloud: TheCloud) -> tuple[TargetGroup, ...]:
+    """The addresses of the live edges and agents, for the HTTP service discovery of Prometheus."""
+    return tuple(groups(cloud.registry))
 
 
 def groups(registry: Registry) -> list[TargetGroup]:

@@ -11,10 +11,11 @@ from cloud_server.api.runs import Name
 from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
+from shared.service.auth import guarded
 from shared.service.openapi import problems
 from shared.simulation.digital_twin import TwinList
 
-router = APIRouter(tags=["topology"])
+router = APIRouter(tags=["topology"], dependencies=[guarded("API")])
 RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `latest`.")]
 
 

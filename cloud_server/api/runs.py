@@ -22,13 +22,14 @@ from shared.run_records.runs import FINAL, FilePage, MoreRounds, NewRun, RunInfo
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
+from shared.service.auth import guarded
 from shared.service.openapi import EVENT, RunId, content, problems
 from shared.service.order_headers import MEDIA_TYPE
 from shared.storage.key_value.store import answers
 
 log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
-router = APIRouter()
+router = APIRouter(dependencies=[guarded("API")])
 BEAT_S = 10.0
 """Wall seconds without an event after which a stream of events sends a comment, to keep the connection open."""
 NO_RUN = problems(404)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -28,9 +28,8 @@ from starlette.responses import Response
 
 from shared.core.versions import version
 from shared.service.app import metrics_response
-from shared.service.auth import guard
+from shared.service.auth import guarded
 from shared.service.openapi import content
-from shared.service.settings import TierSettings
 
 M = TypeVar("M", bound=MetricWrapperBase)
 WALL_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -124,19 +123,13 @@ def _with_all_series(metric: M, labels: Mapping[str, Sequence[str]]) -> M:
     return metric
 
 
-def metrics_router(settings: TierSettings, token: str | None, what: str, of: Callable[[Request], Any]) -> APIRouter:
-    """Returns the router of `GET /metrics`, which accepts the tier's own token and the token for metrics.
+def metrics_router(of: Callable[[Request], Any]) -> APIRouter:
+    """Returns the router of `GET /metrics`, which the guard `metrics` guards.
 
     Args:
-        settings: of the tier.
-        token: the tier's own.
-        what: its name in a refusal.
         of: returns the tier's `TierMetrics` for a request.
     """
-    also = settings.common.metrics_token
-    router = APIRouter(
-        dependencies=[Depends(guard(token, settings.allowed_networks, what, also, settings.allowed_hosts))]
-    )
+    router = APIRouter(dependencies=[guarded("metrics")])
 
     @router.get(
         "/metrics", tags=["health"], response_class=Response, responses=content("text/plain", "Prometheus text")

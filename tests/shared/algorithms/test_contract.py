@@ -44,7 +44,7 @@ from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
@@ -317,8 +317,9 @@ async def test_seed_determines_the_bits_whichever_agents_host_the_seats(
     name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
 ) -> None:
     done = monitored[0]
-    again = await run(tmp_path, spec_of(name), agent_devices=(3, 1), order=(1, 0))
-    other = await run(tmp_path, spec_of(name, seed=1), agent_devices=(4,))
+    async with federation(tmp_path, agent_devices=(3, 1), order=(1, 0)) as fed:
+        again = await ended(fed, await fed.submit(spec_of(name)))
+        other = await ended(fed, await fed.submit(spec_of(name, seed=1)))
     assert again.info.model_sha256 == done.info.model_sha256
     assert leaves(again.state) == leaves(done.state)
     assert again.links() == done.links()
@@ -346,15 +347,21 @@ STATISTICS = ("features.1.running_mean", "features.1.running_var")
 COUNTER = "features.1.num_batches_tracked"
 
 
-async def normalised(name: str, policy: Any, tmp_path: Path) -> tuple[Ended, list[Contribution[Any]], list[Any]]:
-    """Runs two rounds on a model with batch-norm; returns the run, the updates of both rounds, the device states."""
-    algorithm = replace(load_algorithm(name), buffers=policy)
-    with monitoring(algorithm) as monitor:
-        done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), agent_devices=(1,) * 4)
-    assert monitor.faults == []
-    kept = [record for record, _ in monitor.encoded if type(record) is algorithm.device_state]
-    collecting = sum(detail.seats[0].outcome == "collected" for detail in done.rounds)
-    return done, contributions(monitor), kept[4 * collecting :]
+Normalised = tuple[Ended, list[Contribution[Any]], list[Any]]
+_NORMALISED: dict[tuple[str, str], Normalised] = {}
+
+
+async def normalised(name: str, policy: Any, tmp_path: Path) -> Normalised:
+    """Two rounds on a model with batch-norm, once for each policy: the run, both rounds' updates, the device states."""
+    if (name, policy) not in _NORMALISED:
+        algorithm = replace(load_algorithm(name), buffers=policy)
+        with monitoring(algorithm) as monitor:
+            done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), agent_devices=(2, 2))
+        assert monitor.faults == []
+        kept = [record for record, _ in monitor.encoded if type(record) is algorithm.device_state]
+        collecting = sum(detail.seats[0].outcome == "collected" for detail in done.rounds)
+        _NORMALISED[name, policy] = done, contributions(monitor), kept[4 * collecting :]
+    return _NORMALISED[name, policy]
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "drop"])

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud_server.metrics import CloudMetrics
@@ -21,6 +20,7 @@ from shared.core import errors
 from shared.core.errors import StrataError
 from shared.federation.messages import Failure, Outcome
 from shared.run_records.visits import VisitRecord
+from shared.service.app import guards_of, make_app
 from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service.settings import CommonSettings, TierSettings
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
@@ -255,9 +255,8 @@ def test_a_failed_edge_order_is_counted_as_failed_and_no_longer_as_running() -> 
 async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
     own: str | None, also: str | None, opens: set[str | None]
 ) -> None:
-    settings = TierSettings(common=CommonSettings(metrics_token=also))
-    app = FastAPI()
-    app.include_router(metrics_router(settings, own, "tier", lambda request: AgentMetrics()))
+    settings = TierSettings(common=CommonSettings(tier_token=own, metrics_token=also))
+    app = make_app("probe", routes=metrics_router(lambda request: AgentMetrics()), guards=guards_of(settings))
     opened = set()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tier") as client:
         for token in (None, "own", "extra", "guess"):
