@@ -226,7 +226,7 @@ class Federation:
         async with asyncio.timeout(limit_s):
             while True:
                 stored = None if self.store_error else await self.store.get(redis_keys.cloud_run(run_id))
-                if stored is None or stored != seen:
+                if stored is None or stored is not seen:  # not `!=`: it may have changed and changed back
                     info = await self.info(run_id)
                     if info.status in wanted:
                         return info

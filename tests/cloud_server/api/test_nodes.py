@@ -220,6 +220,7 @@ async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path:
         fed.router.tamper = note
         fed.client.headers["authorization"] = "Bearer a"
         assert (await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))).status == "completed"
+        await fed.until(lambda: len(seen[CLOUD_PORT]) == 2)  # a heartbeat
     assert seen == {CLOUD_PORT: {"Bearer t", "Bearer a"}, EDGE_PORT: {"Bearer t"}, AGENT_PORT: {"Bearer t"}}
 
 
