@@ -333,9 +333,10 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
 ) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
+        go_on = asyncio.Event()
 
         async def put_late(*args: Any) -> None:
-            await asyncio.sleep(0.05)
+            await go_on.wait()
             await put_now(*args)
 
         monkeypatch.setattr(registry.store, "put", put_late)
@@ -343,6 +344,7 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
         changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as after a registration
+        go_on.set()
         await changes
         found = registry.agents[agent]
         kept = await fed.store.get(redis_keys.cloud_agent(agent))
