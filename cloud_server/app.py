@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
@@ -41,15 +42,19 @@ for _part in (runs_api.open_router, runs_api.router, nodes_api.router, metrics_a
 
 
 def create_app(
-    settings: CloudSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
+    settings: CloudSettings,
+    transport: httpx.AsyncBaseTransport | None = None,
+    store: Store | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The cloud; `transport` and `store` replace network and Redis in tests."""
+    """The cloud; `transport` and `store` replace network and Redis in tests, `clock` decides which nodes are alive."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
-            cloud = build(settings, client, store or RedisStore(settings.redis_url), app.state.closing, transport)
+            kept = store or RedisStore(settings.redis_url)
+            cloud = build(settings, client, kept, app.state.closing, transport, clock)
             app.state.cloud = cloud
             cloud.runs.start()
             cloud.tracking.start(cloud.repository)
@@ -74,12 +79,13 @@ def build(
     store: Store,
     closing: asyncio.Event,
     transport: httpx.AsyncBaseTransport | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Cloud:
     """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics = CloudMetrics()
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     thread, evaluating = ComputeThread(), ComputeThread()
-    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s)
+    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
     repository = RunRepository(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
@@ -30,14 +31,20 @@ from shared.storage.states import FileStateStore
 
 
 def create_app(
-    settings: EdgeSettings, transport: httpx.AsyncBaseTransport | None = None, store: Store | None = None
+    settings: EdgeSettings,
+    transport: httpx.AsyncBaseTransport | None = None,
+    store: Store | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The app of an edge; tests pass a `transport` and a `store` that take the places of network and Redis."""
+    """The app of an edge; tests pass a `transport` and a `store` that take the places of network and Redis.
+
+    `clock` decides which agents are alive.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=_LIMITS) as client:
-            edge = build(settings, client, store or RedisStore(settings.redis_url))
+            edge = build(settings, client, store or RedisStore(settings.redis_url), clock)
             app.state.edge = edge
             edge.membership.start()
             yield
@@ -54,9 +61,9 @@ def create_app(
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 
-def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store) -> Edge:
+def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store, clock: Callable[[], float]) -> Edge:
     """Builds the objects of an edge and connects them."""
-    metrics, roster, thread = EdgeMetrics(), Roster(), ComputeThread()
+    metrics, roster, thread = EdgeMetrics(), Roster(clock=clock), ComputeThread()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
     registration = EdgeRegistration(

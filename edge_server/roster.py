@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.core.errors import Lost, NotFound
@@ -17,12 +18,13 @@ class Roster:
     """When each agent was last heard.
 
     Attributes:
-        heard: by agent, when its last heartbeat came here (monotonic), and the heartbeat.
+        heard: by agent, when its last heartbeat came here (on its clock), and the heartbeat.
         elsewhere: by agent, when another edge last heard it, as the cloud reports.
         unknown: agents that the cloud does not know.
         moved: the new addresses of agents that came back at another one, as the cloud reports.
         deleted: runs that were deleted lately, as the cloud reports.
         stopped: agents that were stopped on purpose, and when the cloud first reported so.
+        clock: monotonic seconds.
     """
 
     heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
@@ -31,6 +33,7 @@ class Roster:
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     stopped: dict[str, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
 
     def record_heartbeat(self, beat: AgentHeartbeat) -> bool:
         """Notes a heartbeat; returns whether it is the first one of its agent.
@@ -39,7 +42,7 @@ class Roster:
             NotFound: the cloud does not know this agent (any more); it should register again.
         """
         first = beat.agent not in self.heard
-        self.heard[beat.agent] = (time.monotonic(), beat)
+        self.heard[beat.agent] = (self.clock(), beat)
         if beat.agent in self.unknown:
             self.unknown.discard(beat.agent)
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
@@ -47,20 +50,20 @@ class Roster:
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""
-        since = time.monotonic() - ttl_s
+        since = self.clock() - ttl_s
         return [beat for at, beat in list(self.heard.values()) if at >= since]
 
     def silent_s(self, agent: str, since: float) -> float:
-        """Seconds without a heartbeat of an agent, counted from `since` (monotonic) at the earliest."""
+        """Seconds without a heartbeat of an agent, counted from `since` (on its clock) at the earliest."""
         here = self.heard[agent][0] if agent in self.heard else since
-        return time.monotonic() - max(here, self.elsewhere.get(agent, since), since)
+        return self.clock() - max(here, self.elsewhere.get(agent, since), since)
 
     def has_left(self, agent: str, since: float) -> bool:
         """Whether the agent left after `since`. (One that left earlier must have registered again.)"""
         return self.stopped.get(agent, since) > since
 
     def check_alive(self, agent: str, since: float, ttl_s: float) -> None:
-        """Checks an agent from which an answer has been awaited since `since` (monotonic).
+        """Checks an agent from which an answer has been awaited since `since` (on its clock).
 
         Raises:
             Lost: it has left, or was silent for longer than `ttl_s`.
@@ -73,7 +76,7 @@ class Roster:
 
     def update(self, answer: HeartbeatAnswer) -> None:
         """Takes over what the cloud reports in its answer to this edge's heartbeat."""
-        now = time.monotonic()
+        now = self.clock()
         self.unknown = set(answer.unknown)
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
@@ -82,7 +85,7 @@ class Roster:
 
     def entries(self) -> tuple[RosterEntry, ...]:
         """The roster as it is sent to the cloud, without the agents that were silent for long."""
-        now = time.monotonic()
+        now = self.clock()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
         self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
         return tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -118,15 +118,28 @@ class Files:
             return
 
 
-def follow(files: Files, wanted: Wanted) -> Iterator[Line]:
-    """The existing lines, then new ones, until the run has ended and was not resumed; with `all` without end."""
+def follow(
+    files: Files,
+    wanted: Wanted,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Line]:
+    """The existing lines, then new ones, until the run has ended and was not resumed; with `all` without end.
+
+    Args:
+        files: are read again and again.
+        wanted: which of their lines.
+        clock: monotonic seconds.
+        sleep: waits so many seconds before the files are read again.
+    """
     ended_at: float | None = None
     while True:
         lines = history(files.new(), wanted)
         yield from lines
         for line in lines:
             if line["event"] == "run.status" and line.get("run") == wanted.of:
-                ended_at = time.monotonic() if line.get("status") in FINAL else None
-        if wanted.run != ALL and ended_at is not None and time.monotonic() - ended_at > SETTLE_S:
+                ended_at = clock() if line.get("status") in FINAL else None
+        if wanted.run != ALL and ended_at is not None and clock() - ended_at > SETTLE_S:
             return
-        time.sleep(POLL_S)
+        sleep(POLL_S)

@@ -7,6 +7,8 @@ injects faults with `router.tamper`, which gets the request and a function that 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +18,7 @@ import httpx
 from fastapi import FastAPI
 
 from cloud_server.app import create_app as create_cloud
+from cloud_server.nodes.liveness import LastSeen
 from cloud_server.settings import CloudSettings
 from device_agent.app import create_app as create_agent
 from device_agent.settings import AgentSettings
@@ -47,25 +50,50 @@ def settings_of(kind: type[S], **changes: Any) -> S:
     return found
 
 
+class SkippingClock:
+    """The monotonic clock, on which a test can skip seconds; `skipped_at` is the time right after it last did."""
+
+    def __init__(self) -> None:
+        self.skipped_at = self._skipped_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._skipped_s
+
+    def skip(self, seconds: float) -> None:
+        self._skipped_s += seconds
+        self.skipped_at = self()
+
+
 class Router(httpx.AsyncBaseTransport):
-    """Routes requests to ASGI applications by port; `calls` lists their (port, path)."""
+    """Routes requests to ASGI applications by port.
+
+    Attributes:
+        calls: the requests as (port, path), without heartbeats.
+        n_heartbeats: how many are being answered.
+    """
 
     def __init__(self) -> None:
         self.apps: dict[int, FastAPI] = {}
         self.tamper: Tamper | None = None
         self.calls: list[tuple[int, str]] = []
+        self.n_heartbeats = 0
         self._in_flight: dict[int, set[asyncio.Task[httpx.Response]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         port = request.url.port or 80
         if port not in self.apps:
             raise httpx.ConnectError(f"no application listens on {port}", request=request)
-        if not request.url.path.endswith("heartbeats"):
+        is_heartbeat = request.url.path.endswith("heartbeats")
+        if not is_heartbeat:
             self.calls.append((port, request.url.path))
         await request.aread()  # so that it can be passed on twice
 
         async def pass_on(other: httpx.Request | None = None) -> httpx.Response:
-            return await self._through(port, other or request)
+            self.n_heartbeats += is_heartbeat
+            try:
+                return await self._through(port, other or request)
+            finally:
+                self.n_heartbeats -= is_heartbeat
 
         return await (self.tamper(request, pass_on) if self.tamper else pass_on())
 
@@ -92,7 +120,10 @@ class Router(httpx.AsyncBaseTransport):
 
 
 class Federation:
-    """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `agent_devices`."""
+    """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `agent_devices`.
+
+    A node counts as lost only after `pass_time` or `lose`: on a busy machine the real time to live is too long to pass.
+    """
 
     def __init__(
         self,
@@ -112,8 +143,10 @@ class Federation:
         self.heartbeat_s = min(0.5, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(cache_dir=data_cache(), **(common or {}))
-        self.router, self.store = Router(), MemoryStore()
+        self.router, self.clock = Router(), SkippingClock()
+        self.store = MemoryStore(self.clock)
         self.store_error: str | None = None  # the reason for which the store does not answer
+        self.refused_calls: set[str] = set()  # the names of the store's methods that were called meanwhile
         self.apps: dict[str, FastAPI] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 
@@ -147,7 +180,7 @@ class Federation:
             settle_s=0.2,
             **self.cloud_extra,
         )
-        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, PersistentStore(self)))
+        await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, PersistentStore(self), self.clock))
 
     async def start_edge(self, number: int) -> None:
         settings = settings_of(
@@ -160,7 +193,8 @@ class Federation:
             heartbeat_s=self.heartbeat_s,
             ttl_s=self.ttl_s,
         )
-        await self._start(f"edge-{number}", settings.port, create_edge(settings, self.router, PersistentStore(self)))
+        app = create_edge(settings, self.router, PersistentStore(self), self.clock)
+        await self._start(f"edge-{number}", settings.port, app)
 
     async def start_agent(self, number: int, devices: int | None = None, port: int | None = None) -> None:
         settings = settings_of(
@@ -189,6 +223,33 @@ class Federation:
             self.router.close_port(port)
         await self._stacks.pop(name).aclose()
 
+    async def lose(self, name: str) -> None:
+        """Stop an edge or an agent, and let its time to live pass."""
+        if name in self._stacks:
+            await self.stop(name)
+        await self.pass_time(1.1 * self.ttl_s, self.node_id(name))
+
+    async def pass_time(self, seconds: float, *silent: str) -> None:
+        """Let time pass for times to live. Live nodes are heard meanwhile, except the silent ones with these ids."""
+        registry, n_steps = self.apps["cloud"].state.cloud.registry, math.ceil(4 * seconds / self.ttl_s)
+        nodes = (registry.seen_agents | registry.seen_edges).items()
+        others = [seen for node, seen in nodes if node not in silent and seen.is_live(self.clock())]
+        for _ in range(n_steps):  # each is shorter than the silence after which a node is suspect
+            await self.until(lambda: not self.router.n_heartbeats)  # which say how long ago nodes were heard
+            self.clock.skip(seconds / n_steps)
+            await self.until(lambda: self._all_heard(others))
+
+    def _all_heard(self, nodes: list[LastSeen]) -> bool:
+        """Whether the cloud heard all these after the clock last skipped; if not, all send heartbeats at once."""
+        if all(seen.at >= self.clock.skipped_at for seen in nodes):
+            return True
+        for name in self._stacks.keys() - {"cloud"}:
+            state = self.apps[name].state
+            loops = state.agent.membership._loops if name.startswith("agent") else (state.edge.membership._beating,)
+            for loop in loops:
+                loop.wake()
+        return False
+
     def n_agents(self) -> int:
         """Returns the number of agents that the cloud counts as alive and that send heartbeats to an edge."""
         registry = self.apps["cloud"].state.cloud.registry
@@ -205,7 +266,12 @@ class Federation:
 
     def agent_id(self, number: int) -> str:
         """Returns the id of an agent."""
-        return str(self.apps[f"agent-{number}"].state.agent.membership.registration.agent)
+        return self.node_id(f"agent-{number}")
+
+    def node_id(self, name: str) -> str:
+        """Returns the id of an edge or an agent, which may have been stopped."""
+        state = self.apps[name].state
+        return str(state.agent.membership.registration.agent if name.startswith("agent") else state.edge.settings.name)
 
     async def submit(self, spec: dict[str, Any]) -> str:
         answer = await self.client.post("/runs", json={"spec": spec})
@@ -278,6 +344,7 @@ class PersistentStore:
 
     def __getattr__(self, name: str) -> Any:
         if self._fed.store_error is not None:
+            self._fed.refused_calls.add(name)
             raise StoreUnavailable(self._fed.store_error)
         return getattr(self._fed.store, name)
 

@@ -53,16 +53,16 @@ async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_
 
 
 async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
-        stopping: list[asyncio.Task[None]] = []
+    async with Federation(tmp_path / "f") as fed:
+        losing: list[asyncio.Task[None]] = []
 
-        async def stop_edge(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-            stopping.append(asyncio.create_task(fed.stop("edge-1")))
+        async def lose_edge(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            losing.append(asyncio.create_task(fed.lose("edge-1")))
             raise httpx.ReadError("gone", request=request)
 
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", stop_edge, times=1)
+        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
         info = await fed.run(small_spec())
-        await asyncio.gather(*stopping)
+        await asyncio.gather(*losing)
         assert info.status == "completed"
         first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
         assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from edge_server.roster import Roster
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Task
@@ -177,15 +178,17 @@ async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limi
 
 
 async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_time_limit(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
-        beats = fed.apps["agent-5"].state.agent.membership
+    async with Federation(tmp_path / "f") as fed:
+        beats, passing = fed.apps["agent-5"].state.agent.membership, list[asyncio.Task[None]]()
 
         async def die(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
             await beats.stop()
+            passing.append(asyncio.create_task(fed.pass_time(1.1 * fed.ttl_s, fed.agent_id(5))))
             return await hang(request, pass_on)
 
         fed.router.tamper = at(AGENT_PORT + 5, "/visits", die, times=1)
         info = await fed.run(small_spec(timeouts={"visit_s": 3000}))
+        await asyncio.gather(*passing)
         assert info.status == "completed"
         seats = await seats_of(fed, info.run, 5)
         assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
@@ -194,12 +197,23 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
         assert second.failures[0].detail == f"the cloud receives no heartbeats from agent {fed.agent_id(5)}"
 
 
-async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(tmp_path: Path) -> None:
+async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, still_awaited = Roster.check_alive, asyncio.Event()
+
+    def check_alive(roster: Roster, agent: str, since: float, ttl_s: float) -> None:
+        check(roster, agent, since, ttl_s)
+        if roster.clock() - since > 2 * ttl_s:
+            still_awaited.set()
+
     async def slow(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        await asyncio.sleep(3)
+        await fed.pass_time(2.1 * fed.ttl_s)
+        await still_awaited.wait()
         return await pass_on()
 
-    async with Federation(tmp_path / "f", ttl_s=1.5) as fed:
+    monkeypatch.setattr(Roster, "check_alive", check_alive)
+    async with Federation(tmp_path / "f") as fed:
         fed.router.tamper = at(AGENT_PORT, "/visits", slow, times=1)
         info = await fed.run(small_spec(num_rounds=1))
         assert lost_seats(await fed.round(info.run, 1)) == {}

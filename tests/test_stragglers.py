@@ -423,7 +423,7 @@ async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> N
 
 async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_path: Path) -> None:
     """The edge of seat 3 is lost in round 2 and returns in round 5, when it uses the late update of round 1."""
-    async with federation(tmp_path, ttl_s=8.0) as fed:
+    async with federation(tmp_path) as fed:
         gone = list[asyncio.Task[None]]()
         reached, back = asyncio.Event(), asyncio.Event()
 
@@ -431,7 +431,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
             if request.url.path == "/rounds":
                 asked = request.url.port, codec.read_header(await request.aread()).record["round_no"]
                 if asked == (EDGE_PORT + 1, 2) and not gone:
-                    gone.append(asyncio.create_task(fed.stop("edge-1")))
+                    gone.append(asyncio.create_task(fed.lose("edge-1")))
                     raise httpx.ReadError("gone", request=request)
                 if asked == (EDGE_PORT, 4):
                     reached.set()

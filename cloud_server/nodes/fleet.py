@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class Fleet:
         Raises:
             Conflict: another fleet is connected.
         """
-        now, before = time.monotonic(), self._connected()
+        now, before = self.registry.clock(), self._connected()
         if before is not None and before.report.fleet != report.fleet:
             raise Conflict(f"fleet {before.report.fleet} is connected already", field="fleet")
         if report.begins:
@@ -79,7 +78,7 @@ class Fleet:
 
     def _connected(self) -> _ReceivedReport | None:
         heard = self._heard
-        return heard if heard is not None and time.monotonic() - heard.at <= self.ttl_s else None
+        return heard if heard is not None and self.registry.clock() - heard.at <= self.ttl_s else None
 
     # ---- the user's side
 
@@ -120,7 +119,7 @@ class Fleet:
         heard = self._connected()
         if heard is None:
             return None
-        now, report = time.monotonic(), heard.report
+        now, report = self.registry.clock(), heard.report
         return FleetInfo(
             fleet=report.fleet,
             since_s=round(now - heard.since, 3),

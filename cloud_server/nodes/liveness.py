@@ -5,7 +5,6 @@ Also the records that the registry stores of agents and edges.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,10 +80,9 @@ class LastSeen:
         back = self.revived_at is not None and now - self.revived_at <= self.ttl_s
         return "revived" if back else "alive"
 
-    @property
-    def is_live(self) -> bool:
+    def is_live(self, now: float) -> bool:
         """Whether the node was heard within the TTL."""
-        return time.monotonic() - self.at <= self.ttl_s
+        return now - self.at <= self.ttl_s
 
 
 class StateChange(NamedTuple):

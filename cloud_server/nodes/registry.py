@@ -7,7 +7,7 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges
 from shared.core.errors import Forbidden, NotFound, StrataError
@@ -34,17 +34,32 @@ MOVED_S = 120.0
 
 
 class Registry:
-    """Registered edges and agents, written through to Redis with a TTL."""
+    """Registered edges and agents, written through to Redis with a TTL.
 
-    def __init__(self, store: Store, caller: Caller, networks: list[Network], ttl_s: float) -> None:
-        self.store, self.caller, self.networks, self.ttl_s = store, caller, networks, ttl_s
+    Args:
+        store: keeps the nodes for the next cloud process.
+        caller: calls back nodes that register.
+        networks: in which nodes may be.
+        ttl_s: a node that is silent for longer is lost.
+        clock: monotonic seconds; decides which nodes are alive.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        caller: Caller,
+        networks: list[Network],
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store, self.caller, self.networks, self.ttl_s, self.clock = store, caller, networks, ttl_s, clock
         self.agents: dict[str, AgentEntry] = {}
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, LastSeen] = {}
         self.seen_edges: dict[str, LastSeen] = {}
         self.moved_at: dict[str, float] = {}
         self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
-        self.began_at = self.changed_at = time.monotonic()
+        self.began_at = self.changed_at = self.clock()
         self._changes = StateChanges()
         self._written: dict[tuple[str, str], float] = {}
 
@@ -55,7 +70,7 @@ class Registry:
         of the cloud. Some may be gone for long, so a node gets nothing new before it is heard.
         """
         agents, edges = await self.store.scan(redis_keys.CLOUD_AGENTS), await self.store.scan(redis_keys.CLOUD_EDGES)
-        now = time.monotonic()
+        now = self.clock()
         for agent in map(AgentEntry.model_validate_json, agents.values()):
             if agent.agent not in self.agents:
                 known = LastSeen(now, self.ttl_s, heard_by_this_process=False)
@@ -81,12 +96,12 @@ class Registry:
             entry = entry.replace(online=known.online, given_profile=known.given_profile)
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s hosts up to %s devices", entry.agent, entry.name, entry.url, entry.devices)
-            self.changed_at = time.monotonic()
+            self.changed_at = self.clock()
             self._note_move(self.agents.get(entry.agent), entry)
         if entry.agent in self.agents and self.agents[entry.agent].left:
             del self.seen_agents[entry.agent]  # one that left on purpose and comes back is not revived
         self.agents[entry.agent] = entry
-        _heard(self.seen_agents, entry.agent, time.monotonic(), self.ttl_s)
+        _heard(self.seen_agents, entry.agent, self.clock(), self.ttl_s)
         await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
         return self._heartbeat_edge(entry.agent)
 
@@ -97,9 +112,9 @@ class Registry:
         )
         if self.edges.get(entry.edge) != entry:
             log.info("edge %s at %s", entry.edge, entry.url)
-            self.changed_at = time.monotonic()
+            self.changed_at = self.clock()
         self.edges[entry.edge] = entry
-        _heard(self.seen_edges, entry.edge, time.monotonic(), self.ttl_s)
+        _heard(self.seen_edges, entry.edge, self.clock(), self.ttl_s)
         await self.store.put(redis_keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
         return entry.url
 
@@ -123,7 +138,7 @@ class Registry:
 
     def _note_move(self, before: AgentEntry | None, entry: AgentEntry) -> None:
         if before is not None and before.url != entry.url:
-            self.moved_at[entry.agent] = time.monotonic()
+            self.moved_at[entry.agent] = self.clock()
 
     def _moved(self, now: float) -> dict[str, str]:
         """The URLs of agents that came back at another address in the last `MOVED_S` seconds."""
@@ -147,7 +162,7 @@ class Registry:
         """
         if beat.edge not in self.edges:
             raise NotFound(f"edge {beat.edge} is not registered")
-        now = time.monotonic()
+        now = self.clock()
         self.seen_edges[beat.edge].heard(now)
         for line in beat.roster:
             seen = self.seen_agents.get(line.agent)
@@ -171,7 +186,7 @@ class Registry:
 
     async def _store_liveness(self, beat: EdgeHeartbeat) -> None:
         """Write signs of life with a TTL to Redis, for observers and for a restarted cloud."""
-        now = time.monotonic()
+        now = self.clock()
         batch = self._refresh_alive_key(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
         if self._claim_refresh(now, ("edge entry", beat.edge), KEEP_S):
             batch.put(redis_keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
@@ -223,13 +238,13 @@ class Registry:
 
     def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
         """Mark exactly these agents as about to be stopped, for so many seconds: the fleet may be gone by then."""
-        self._leaving = frozenset(agents), time.monotonic() + for_s
+        self._leaving = frozenset(agents), self.clock() + for_s
 
     def is_leaving(self, agent: str) -> bool:
         """Whether an agent is about to be stopped, or was."""
         leaving, until = self._leaving
         left = agent in self.agents and self.agents[agent].left
-        return left or (agent in leaving and time.monotonic() < until)
+        return left or (agent in leaving and self.clock() < until)
 
     async def mark_left(self, agent: str) -> None:
         """Note that an agent was stopped on purpose; a new registration brings it back."""
@@ -257,13 +272,13 @@ class Registry:
             written = entry
         if agent in self.agents and written is not None:
             self.agents[agent] = written
-            self.changed_at = time.monotonic()
+            self.changed_at = self.clock()
 
     # ---- what is alive
 
     def changes(self) -> list[StateChange]:
         """The nodes whose state changed since the last call."""
-        now = time.monotonic()
+        now = self.clock()
         states = {("agent", name): self._state(name, now) for name in self.seen_agents}
         return self._changes.since_last_check(
             states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()}
@@ -281,11 +296,11 @@ class Registry:
 
     def agent_is_live(self, agent: str) -> bool:
         """Whether the agent was heard within the TTL, and not stopped since."""
-        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live
+        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live(self.clock())
 
     def edge_is_live(self, edge: str) -> bool:
         """Whether the edge was heard within the TTL."""
-        return edge in self.seen_edges and self.seen_edges[edge].is_live
+        return edge in self.seen_edges and self.seen_edges[edge].is_live(self.clock())
 
     def agent_lost_s(self, agent: str) -> float:
         """Seconds since an agent was lost, 0 if it is live; one never heard counts from the start of the cloud."""
@@ -297,7 +312,7 @@ class Registry:
 
     def _lost_s(self, seen: LastSeen | None) -> float:
         heard_at = seen.at if seen else self.began_at
-        return max(time.monotonic() - heard_at - self.ttl_s, 0.0)
+        return max(self.clock() - heard_at - self.ttl_s, 0.0)
 
     def live_edges(self) -> list[str]:
         """Names of the live edges that this process has heard, sorted."""
@@ -333,8 +348,8 @@ class Registry:
         return AgentInfo(
             agent=agent,
             name=entry.name,
-            state=self._state(agent, time.monotonic()),
-            last_seen_s=round(time.monotonic() - seen.at, 3),
+            state=self._state(agent, self.clock()),
+            last_seen_s=round(self.clock() - seen.at, 3),
             devices=entry.devices,
             profile=entry.effective_profile,
             own_profile=entry.profile,
@@ -350,8 +365,8 @@ class Registry:
         return EdgeInfo(
             edge=edge,
             url=self.edges[edge].url,
-            state=seen.state(time.monotonic()),
-            last_seen_s=round(time.monotonic() - seen.at, 3),
+            state=seen.state(self.clock()),
+            last_seen_s=round(self.clock() - seen.at, 3),
             n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
         )
 

@@ -55,7 +55,7 @@ class Barrier:
     def _missing(self, spec: ExperimentSpec, *, resumed: bool) -> str | None:
         n_edges, room = len(self.registry.live_edges()), self.registry.n_devices()
         all_edges, all_devices = spec.num_edges or 1, spec.num_devices or spec.min_devices
-        settled = time.monotonic() - self.registry.changed_at >= self.settle_s
+        settled = self.registry.clock() - self.registry.changed_at >= self.settle_s
         named = spec.num_edges is not None and spec.num_devices is not None
         if n_edges >= all_edges and room >= all_devices and (named or settled):
             return None

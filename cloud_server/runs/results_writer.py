@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -108,10 +107,11 @@ class ResultsFolder:
 
     async def _write_waiting(self) -> None:
         """Write rounds until none waits: every `EVERY_S` seconds, or at once if `settle` was called."""
+        clock = asyncio.get_running_loop().time
         while self._waiting:
             self._news.clear()
             n = next((at for at, done in enumerate(self._waiting) if done.due), len(self._waiting))
-            pause_s = self._wrote_at + EVERY_S - time.monotonic()
+            pause_s = self._wrote_at + EVERY_S - clock()
             if not self._settling and (n == 0 or pause_s > 0):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), pause_s if n else EVERY_S)
@@ -119,7 +119,7 @@ class ResultsFolder:
             n = len(self._waiting) if self._settling else n
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
-            self._wrote_at = time.monotonic()
+            self._wrote_at = clock()
             await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds, None)
 
     async def settle(self) -> None:

@@ -309,7 +309,7 @@ class AgentClient:
         `model_s`: wall seconds that simulated devices may wait before they answer.
         """
         replies, edge, deadline = exchange.replies, self.order.edge, exchange.deadline
-        began = time.monotonic()
+        began, since = time.monotonic(), self.roster.clock()
         limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1) + model_s
         left_s = max(deadline.at - began, 0.0)
         try:
@@ -318,7 +318,7 @@ class AgentClient:
             raise
         except DeadlineExceeded as error:
             if left_s <= limit_s:
-                heard = f"agent {agent} was heard {self.roster.silent_s(agent, began):.1f} s ago"  # slow, or silent
+                heard = f"agent {agent} was heard {self.roster.silent_s(agent, since):.1f} s ago"  # slow, or silent
                 replies.miss_deadline(seats, edge, f"no answer within {deadline.limit}; {heard}")
             else:
                 replies.fail(seats, edge, "timeout", error.detail)
@@ -367,7 +367,7 @@ class AgentClient:
             model=self.experiment.shapes,
             n_seats=len(seats),
         )
-        since = time.monotonic()
+        since = self.roster.clock()
 
         def check() -> None:
             if self.stop.is_set():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -42,10 +41,11 @@ async def retry(
     Raises:
         DeadlineExceeded: no attempt succeeded in time; the message says how the last one failed.
     """
-    ends = time.monotonic() + limit_s
+    clock = asyncio.get_running_loop().time
+    ends = clock() + limit_s
     last = "no answer"
     for tries in itertools.count():
-        left = ends - time.monotonic()
+        left = ends - clock()
         if left <= 0:
             break
         try:
@@ -55,5 +55,5 @@ async def retry(
             break
         except over as error:
             last = error.detail if isinstance(error, StrataError) else f"{type(error).__name__}: {error}".rstrip(": ")
-        await asyncio.sleep(min(backoff(tries), max(ends - time.monotonic(), 0)))
+        await asyncio.sleep(min(backoff(tries), max(ends - clock(), 0)))
     raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s ({last})")

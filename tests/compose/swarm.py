@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,8 @@ from tests.compose.stack import ROOT
 T = TypeVar("T")
 STACK = "stratafl-swarm-test"
 IMAGE = "stratafl:swarm-test"
+PORT = 18000
+"""Where the cloud listens on this machine; below the ports that the kernel gives to others."""
 OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET")
 """Variables that docker-stack.yml reads; those of the current shell are removed."""
 
@@ -91,24 +92,18 @@ def stack(**settings: str) -> Iterator[httpx.Client]:
     index = os.environ.get("TORCH_INDEX")
     args = ["--build-arg", f"TORCH_INDEX={index}"] if index else []
     docker("build", "-q", "-t", IMAGE, *args, ".", limit_s=900)
-    token, port = secrets.token_hex(32), _free_port()
+    token = secrets.token_hex(32)
     try:
         docker("secret", "create", named["TIER_SECRET"], "-", given=secrets.token_hex(32))
         docker("secret", "create", named["API_SECRET"], "-", given=token)
-        env = {**settings, **named, "STRATA_IMAGE": IMAGE, "STRATA_PORT": str(port)}
+        env = {**settings, **named, "STRATA_IMAGE": IMAGE, "STRATA_PORT": str(PORT)}
         # The image is local and never requested from a registry.
         docker("stack", "deploy", "--resolve-image", "never", "-c", "docker-stack.yml", STACK, env=env)
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", headers=headers, timeout=30, trust_env=False) as client:
             yield client
     finally:
         remove()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def remove() -> None:

@@ -193,16 +193,14 @@ async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on
 
 async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path) -> None:
     gate = Gate(2)
-    async with federation(tmp_path, agent_devices=(2, 2, 1, 1), ttl_s=0.6) as fed:
+    async with federation(tmp_path, agent_devices=(2, 2, 1, 1)) as fed:
         fed.router.tamper = gate
         run_id = await fed.submit(spec_of())
         await gate.reached.wait()
         rows = (await fed.round(run_id, 1)).seats
         name = fed.apps["agent-3"].state.agent.membership.registration.agent
         (seat,) = [row.seat for row in rows if row.agent == name]
-        await fed.stop("agent-3")
-        registry = fed.apps["cloud"].state.cloud.registry
-        await fed.until(lambda: not registry.agent_is_live(name))
+        await fed.lose("agent-3")
         gate.open.set()
         done = await ended(fed, run_id)
     last = done.rounds[-1]

@@ -53,14 +53,14 @@ def test_redis_killed_during_a_round_and_restarted_loses_nothing(deployment: Dep
 def test_run_pauses_with_a_reason_while_redis_is_down_and_then_continues(
     deployment: Deployment, reference: Deployment
 ) -> None:
-    run = deployment.submit(counts(1.0))
-    deployment.wait_round(run, 1)
-    with deployment.killed("redis"):
-        ends = time.monotonic() + AWAY_S
-        until("the run's reason to name Redis", lambda: "Redis" in str(deployment.client.run(run).reason), 15)
-        while time.monotonic() < ends:
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit(counts(0.0))
+        gate.wait("agent-1", 2)
+        with deployment.killed("redis"):
+            gate.open()
+            until("the run's reason to name Redis", lambda: "Redis" in str(deployment.client.run(run).reason), 60)
+            time.sleep(AWAY_S)  # how long the fault lasts, not a wait for an event
             assert deployment.topology.dead() == []
-            time.sleep(0.5)
     info, details, events = completed_run(deployment, run)
     reasons = [str(data.get("reason")) for data in of_kind(events, "run.status")]
     assert any("Redis" in reason for reason in reasons), reasons

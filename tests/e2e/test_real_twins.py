@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from shared.simulation.digital_twin import TwinList
 from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run
 from tests.soak.deployment import Deployment
+from tests.soak.gate import Gate
 from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,7 +77,7 @@ def long_ttl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 DTPFL: dict[str, Any] = {
     **FEDAVG,
-    "algorithm": {"name": "dtpfl", "params": {"personal_layers": 1, "pretrain_rounds": 3, "threshold": 0}},
+    "algorithm": {"name": "probe_dtpfl", "params": {"personal_layers": 1, "pretrain_rounds": 3, "threshold": 0}},
     "num_rounds": 6,
     "edge_rounds": 2,
     "client": "edge",
@@ -120,11 +120,14 @@ def reference_results(reference: Deployment) -> dict[str, Any]:
     return found
 
 
-def pause(deployment: Deployment, run: str) -> int:
-    """Pause a run between two of its rounds; returns how many were committed."""
+def pause_after(deployment: Deployment, run: str, round_no: int, gate: Gate) -> None:
+    """Pause a run after a round whose visits the gate holds."""
     client = deployment.client
-    until(f"{run} to pause", lambda: client.run(run).status == "paused" or not client.pause(run), 60)
-    return deployment.info(run).rounds
+    gate.wait("agent-1", round_no)
+    until(f"a pause of {run}", lambda: client.pause(run).status == "pausing", 60)
+    gate.hold(round_no + 1)
+    until(f"{run} to be paused", lambda: client.run(run).status == "paused", 60)
+    assert deployment.info(run).rounds == round_no
 
 
 def resume(deployment: Deployment, run: str) -> None:
@@ -136,16 +139,17 @@ def resume(deployment: Deployment, run: str) -> None:
 def test_edge_killed_between_rounds_of_either_phase_restores_twins_layers_and_group(
     long_ttl: Deployment, reference_results: dict[str, Any]
 ) -> None:
-    run = long_ttl.submit(DTPFL)
-    for round_no, before in ((1, 3), (4, 6)):
-        long_ttl.wait_round(run, round_no)
-        assert pause(long_ttl, run) < before
-        kept = twins_in(long_ttl, run)
-        with long_ttl.killed("edge-1"):
-            pass
-        assert until("the twins", lambda: twins_in(long_ttl, run), 40) == kept
-        assert any(twin.n_learned for twin in kept[0].twins)
-        resume(long_ttl, run)
+    with long_ttl.gate.closed() as gate:
+        run = long_ttl.submit(DTPFL)
+        for round_no in (2, 5):
+            gate.hold(round_no)
+            pause_after(long_ttl, run, round_no, gate)
+            kept = twins_in(long_ttl, run)
+            with long_ttl.killed("edge-1"):
+                pass
+            assert until("the twins", lambda: twins_in(long_ttl, run), 40) == kept
+            assert any(twin.n_learned for twin in kept[0].twins)
+            resume(long_ttl, run)
     assert long_ttl.finish(run, 150).status == "completed"
     assert results_of(long_ttl, run) == reference_results
 
@@ -160,16 +164,14 @@ def host_for(deployment: Deployment, run: str, edge: str) -> str:
 def test_edge_killed_during_an_edge_round_of_either_phase_restores_them(
     long_ttl: Deployment, reference_results: dict[str, Any]
 ) -> None:
-    run = long_ttl.submit(DTPFL)
-    for round_no, before in ((1, 3), (4, 6)):
-        long_ttl.wait_round(run, round_no)
-        agent = host_for(long_ttl, run, "edge-1")
-        long_ttl.freeze(agent)  # the edge waits for this agent, so its round cannot end
-        time.sleep(2)
-        n_committed = long_ttl.info(run).rounds
-        with long_ttl.killed("edge-1"):
-            pass
-        assert long_ttl.info(run).rounds == n_committed < before
-        long_ttl.thaw(agent)
+    with long_ttl.gate.closed() as gate:
+        run = long_ttl.submit(DTPFL)
+        for round_no in (2, 5):
+            gate.hold(round_no)
+            long_ttl.wait_round(run, round_no - 1)
+            gate.wait(host_for(long_ttl, run, "edge-1"), round_no)
+            with long_ttl.killed("edge-1"):
+                pass
+            assert long_ttl.info(run).rounds == round_no - 1
     assert long_ttl.finish(run, 150).status == "completed"
     assert results_of(long_ttl, run) == reference_results

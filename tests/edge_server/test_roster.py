@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 
 import pytest
 
@@ -11,11 +11,8 @@ from shared.core.errors import NotFound
 from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer
 
 
-def test_silence_counts_from_the_last_heartbeat_at_any_edge_or_from_the_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("edge_server.roster.time.monotonic", lambda: 100.0)
-    roster = Roster()
+def test_silence_counts_from_the_last_heartbeat_at_any_edge_or_from_the_request() -> None:
+    roster = Roster(clock=lambda: 100.0)
     assert roster.silent_s("a", since=95.0) == 5.0
     roster.update(HeartbeatAnswer(heard={"a": 3.0}))
     assert roster.silent_s("a", since=95.0) == 3.0
@@ -36,10 +33,11 @@ def test_an_agent_that_the_cloud_does_not_know_is_asked_once_to_register() -> No
 
 def test_an_agent_has_left_if_the_cloud_reports_it_after_the_request() -> None:
     """A returning agent may get a request before this edge learns of its return."""
-    roster = Roster()
-    began = time.monotonic()
+    times = itertools.count(100.0)
+    roster = Roster(clock=lambda: next(times))
+    began = roster.clock()
     roster.update(HeartbeatAnswer(left=("a-1",)))
-    requested = time.monotonic()
+    requested = roster.clock()
     assert (roster.has_left("a-1", began), roster.has_left("a-1", requested)) == (True, False)
     roster.update(HeartbeatAnswer(left=("a-1", "a-2")))  # the same outdated report
     assert (roster.has_left("a-1", requested), roster.has_left("a-2", requested)) == (False, True)

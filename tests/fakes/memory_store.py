@@ -116,6 +116,10 @@ class MemoryStore:
     async def close(self) -> None:
         """See `Store.close`."""
 
+    def n_blocked(self) -> int:
+        """Returns the number of readers that wait for an entry."""
+        return sum(map(len, self._waiting.values()))
+
     def _get(self, key: str) -> bytes | None:
         if key in self._streams:
             raise WrongKind(key)

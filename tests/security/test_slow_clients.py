@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -15,7 +16,8 @@ from starlette.responses import Response
 
 from shared.service.app import make_app
 from shared.service.bodies import read_body
-from tests.security.sockets import Client, running, until
+from shared.service.http_protocol import Protocol
+from tests.security.sockets import WAIT_S, Client, running, until
 
 POST = b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -37,18 +39,12 @@ def probe() -> FastAPI:
     async def refused() -> Response:
         return Response(status_code=401)
 
-    @app.get("/slow")
-    async def slow() -> str:
-        await asyncio.sleep(1.5)
-        return "late"
-
-    @app.get("/blocked")
-    async def blocked() -> str:
-        time.sleep(3.0)  # noqa: ASYNC251 - the process is busy, as if it were stopped
-        return "awake"
+    app.state.much_begun = threading.Event()
 
     @app.get("/much")
     async def much() -> StreamingResponse:
+        app.state.much_begun.set()
+
         async def chunks() -> AsyncIterator[bytes]:
             for _ in range(200):
                 yield bytes(2**20)
@@ -92,10 +88,24 @@ def test_a_head_that_is_too_large_is_refused(port: int) -> None:
     assert (status, body["code"], body["status"]) == (431, "too_large", 431)
 
 
-def test_a_line_end_after_a_request_does_not_truncate_its_answer(port: int) -> None:
-    with closing(Client(port, GET.replace(b"healthz", b"slow"))) as client:
-        time.sleep(0.1)
-        assert client.send(b"\r\n")
+def test_a_line_end_after_a_request_does_not_truncate_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, head_is_late = probe(), Protocol._head_is_late
+    begun, head_was_late = threading.Event(), asyncio.Event()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        begun.set()
+        await head_was_late.wait()
+        return "late"
+
+    def note(protocol: Protocol) -> None:
+        head_is_late(protocol)
+        head_was_late.set()
+
+    monkeypatch.setattr(Protocol, "_head_is_late", note)
+    with running(app, **QUICK) as (port, _), closing(Client(port, GET.replace(b"healthz", b"slow"))) as client:
+        assert begun.wait(WAIT_S)
+        assert client.send(b"\r\n")  # as if another head began
         assert client.rest().endswith(b'"late"')
 
 
@@ -112,9 +122,8 @@ def test_a_body_that_trickles_is_answered_with_408(port: int) -> None:
 
 def test_a_large_body_may_take_longer_than_a_small_one(port: int) -> None:
     with closing(Client(port, POST % 1000)) as client:  # 0.5 s and 1000 / 50
-        for _ in range(10):
-            time.sleep(0.15)
-            assert client.send(b"x" * 100)
+        assert client.drip(b"x" * 50, every_s=0.02)
+        assert client.send(b"x" * 950)
         assert client.receives(b"\r\n\r\n1000")
 
 
@@ -125,18 +134,35 @@ def test_a_client_refused_early_cannot_send_for_ever(port: int) -> None:
         assert not client.drip(b"x" * 10_000, every_s=0.02)
 
 
-def test_a_connection_stays_open_after_an_early_refusal_whose_body_came_late(port: int) -> None:
+def test_a_connection_stays_open_after_an_early_refusal_whose_body_came_late() -> None:
     claims = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n"
-    with closing(Client(port, claims)) as client:
+    with running(probe()) as (port, _), closing(Client(port, claims)) as client:
         assert client.receives(b"401")
         assert client.send(b"abc" + GET)
         assert client.receives(b"200 OK")
 
 
-def test_data_that_arrived_while_the_process_was_stopped_is_read_first(port: int) -> None:
-    with closing(Client(port)) as waiting, closing(Client(port, GET.replace(b"healthz", b"blocked"))) as blocking:
-        time.sleep(0.2)
+def test_data_that_arrived_while_the_process_was_stopped_is_read_first() -> None:
+    app, blocked, sent = probe(), threading.Event(), threading.Event()
+
+    @app.get("/blocked")
+    async def block() -> str:
+        """Blocks the process, as if it were stopped, from when another client connects until its head is overdue."""
+        while len(server.server_state.connections) < 2:  # noqa: ASYNC110 - uvicorn has no event for this
+            await asyncio.sleep(0.001)
+        blocked.set()
+        sent.wait(WAIT_S)
+        time.sleep(2 * QUICK["head_s"])  # noqa: ASYNC251 - on purpose
+        return "awake"
+
+    with (
+        running(app, **QUICK) as (port, server),
+        closing(Client(port, GET.replace(b"healthz", b"blocked"))) as blocking,
+        closing(Client(port)) as waiting,
+    ):
+        assert blocked.wait(WAIT_S)
         waiting.send(GET)
+        sent.set()
         assert blocking.receives(b'"awake"')
         assert waiting.receives(b"200 OK")
 
@@ -145,20 +171,24 @@ def test_data_that_arrived_while_the_process_was_stopped_is_read_first(port: int
 
 
 def test_a_client_that_does_not_read_is_disconnected() -> None:
-    with running(probe(), **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
-        until(lambda: len(server.server_state.tasks) == 1)
+    app = probe()
+    with running(app, **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
+        assert app.state.much_begun.wait(WAIT_S)
         until(lambda: not server.server_state.tasks and not server.server_state.connections)
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:
-    with running(probe(), **QUICK) as (port, _), closing(Client(port, GET.replace(b"healthz", b"much"))) as client:
-        got, began = 0, time.monotonic()
+    unread_s, pause_s = 2.0, 0.05
+    limits = {**QUICK, "unread_s": unread_s}
+    with running(probe(), **limits) as (port, _), closing(Client(port, GET.replace(b"healthz", b"much"))) as client:
+        got, paused_s = 0, 0.0
         while got < 200 * 2**20:
-            chunk = client.socket.recv(2**22)
+            chunk = client.socket.recv(2**20)
             assert chunk
             got += len(chunk)
-            if time.monotonic() - began < 2:  # longer than the time allowed without any byte read
-                time.sleep(0.05)
+            if paused_s < 1.25 * unread_s:
+                time.sleep(pause_s)  # a slow client, but one that reads
+                paused_s += pause_s
 
 
 # ---- connections

@@ -71,13 +71,17 @@ class Gate:
 
 
 def pass_gate(round_no: int, seat: int) -> None:
-    """The visit's side of the gate: announce the visit and wait until the gate is open for its round."""
-    if ENV not in os.environ:
+    """The visit's side of the gate: announce the visit and wait until the gate is open for its round.
+
+    An edge's own worker passes: it is at no agent.
+    """
+    agent = os.environ.get("AGENT_NAME")
+    if ENV not in os.environ or agent is None:
         return
     folder = Path(os.environ[ENV])
     if not _is_closed(folder, round_no):
         return
-    with (folder / f"{os.environ['AGENT_NAME']}.came").open("a", encoding="ascii") as file:
+    with (folder / f"{agent}.came").open("a", encoding="ascii") as file:
         file.write(f"{round_no} {seat}\n")
     while _is_closed(folder, round_no):
         time.sleep(TICK_S)

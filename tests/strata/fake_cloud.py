@@ -37,8 +37,8 @@ FILES: dict[str, Content] = {
 class FakeCloud:
     """The answers of the cloud and the requests that it got.
 
-    A run has `n_rounds` rounds; each step of `events` sends one event and changes the run to the state that the event
-    names.
+    A run has `n_rounds` rounds; each step of `script` sends one event and changes the run to the state that the event
+    names. With `waits_for_reads` a step is taken when the run has been read since the one before.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class FakeCloud:
         self.n_rounds = 3
         self.ends_as = "completed"
         self.holds = False
-        self.pace_s = 0.0
+        self.waits_for_reads, self.n_reads = False, 0
         self.breaks_after: int | None = None
         self.stream_starts: list[str | None] = []
         self.runs: dict[str, RunInfo] = {"r1": a_run()}
@@ -131,6 +131,7 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
 
     @app.get("/runs/{run}")
     async def run(run: str) -> Any:
+        cloud.n_reads += 1
         return cloud.find(run).model_dump(mode="json")
 
     @app.post("/runs/{run}/{verb}")
@@ -175,6 +176,7 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
 
 
 async def _stream(cloud: FakeCloud, run: str, after: int) -> AsyncIterator[str]:
+    n_reads = cloud.n_reads
     yield ": hello\n\n"
     for number, (kind, data, changes) in enumerate(cloud.script(), start=1):
         if number <= after:
@@ -185,7 +187,9 @@ async def _stream(cloud: FakeCloud, run: str, after: int) -> AsyncIterator[str]:
             cloud.breaks_after = None
             yield f"id: {number}\nevent: {kind}\ndata: half of a mess"
             raise ConnectionError("the network broke, as the test wished")
-        await asyncio.sleep(cloud.pace_s)
+        while cloud.waits_for_reads and cloud.n_reads == n_reads:  # noqa: ASYNC110 - a request sets no event
+            await asyncio.sleep(0.001)
+        n_reads = cloud.n_reads
         cloud.change(run, **changes)
         event = Event(id=str(number), kind=kind, at="2026-01-02T03:04:05Z", data=data)
         yield f"id: {number}\nevent: {kind}\ndata: {event.model_dump_json()}\n\n"

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 
 from strata.launcher import home
 from strata.launcher.process import execute
-from strata.log_reader import Files, Wanted, follow, history, parsed
+from strata.log_reader import POLL_S, SETTLE_S, Files, Wanted, follow, history, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "r20260101-000000-0001", "r20260102-000000-0001"
@@ -127,57 +125,58 @@ def test_a_closed_pipe_gives_no_traceback(folder: Path) -> None:
 # ---- following
 
 
-def following(path: Path, wanted: Wanted) -> tuple[list[dict[str, Any]], threading.Thread]:
-    found: list[dict[str, Any]] = []
+class Follower:
+    """Follows the logs of a folder. Time passes in its pauses only, and in each of them the next step is taken.
 
-    def collect() -> None:
-        for item in follow(Files(path), wanted):
-            found.append(item)
+    Attributes:
+        now_s: the time.
+        events: those of the lines found so far.
+        n_before: how many had been found before each step.
+    """
 
-    thread = threading.Thread(target=collect, daemon=True)
-    thread.start()
-    return found, thread
+    def __init__(self, folder: Path, wanted: Wanted, *steps: Callable[[], object]) -> None:
+        self.now_s, self.events, self.n_before = 0.0, list[str](), list[int]()
+        self._steps = [*steps]
+        for item in follow(Files(folder), wanted, clock=lambda: self.now_s, sleep=self._sleep):
+            self.events.append(item["event"])
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self._steps:
+            self.n_before.append(len(self.events))
+            self._steps.pop(0)()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
-def append(path: Path, text: str) -> None:
+def append(path: Path, *texts: str) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+        file.write("".join(texts))
 
 
 def test_a_run_is_followed_into_new_files_until_shortly_after_its_end(folder: Path) -> None:
-    found, thread = following(folder, Wanted())
-    until(lambda: len(found) == 8)
-    append(folder / "agent-2.log", AGENT[1].replace("agent-1", "agent-2") + "\n")
-    until(lambda: len(found) == 9)
-    half = line(10, "cloud", "round.committed", run=NEW, round=2)
-    append(folder / "cloud.log", half[:40])
-    time.sleep(0.5)
-    assert len(found) == 9
-    append(folder / "cloud.log", half[40:] + "\n" + line(11, "cloud", "run.status", run=NEW, status="completed") + "\n")
-    until(lambda: len(found) == 11)
-    append(folder / "edge-1.log", line(11, "edge-1", "run.deleted", run=NEW) + "\n")
-    thread.join(60)
-    assert not thread.is_alive()
-    assert [item["event"] for item in found[9:]] == ["round.committed", "run.status", "run.deleted"]
+    committed = line(10, "cloud", "round.committed", run=NEW, round=2)
+    completed = line(11, "cloud", "run.status", run=NEW, status="completed")
+    found = Follower(
+        folder,
+        Wanted(),
+        lambda: append(folder / "agent-2.log", AGENT[1].replace("agent-1", "agent-2"), "\n"),
+        lambda: append(folder / "cloud.log", committed[:40]),
+        lambda: append(folder / "cloud.log", committed[40:], "\n", completed, "\n"),
+        lambda: append(folder / "edge-1.log", line(11, "edge-1", "run.deleted", run=NEW), "\n"),
+    )
+    assert found.n_before == [8, 9, 9, 11]
+    assert found.events[9:] == ["round.committed", "run.status", "run.deleted"]
+    assert SETTLE_S < found.now_s - 3 * POLL_S < SETTLE_S + 2 * POLL_S
 
 
 def test_a_resumed_run_has_not_ended(folder: Path) -> None:
     states = [line(10, "cloud", "run.status", run=NEW, status=status) for status in ("stopped", "pending")]
-    append(folder / "cloud.log", "".join(f"{text}\n" for text in states))
-    found, thread = following(folder, Wanted(NEW))
-    until(lambda: len(found) == 10)
-    time.sleep(2.0)
-    assert thread.is_alive()
-    append(folder / "cloud.log", line(11, "cloud", "run.status", run=NEW, status="completed") + "\n")
-    thread.join(60)
-    assert not thread.is_alive()
+    append(folder / "cloud.log", *(f"{text}\n" for text in states))
+    completed = line(11, "cloud", "run.status", run=NEW, status="completed")
+    n_pauses = round(3 * SETTLE_S / POLL_S)
+    nothing = [lambda: None] * n_pauses
+    found = Follower(folder, Wanted(NEW), *nothing, lambda: append(folder / "cloud.log", completed, "\n"))
+    assert found.n_before == [10] * (n_pauses + 1)
+    assert found.events[10:] == ["run.status"]
 
 
 def test_lines_of_older_runs_are_dropped_for_latest() -> None:

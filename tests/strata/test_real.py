@@ -101,5 +101,7 @@ def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) ->
     assert process.returncode == 130, err
     assert result["status"] == "stopped"
     assert 1 <= result["rounds"] < 10000
-    time.sleep(0.2)
+    ends = time.monotonic() + 60
+    while left_behind(tmp_path / "tmp") and time.monotonic() < ends:
+        time.sleep(0.05)
     assert left_behind(tmp_path / "tmp") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -68,11 +68,20 @@ class RedisStore:
         timeout_s: longest wait for a connection, and for each answer.
         max_connections: connections for commands; further commands wait.
         max_readers: connections for blocking reads; further reads raise `StoreUnavailable`.
+        clock: monotonic seconds; decides when a blocking read has waited long enough.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0, max_connections: int = 16, max_readers: int = 256) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 5.0,
+        max_connections: int = 16,
+        max_readers: int = 256,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._where = _place(url)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._clock = timeout_s, clock
         self._redis = _client(url, timeout_s, max_connections)
         self._readers = _client(url, timeout_s, max_readers)
 
@@ -128,10 +137,10 @@ class RedisStore:
         parse_entry_id(after)
         if limit == 0:  # COUNT 0 would mean all
             return []
-        deadline = time.monotonic() + (block_s or 0.0)
+        deadline = self._clock() + (block_s or 0.0)
         while True:
             # Each read is shorter than the socket's timeout, which thus means a server that hangs, not a quiet stream.
-            left = min(deadline - time.monotonic(), self._timeout_s / 2)
+            left = min(deadline - self._clock(), self._timeout_s / 2)
             block_ms = math.ceil(left * 1000) if left > 0 else None
             client = self._redis if block_ms is None else self._readers
             with self._named_errors(stream):

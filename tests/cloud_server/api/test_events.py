@@ -90,13 +90,12 @@ async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(tmp_path
 
 
 async def test_lost_contributions_and_moved_seats_have_events(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 0}))
         await gate.reached.wait()
         gone = fed.agent_id(5)
-        await fed.stop("agent-5")
-        await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
+        await fed.lose("agent-5")
         gate.open.set()
         assert (await fed.finish(run_id)).status == "completed"
         events = await all_events(fed, run_id)

@@ -36,7 +36,9 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
         }
         monkeypatch.setattr(run_views, "TWINS_TIMEOUT_S", 0.2)
         hanging.add(EDGE_PORT)
-        assert set((await views.with_seats(run)).twins) == {"edge-2"}
+        async with asyncio.timeout(60):
+            while set((await views.with_seats(run)).twins) != {"edge-2"}:  # on a busy machine both may be left out
+                pass
         await fed.control(run, "stop")
         await fed.until_status(run, "stopped")
         assert (await views.with_seats(run)).twins == {}

@@ -112,13 +112,16 @@ async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_r
 
 
 async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), ttl_s=1.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         await send_report(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
         assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
         cloud = fed.apps["cloud"].state.cloud
-        await fed.until(lambda: cloud.fleet.info() is None)
+        await fed.pass_time(0.9 * fed.ttl_s)
+        assert cloud.fleet.info() is not None
+        await fed.pass_time(0.2 * fed.ttl_s)
+        assert cloud.fleet.info() is None
         assert (await put(fed, 3)).status_code == 409
         await send_report(fed, other)
         assert (await topology(fed))["fleet"]["fleet"] == "f-2"
@@ -204,11 +207,13 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
 
 
 async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
         await send_report(fed, report_of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
+        await fed.pass_time(0.9 * fed.ttl_s)
         assert len(registry.live_agents()) == 1
-        await fed.until(lambda: len(registry.live_agents()) == 2)
+        await fed.pass_time(0.2 * fed.ttl_s)
+        assert len(registry.live_agents()) == 2
 
 
 async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
@@ -328,9 +333,10 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
 ) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
         registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
+        go_on = asyncio.Event()
 
         async def put_late(*args: Any) -> None:
-            await asyncio.sleep(0.05)
+            await go_on.wait()
             await put_now(*args)
 
         monkeypatch.setattr(registry.store, "put", put_late)
@@ -338,6 +344,7 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
         changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)
         registry.agents[agent] = moved  # as after a registration
+        go_on.set()
         await changes
         found = registry.agents[agent]
         kept = await fed.store.get(redis_keys.cloud_agent(agent))

@@ -261,7 +261,7 @@ async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tm
 
 async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat(tmp_path: Path) -> None:
     """Devices that were removed long ago are still registered; a run that starts at once must not wait for them."""
-    async with Federation(tmp_path / "f", ttl_s=5.0) as fed:
+    async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec())
         here = {fed.agent_id(number) for number in range(len(fed.agent_devices))}
         await fed.stop("cloud")

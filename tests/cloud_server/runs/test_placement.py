@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import place_seats
 from shared.core.errors import NotReady
 from shared.results.folder import read_run
-from tests.federation import Federation, Gate, small_spec
+from tests.federation import EDGE_PORT, Federation, Gate, small_spec
 
 
 def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
@@ -75,14 +76,13 @@ async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) ->
 
 
 async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1), ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
         run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
         await gate.reached.wait()
         (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == fed.agent_id(2)]
-        await fed.stop("agent-2")
-        await fed.until(lambda: fed.n_agents() == 2)
+        await fed.lose("agent-2")
         gate.open.set()
         info = await fed.finish(run_id)
         assert (info.status, info.rounds, info.reason) == (
@@ -121,9 +121,7 @@ async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_p
 async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_record_says_so(
     tmp_path: Path, counter_algorithm: str
 ) -> None:
-    async with Federation(
-        tmp_path / "f", ttl_s=5.0
-    ) as fed:  # the remaining agents must stay alive on a busy machine too
+    async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(
             small_spec(num_rounds=4, algorithm=counter_algorithm, timeouts={"reseat_after_s": 0.5})
@@ -131,9 +129,8 @@ async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_reco
         await gate.reached.wait()
         gone = fed.agent_id(3)
         (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]
-        await fed.stop("agent-3")
-        await fed.until(lambda: not fed.apps["cloud"].state.cloud.registry.agent_is_live(gone))
-        await asyncio.sleep(0.6)
+        await fed.lose("agent-3")
+        await fed.pass_time(1.0, gone)
         gate.open.set()
         info = await fed.finish(run_id)
         assert info.status == "completed"
@@ -145,7 +142,7 @@ async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_reco
 
 
 async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}))
@@ -194,12 +191,12 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
 
 
 async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", ttl_s=2.0) as fed:
+    async with Federation(tmp_path / "f") as fed:
         plain = await fed.run(small_spec(num_rounds=3))
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3, quorum=0.3))
         await gate.reached.wait()
-        await fed.stop("edge-1")
+        await fed.lose("edge-1")
         gate.open.set()
         info = await fed.finish(run_id)
         assert (info.status, info.rounds) == ("completed", 3)
@@ -211,19 +208,33 @@ async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
 async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(tmp_path: Path) -> None:
     """Agents send heartbeats to their home edge; other edges get them only while the agent works for them."""
 
-    async with Federation(tmp_path / "f", ttl_s=3.0) as fed:
-        host = fed.apps["agent-0"].state.agent.host
-        whole = host.visits
+    async with Federation(tmp_path / "f") as fed:
+        agents = [fed.apps[f"agent-{number}"].state.agent for number in range(6)]
+        rosters = {f"http://127.0.0.1:{EDGE_PORT + n}": fed.apps[f"edge-{n}"].state.edge.roster for n in range(2)}
+        go_on = asyncio.Event()
 
-        async def long(*order: Any, **options: Any) -> object:
-            await asyncio.sleep(6.5)
-            return await whole(*order, **options)
+        def held(visits: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+            async def held_visits(*order: Any, **options: Any) -> object:
+                await go_on.wait()
+                return await visits(*order, **options)
 
-        host.visits = long
-        info = await fed.run(small_spec(num_rounds=1, num_devices=6))
+            return held_visits
+
+        def is_heard(agent: Any, edge: str) -> bool:
+            heard = rosters[edge].heard.get(agent.membership.registration.agent)
+            return heard is not None and heard[0] >= fed.clock.skipped_at
+
+        for agent in agents:
+            agent.host.visits = held(agent.host.visits)
+        run_id = await fed.submit(small_spec(num_rounds=1, num_devices=6))
+        await fed.until(lambda: all(agent.membership.edges for agent in agents))
+        await fed.pass_time(2.2 * fed.ttl_s)
+        await fed.until(lambda: all(is_heard(agent, edge) for agent in agents for edge in agent.membership.edges))
+        go_on.set()
+        info = await fed.finish(run_id)
         assert (await fed.round(info.run, 1)).failures == ()
-        edges = fed.apps["agent-0"].state.agent.membership.edges
-        assert [orders.n for orders in edges.values()] == [0]
+        for agent in agents:
+            assert [orders.n for orders in agent.membership.edges.values()] == [0]
 
 
 async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(tmp_path: Path) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import pytest
 
-from cloud_server.runs import results_writer as module
 from cloud_server.runs.evaluation import Evaluator
-from cloud_server.runs.results_writer import ResultsFolder, RoundDone
+from cloud_server.runs.results_writer import EVERY_S, ResultsFolder, RoundDone
 from shared.core.errors import NotFound
 from shared.results.folder import read_rounds
 from shared.run_records.rounds import Evaluation
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import StorageFailed
+from tests.fakes.simulated_time import in_simulated_time
 from tests.federation import Federation, Gate, small_spec
 from tests.strata.samples import a_round, a_run
 
+T = TypeVar("T")
 LIMIT_S = 120.0
 """Generous: a busy machine may take long to its first round."""
 SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}
@@ -99,33 +100,34 @@ def record_evaluations(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) 
         found.extend((row.round_no, row.evaluation) for row in rounds)
 
     monkeypatch.setattr(results, "_write", write)
-    monkeypatch.setattr(module, "EVERY_S", 0.01)
     return found
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
+class NoThread(ComputeThread):
+    """Computes in the event loop."""
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        return work(*args)
 
 
+@in_simulated_time
 async def test_a_round_is_written_once_with_its_evaluation_and_later_rounds_follow_it(
-    results: ResultsFolder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    results = ResultsFolder(tmp_path, NoThread())
     found = record_evaluations(monkeypatch, results)
     await results.round_done(waiting_round(1, due=False))
     await results.round_done(waiting_round(2))
     await results.round_done(waiting_round(3, due=False))
     await results.round_done(waiting_round(4))
-    await until(lambda: found)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(3 * EVERY_S)
     assert found == [(1, None)]
     results.evaluated("other", 2, SCORES)
     results.evaluated("r1", 2, SCORES)
-    await until(lambda: len(found) > 1)
+    await asyncio.sleep(3 * EVERY_S)
     assert found[1:] == [(2, SCORES), (3, None)]
     results.evaluated("r1", 4, None)  # the evaluation failed: the round need not wait
-    await until(lambda: len(found) > 3)
+    await asyncio.sleep(3 * EVERY_S)
     assert found[3:] == [(4, None)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.service.client import Caller
 from tests.fakes.memory_store import MemoryStore
 
-TTL_S = 5.0
+TTL_S, NOW_S = 5.0, 1000.0
 
 
 def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
@@ -31,15 +30,14 @@ def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
 
 def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: float = TTL_S + 1) -> Registry:
     """Returns a registry with agents a0 to a8 and some edges; `silent` ones exceeded their TTL."""
-    found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S)
-    now = time.monotonic()
+    found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S, clock=lambda: NOW_S)
     for name in edges:
         found.edges[name] = EdgeEntry(edge=name, url=f"http://{name}")
-        found.seen_edges[name] = LastSeen(now - (silent_s if name in silent else 0), TTL_S)
+        found.seen_edges[name] = LastSeen(NOW_S - (silent_s if name in silent else 0), TTL_S)
     for number in range(9):
         agent = f"a{number}"
         found.agents[agent] = AgentEntry(agent=agent, name=agent, url=f"http://{agent}", devices=1, profile="standard")
-        found.seen_agents[agent] = LastSeen(now - (silent_s if agent in silent else 0), TTL_S)
+        found.seen_agents[agent] = LastSeen(NOW_S - (silent_s if agent in silent else 0), TTL_S)
     return found
 
 

@@ -25,7 +25,7 @@ from tests.federation import EDGE_PORT, Federation, PassOn
 from tests.shared.algorithms import plain_bofl
 from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, run
 from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
-from tests.test_recovery import stop_on_request
+from tests.test_recovery import lose_on_request
 
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
 """All devices except the leaders are class C."""
@@ -196,12 +196,11 @@ async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Pa
 
 
 async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -> None:
-    async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         registry = fed.apps["cloud"].state.cloud.registry
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1))
         await ended(fed, run_id)
-        await fed.stop("edge-1")
-        await fed.until(lambda: not registry.edge_is_live("edge-2"))
+        await fed.lose("edge-1")
         await more_rounds(fed, run_id, 1)
         await ended(fed, run_id)
         await fed.start_edge(1)
@@ -220,10 +219,10 @@ async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -
 
 async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     gone: list[asyncio.Task[None]] = []
-    async with federation(tmp_path, agent_devices=(3, 4), ttl_s=2.0) as fed:
+    async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         run_id = await fed.submit(narrow_spec({"delta": 3}, num_rounds=1, quorum=0.9, timeouts={"visit_s": 3000}))
         await ended(fed, run_id)
-        stop_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+        lose_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
         await more_rounds(fed, run_id, 2)
         done = await ended(fed, run_id)
         await asyncio.gather(*gone)

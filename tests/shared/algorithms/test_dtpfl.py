@@ -208,12 +208,6 @@ async def test_layout_of_agents_does_not_change_the_result(tmp_path: Path) -> No
 # ---- users that leave and join
 
 
-async def lose(fed: Federation, number: int) -> None:
-    registry = fed.apps["cloud"].state.cloud.registry
-    await fed.stop(f"edge-{number}")
-    await fed.until(lambda: not registry.edge_is_live(f"edge-{number + 1}"))
-
-
 async def replace_edge(fed: Federation, number: int) -> None:
     registry = fed.apps["cloud"].state.cloud.registry
     await fed.start_edge(number)
@@ -241,9 +235,9 @@ async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: i
 async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(threshold: float, tmp_path: Path) -> None:
     """User 3 trains in round 1 and is offline in round 2, when the others are clustered; it needs one round more."""
     spec = spec_of({"pretrain_rounds": 2, "threshold": threshold}, num_rounds=5)
-    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+    async with federation(tmp_path, **FOUR) as fed:
         run_id = await fed.start_and_pause(spec, 1)
-        await lose(fed, 3)
+        await fed.lose("edge-3")
         await fed.resume_and_pause(run_id, 1)
         without = await results_so_far(fed, run_id)
         await replace_edge(fed, 3)
@@ -260,11 +254,11 @@ async def test_user_that_joins_late_pretrains_alone_and_then_joins_a_group(thres
     """User 3 never trained; a new edge takes its place after the others were clustered, and needs two rounds."""
     params = {"pretrain_rounds": 2, "threshold": threshold}
     spec = spec_of(params, num_rounds=6, timeouts={"reseat_after_s": 0})
-    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+    async with federation(tmp_path, **FOUR) as fed:
         gate = Gate(fed, 1, "/rounds", EDGE_PORT)
         run_id = await fed.submit(spec)
         await gate.reached.wait()
-        await lose(fed, 3)
+        await fed.lose("edge-3")
         await fed.pause_at(gate, run_id)
         await fed.resume_and_pause(run_id, 2)
         await replace_edge(fed, 4)
@@ -296,10 +290,10 @@ def _distance(done: Ended, a: str, b: str) -> float:
 
 async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
-    async with federation(tmp_path, **FOUR, ttl_s=2.0) as fed:
+    async with federation(tmp_path, **FOUR) as fed:
         run_id = await fed.start_and_pause(spec, 2)
         before = await results_so_far(fed, run_id)
-        await lose(fed, 3)
+        await fed.lose("edge-3")
         await fed.control(run_id, "resume")
         done = await ended(fed, run_id)
     assert done.state.groups == before.state.groups

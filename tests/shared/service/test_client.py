@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -36,6 +35,7 @@ from shared.service.bodies import BodyResponse, read_body
 from shared.service.client import Caller, remote_error, while_alive
 from shared.service.problems import install_problems
 from shared.wire import codec
+from tests.fakes.simulated_time import in_simulated_time
 
 URL = "http://edge"
 LIMIT = 1000
@@ -99,7 +99,7 @@ class Scripted(httpx.AsyncBaseTransport):
 
 
 async def post(
-    path: str, script: Scripted | None = None, limit_s: float = 5.0, kind: type[Record] = Parcel, **options: Any
+    path: str, script: Scripted | None = None, limit_s: float = 60.0, kind: type[Record] = Parcel, **options: Any
 ) -> client_module.Reply[Any]:
     body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
@@ -107,7 +107,7 @@ async def post(
         return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, peer="agent seven")
 
 
-async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 5.0) -> Any:
+async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 60.0) -> Any:
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         return await Caller(client).call_json(method, URL + path, limit_s=limit_s, peer="the cloud")
 
@@ -218,14 +218,15 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
+@in_simulated_time
 async def test_a_temporary_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
     busy = Scripted()
     passing = httpx.Response(status, json={"detail": "not now", "code": code})
     inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
     assert (await post("/plus", busy)).record.tensor.tolist() == [2, 3]
     assert busy.seen == 2
-    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.2 s \(not now\)"):
-        await post("/plus", answering(status, b'{"detail": "not now", "code": "%s"}' % code.encode()), limit_s=0.2)
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 20 s \(not now\)"):
+        await post("/plus", answering(status, b'{"detail": "not now", "code": "%s"}' % code.encode()), limit_s=20)
     with pytest.raises(StrataError, match="not now"):
         await post("/plus", answering(status, b'{"detail": "not now", "code": "another"}'))
 
@@ -246,32 +247,35 @@ async def test_the_tier_token_is_sent() -> None:
     assert seen == ["Bearer secret", None]
 
 
-async def test_broken_connections_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF_S", (0.001,))
+@in_simulated_time
+async def test_broken_connections_are_retried() -> None:
     script = Scripted(breaks=3)
     assert (await post("/plus", script)).record.tensor.tolist() == [2, 3]
     assert script.seen == 4
 
 
-async def test_the_deadline_names_the_silent_side_and_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF_S", (0.01,))
+@in_simulated_time
+async def test_the_deadline_names_the_silent_side_and_the_last_failure() -> None:
     script = Scripted(breaks=10_000)
-    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0.1 s \(ConnectError: nobody"):
-        await post("/plus", script, limit_s=0.1)
-    assert 3 <= script.seen <= 20
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 600 s \(ConnectError: nobody"):
+        await post("/plus", script, limit_s=600)
+    assert asyncio.get_running_loop().time() == 600
+    assert 600 / (1.3 * retry.BACKOFF_S[-1]) < script.seen < len(retry.BACKOFF_S) + 600 / (0.7 * retry.BACKOFF_S[-1])
 
 
+@in_simulated_time
 async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_request() -> None:
-    async def slow(request: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(10)
-        raise AssertionError
-
-    script = Scripted(then=slow)
-    began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 0\.05 s"):
-        await post("/plus", script, limit_s=0.05)
-    assert time.monotonic() - began < 2
+    script = Scripted(then=never)
+    with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 600 s"):
+        await post("/plus", script, limit_s=600)
+    assert asyncio.get_running_loop().time() == 600
     assert script.seen == 1
+
+
+async def never(request: httpx.Request) -> httpx.Response:
+    """Does not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("the request was not cancelled")
 
 
 def test_the_backoff_grows_up_to_a_limit() -> None:
@@ -366,13 +370,11 @@ async def test_json_errors_are_named() -> None:
         await call("GET", "/json", answering(200, b"<html>"))
 
 
+@in_simulated_time
 async def test_a_slow_json_answer_reaches_the_deadline() -> None:
-    async def slow(request: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(10)
-        raise AssertionError
-
-    with pytest.raises(DeadlineExceeded, match=r"the cloud did not answer within 0\.05 s"):
-        await call("GET", "/json", Scripted(then=slow), limit_s=0.05)
+    with pytest.raises(DeadlineExceeded, match=r"the cloud did not answer within 600 s"):
+        await call("GET", "/json", Scripted(then=never), limit_s=600)
+    assert asyncio.get_running_loop().time() == 600
 
 
 @pytest.mark.parametrize(
@@ -404,6 +406,7 @@ def test_measured_seconds_in_a_header_are_checked(text: str | None, seconds: flo
 # ---- the wait for a live peer
 
 
+@in_simulated_time
 async def test_a_peer_is_checked_repeatedly_while_its_answer_is_awaited() -> None:
     checks = 0
     done = asyncio.Event()
@@ -418,10 +421,12 @@ async def test_a_peer_is_checked_repeatedly_while_its_answer_is_awaited() -> Non
         await done.wait()
         return "answer"
 
-    assert await while_alive(request(), check, poll_s=0.001) == "answer"
-    assert checks >= 3
+    assert await while_alive(request(), check) == "answer"
+    assert checks == 3
+    assert asyncio.get_running_loop().time() == 3 * client_module.POLL_S
 
 
+@in_simulated_time
 async def test_a_request_to_a_lost_peer_is_cancelled_and_its_own_error_passes() -> None:
     ended = asyncio.Event()
 
@@ -435,7 +440,7 @@ async def test_a_request_to_a_lost_peer_is_cancelled_and_its_own_error_passes() 
         raise Lost("silent")
 
     with pytest.raises(Lost, match="silent"):
-        await while_alive(request(), lost, poll_s=0.001)
+        await while_alive(request(), lost)
     assert ended.is_set()
 
     async def refused() -> None:

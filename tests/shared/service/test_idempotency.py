@@ -1,17 +1,18 @@
-"""The work of an order runs once, however often the order is sent."""
+"""The work of an order runs once, however often the order is sent. All times are simulated."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from shared.core.errors import Cancelled, WireError
-from shared.service import idempotency as module
-from shared.service.idempotency import IdempotentRunner
+from shared.service.idempotency import GRACE_S, IdempotentRunner
+from tests.fakes.simulated_time import in_simulated_time
+
+TICK_S = 0.01
 
 
 class Job:
@@ -28,7 +29,7 @@ class Job:
         while not self.gate.is_set():
             if stop.is_set():
                 raise Cancelled("told to stop")
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(TICK_S)
         if self.error:
             raise self.error
         return f"answer {number}"
@@ -43,16 +44,9 @@ class Caller:
         return self.gone
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "POLL_S", 0.002)
-
-
 @pytest.fixture
-async def runner() -> AsyncIterator[IdempotentRunner[str]]:
-    found: IdempotentRunner[str] = IdempotentRunner(grace_s=0.03)
-    yield found
-    await found.close()
+def runner() -> IdempotentRunner[str]:
+    return IdempotentRunner()
 
 
 def ask(
@@ -62,11 +56,12 @@ def ask(
 
 
 async def started(job: Job, n: int = 1) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(job.stops) < n:  # noqa: ASYNC110 - waits for a count
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(TICK_S)
 
 
+@in_simulated_time
 async def test_a_repeated_order_gets_the_same_answer_without_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
@@ -74,6 +69,7 @@ async def test_a_repeated_order_gets_the_same_answer_without_work(runner: Idempo
     assert len(job.stops) == 1
 
 
+@in_simulated_time
 async def test_a_repeated_order_waits_for_the_running_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
     answers = [ask(runner, job) for _ in range(3)]
@@ -83,6 +79,7 @@ async def test_a_repeated_order_waits_for_the_running_work(runner: IdempotentRun
     assert len(job.stops) == 1
 
 
+@in_simulated_time
 async def test_another_body_starts_new_work_and_cancels_the_old(runner: IdempotentRunner[str]) -> None:
     job = Job()
     old = ask(runner, job, digest="a")
@@ -97,6 +94,7 @@ async def test_another_body_starts_new_work_and_cancels_the_old(runner: Idempote
     assert await ask(runner, job, digest="b") == "answer 2"
 
 
+@in_simulated_time
 async def test_work_is_stopped_after_the_grace_without_a_caller(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     answer = ask(runner, job, caller=caller)
@@ -104,13 +102,15 @@ async def test_work_is_stopped_after_the_grace_without_a_caller(runner: Idempote
     caller.gone = True
     with pytest.raises(Cancelled, match="went away"):
         await answer
+    await asyncio.sleep(0.99 * GRACE_S)
     assert not job.stops[0].is_set()
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(0.02 * GRACE_S)
     assert job.stops[0].is_set()
     job.gate.set()
     assert await ask(runner, job) == "answer 2"
 
 
+@in_simulated_time
 async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     first = ask(runner, job, caller=caller)
@@ -118,29 +118,29 @@ async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(run
     caller.gone = True
     with pytest.raises(Cancelled):
         await first
+    await asyncio.sleep(0.99 * GRACE_S)
     back = ask(runner, job)
-    await asyncio.sleep(0.06)  # the first absence's grace period is over, but a caller waits
+    await asyncio.sleep(2 * GRACE_S)  # the first absence's grace period is over, but a caller waits
     assert not job.stops[0].is_set()
     job.gate.set()
     assert await back == "answer 1"
 
 
-async def test_a_second_absence_has_the_full_grace_period_again() -> None:
-    runner: IdempotentRunner[str] = IdempotentRunner(grace_s=0.2)
+@in_simulated_time
+async def test_a_second_absence_has_the_full_grace_period_again(runner: IdempotentRunner[str]) -> None:
     job = Job()
     for _ in range(2):
         caller = Caller()
         answer = ask(runner, job, caller=caller)
-        await started(job)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5 * GRACE_S)
         caller.gone = True
         with pytest.raises(Cancelled):
             await answer
-    await asyncio.sleep(0.14)  # 0.24 s after the first absence, 0.14 s after the second
+    await asyncio.sleep(0.7 * GRACE_S)  # 1.2 grace periods after the first absence, 0.7 after the second
     assert not job.stops[0].is_set()
-    await runner.close()
 
 
+@in_simulated_time
 async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     answer = ask(runner, job, caller=caller)
@@ -149,11 +149,12 @@ async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: Idempote
     with pytest.raises(Cancelled):
         await answer
     job.gate.set()
-    await asyncio.sleep(0.06)  # done within the grace period, which then ends
+    await asyncio.sleep(2 * GRACE_S)  # done within the grace period, which then ends
     assert await ask(runner, job) == "answer 1"
     assert len(job.stops) == 1
 
 
+@in_simulated_time
 async def test_one_of_two_callers_may_disconnect(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     going, staying = ask(runner, job, caller=caller), ask(runner, job)
@@ -161,11 +162,12 @@ async def test_one_of_two_callers_may_disconnect(runner: IdempotentRunner[str]) 
     caller.gone = True
     with pytest.raises(Cancelled):
         await going
-    await asyncio.sleep(0.06)
+    await asyncio.sleep(2 * GRACE_S)
     job.gate.set()
     assert await staying == "answer 1"
 
 
+@in_simulated_time
 async def test_errors_reach_all_callers_and_are_not_remembered(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.error = WireError("bad")
@@ -179,6 +181,7 @@ async def test_errors_reach_all_callers_and_are_not_remembered(runner: Idempoten
     assert await ask(runner, job) == "answer 2"
 
 
+@in_simulated_time
 async def test_an_error_without_a_caller_is_not_remembered(runner: IdempotentRunner[str]) -> None:
     job, caller = Job(), Caller()
     job.error = WireError("bad")
@@ -188,11 +191,12 @@ async def test_an_error_without_a_caller_is_not_remembered(runner: IdempotentRun
     with pytest.raises(Cancelled):
         await answer
     job.gate.set()
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(GRACE_S)
     job.error = None
     assert await ask(runner, job) == "answer 2"
 
 
+@in_simulated_time
 async def test_answers_are_dropped_when_their_queue_continues(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
@@ -204,6 +208,7 @@ async def test_answers_are_dropped_when_their_queue_continues(runner: Idempotent
     assert await ask(runner, job, key=1) == "answer 3"
 
 
+@in_simulated_time
 async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(runner: IdempotentRunner[str]) -> None:
     job = Job()
     answer = ask(runner, job)
@@ -217,6 +222,7 @@ async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(runner: Idempot
     assert await ask(runner, job) == "answer 2"
 
 
+@in_simulated_time
 async def test_closing_cancels_all_work_including_replaced_work() -> None:
     runner: IdempotentRunner[str] = IdempotentRunner()
     job = Job()

@@ -14,6 +14,7 @@ import pytest
 
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
+from strata.runs import progress
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FILES, FakeCloud
 from tests.strata.samples import a_round, a_run
@@ -59,8 +60,11 @@ def test_run_prints_a_table_of_rounds_and_sends_a_key(
     assert len(cloud.keys[0]) >= 16
 
 
-def test_newest_evaluation_is_shown_during_the_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
-    cloud.n_rounds, cloud.pace_s = 1, 0.25  # slower than the screen is drawn
+def test_newest_evaluation_is_shown_during_the_run(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_READ_EVERY_S", 0.0)
+    cloud.n_rounds, cloud.waits_for_reads = 1, True
     result = strata("run", spec_file, "--url", url)
     assert "round 1/1  accuracy 10.00 %  loss 1.0000" in result.err
 

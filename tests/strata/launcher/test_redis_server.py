@@ -28,7 +28,7 @@ def is_gone(pid: int) -> bool:
 
 
 def await_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_gone(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     return is_gone(pid)

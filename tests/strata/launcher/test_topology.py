@@ -47,8 +47,8 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> list[int]:
-    """Returns the processes that still live after ten seconds."""
-    deadline = time.monotonic() + 10
+    """Returns the processes that still live after a minute."""
+    deadline = time.monotonic() + 60
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return [pid for pid in pids if alive(pid)]
@@ -163,7 +163,7 @@ def test_environment_of_one_process_overrides_the_common_one() -> None:
 
 def reaches_state(pid: int, *letters: str) -> bool:
     """Whether a process soon has one of these kernel states (T = stopped)."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (found := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) not in letters:
         if time.monotonic() > deadline:
             return False
@@ -334,8 +334,9 @@ def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> N
 def test_second_interrupt_leaves_no_process() -> None:
     process, printed, pids = start_up()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    while all(map(alive, pids)):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)  # while it ends its processes
     process.communicate(timeout=30)
     assert wait_until_gone(pids) == []
     assert not Path(printed["folder"]).exists()

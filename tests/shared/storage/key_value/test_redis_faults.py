@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import redis
+from redis.asyncio import Redis
 
 from shared.storage.key_value import Batch, GuardFailed, RedisStore, StoreUnavailable
 from strata.launcher.redis_server import RedisServer, start_redis
 from tests.real_redis import restart
 
-TIMEOUT_S = 0.5
+GIVEN_UP_S = 0.5
+"""Time limit of stores whose Redis is not to answer; that of all others is long enough for a busy machine."""
 
 
 @pytest.fixture
@@ -27,9 +29,28 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
-    store = RedisStore(server.url, timeout_s=TIMEOUT_S)
+    store = RedisStore(server.url, timeout_s=60)
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def impatient(server: RedisServer) -> AsyncIterator[RedisStore]:
+    store = RedisStore(server.url, timeout_s=GIVEN_UP_S)
+    yield store
+    await store.close()
+
+
+async def learn_of_closed_connections() -> None:
+    """Let the event loop, blocked while Redis ended, read from its connections that they are closed."""
+    for _ in range(2):  # in the first turn the connections become ready, in the second they have been read
+        await asyncio.sleep(0)
+
+
+async def until_blocked(server: RedisServer, n_readers: int) -> None:
+    async with Redis.from_url(server.url) as client:
+        while (await client.info("clients"))["blocked_clients"] != n_readers:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.001)
 
 
 def configure(server: RedisServer, name: str, value: str) -> None:
@@ -46,7 +67,7 @@ async def test_nothing_acknowledged_is_lost_by_a_restart(
         ids += await store.commit(Batch().put("state", b"%d" % n).append("rounds", b"%d" % n))
     os.kill(server.pid, signal_no)
     restart(server)
-    await asyncio.sleep(0.05)
+    await learn_of_closed_connections()
     assert await store.get("state") == b"49"
     assert [entry.id for entry in await store.read("rounds")] == ids
 
@@ -54,12 +75,13 @@ async def test_nothing_acknowledged_is_lost_by_a_restart(
 async def test_a_store_recovers_after_a_restart_of_redis(server: RedisServer, store: RedisStore) -> None:
     await asyncio.gather(*(store.put(f"k{n}", b"1") for n in range(8)))  # several pooled connections
     restart(server)
-    await asyncio.sleep(0.05)  # the event loop, blocked by the restart, learns that connections are closed
+    await learn_of_closed_connections()
     await asyncio.gather(*(store.put(f"k{n}", b"2") for n in range(8)))
     assert set((await store.scan("k")).values()) == {b"2"}
 
 
 async def test_every_call_on_an_absent_redis_ends_with_its_address(server: RedisServer, store: RedisStore) -> None:
+    """A call that does not end is cancelled by the time limit of the test."""
     await store.put("a", b"1")
     server.stop()
     calls = [
@@ -72,58 +94,79 @@ async def test_every_call_on_an_absent_redis_ends_with_its_address(server: Redis
         store.delete_prefix("a"),
         store.append("s", b"1"),
         store.read("s"),
-        store.read("s", block_s=60),
+        store.read("s", block_s=3600),
         store.commit(Batch().put("a", b"1")),
         store.commit(Batch().expect("a", b"1").put("a", b"2")),
     ]
-    began = time.monotonic()
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert time.monotonic() - began < 5
     for answer in answers:
         assert isinstance(answer, StoreUnavailable)
         assert answer.status == 503
         assert "redis.sock" in answer.detail
 
 
-async def test_a_hanging_redis_is_given_up_and_used_again_later(server: RedisServer, store: RedisStore) -> None:
-    await store.put("a", b"1")
+async def test_a_hanging_redis_is_given_up_and_used_again_later(server: RedisServer, impatient: RedisStore) -> None:
+    """A call that does not end is cancelled by the time limit of the test."""
+    await impatient.put("a", b"1")
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        began = time.monotonic()
-        for call in (store.get("a"), store.read("s", block_s=60), store.commit(Batch().expect("a", b"1"))):
+        for call in (
+            impatient.get("a"),
+            impatient.read("s", block_s=3600),
+            impatient.commit(Batch().expect("a", b"1")),
+        ):
             with pytest.raises(StoreUnavailable):
                 await call
-        assert time.monotonic() - began < 10 * TIMEOUT_S
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    assert await store.get("a") == b"1"
+    while True:
+        with suppress(StoreUnavailable):  # on a busy machine
+            assert await impatient.get("a") == b"1"
+            break
 
 
-async def test_a_stream_without_entries_does_not_count_as_a_hang(store: RedisStore) -> None:
-    began = time.monotonic()
-    assert await store.read("s", block_s=3 * TIMEOUT_S) == []
-    assert time.monotonic() - began > 2.9 * TIMEOUT_S
+async def test_a_stream_without_entries_does_not_count_as_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read of a long wait ends well before the time limit of an answer."""
+    now_s, waits_s = 1000.0, list[float]()
+
+    async def xread(self: Redis, streams: object, count: int | None, block: int | None) -> list[object]:
+        nonlocal now_s
+        waits_s.append((block or 0) / 1000)
+        now_s += waits_s[-1]
+        return []
+
+    monkeypatch.setattr(Redis, "xread", xread)
+    store = RedisStore("redis://127.0.0.1:1/0", timeout_s=4.0, clock=lambda: now_s)
+    assert await store.read("s", block_s=9.0) == []
+    assert waits_s == [2.0, 2.0, 2.0, 2.0, 1.0, 0.0]
 
 
-async def test_an_append_that_is_not_answered_is_not_sent_again(server: RedisServer, store: RedisStore) -> None:
-    await store.ping()
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+async def test_an_append_that_is_not_answered_is_not_sent_again(tmp_path: Path) -> None:
+    received = bytearray()
+
+    async def disconnect_at_an_append(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            received.extend(data)
+            if b"XADD" in data:
+                break
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.close()
+
+    path = tmp_path / "redis.sock"
+    async with await asyncio.start_unix_server(disconnect_at_an_append, path):
+        store = RedisStore(f"unix://{path}?db=0", timeout_s=60)
         with pytest.raises(StoreUnavailable):
             await store.append("s", b"1")
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    assert len(await store.read("s", block_s=5)) == 1
-    await asyncio.sleep(0.1)
-    assert len(await store.read("s")) == 1
+        await store.close()
+    assert received.count(b"XADD") == 1
 
 
 async def test_a_blocked_reader_gets_an_error_when_redis_stops(server: RedisServer, store: RedisStore) -> None:
-    reader = asyncio.create_task(store.read("s", block_s=60))
-    await asyncio.sleep(0.05)
+    reader = asyncio.create_task(store.read("s", block_s=3600))
+    await until_blocked(server, 1)
     server.stop()
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(reader, 5)
+        await reader
 
 
 async def test_a_commit_with_a_lost_answer_differs_from_a_failed_one(server: RedisServer, store: RedisStore) -> None:
@@ -200,8 +243,8 @@ async def test_an_out_of_memory_error_is_named_and_shows_no_value(server: RedisS
     await store.put("a", b"1")
 
 
-async def test_no_message_shows_a_password(server: RedisServer) -> None:
-    store = RedisStore("redis://:hunter2@127.0.0.1:1/0", timeout_s=TIMEOUT_S)
+async def test_no_message_shows_a_password() -> None:
+    store = RedisStore("redis://:hunter2@127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
         await store.ping()
     assert "hunter2" not in str(caught.value)
@@ -218,9 +261,10 @@ async def test_more_calls_at_once_than_connections_all_succeed(server: RedisServ
 
 async def test_blocked_readers_do_not_block_commands(server: RedisServer) -> None:
     store = RedisStore(server.url, max_connections=1, max_readers=8)
-    readers = [asyncio.create_task(store.read("s", block_s=20)) for _ in range(8)]
-    await asyncio.sleep(0.1)
-    assert await asyncio.wait_for(store.commit(Batch().put("a", b"1")), 2) == []
+    readers = [asyncio.create_task(store.read("s", block_s=3600)) for _ in range(8)]
+    await until_blocked(server, 8)
+    assert await store.commit(Batch().put("a", b"1")) == []
+    assert not any(reader.done() for reader in readers)
     await store.append("s", b"1")
     assert all(len(entries) == 1 for entries in await asyncio.gather(*readers))
     await store.close()

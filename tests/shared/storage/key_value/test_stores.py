@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from shared.core.errors import Conflict
-from shared.storage.key_value import BadEntryId, Batch, GuardFailed, RedisStore, Store, WrongKind
+from shared.storage.key_value import BadEntryId, Batch, Entry, GuardFailed, RedisStore, Store, WrongKind
 from shared.storage.key_value.store import parse_entry_id
 from strata.launcher.redis_server import RedisServer
 from tests.fakes.memory_store import MemoryStore
 
-TTL_S = 0.15
+TTL_S = 60.0
 
 
 class Clock:
@@ -28,32 +31,76 @@ class Clock:
         return self.now
 
 
-class StoreUnderTest:
-    """A store, a separate prefix, and a way to let time pass."""
+class StoreUnderTest(ABC):
+    """A store, and a separate prefix for the keys of a test."""
 
-    def __init__(self, store: Store, advance: Callable[[float], Awaitable[None]]) -> None:
-        self.store = store
-        self.advance = advance
+    store: Store
+
+    def __init__(self) -> None:
         self.prefix = f"t{uuid.uuid4().hex}:"
 
     def key(self, name: str) -> str:
         return self.prefix + name
 
+    @abstractmethod
+    async def advance(self, seconds: float) -> None:
+        """Let time pass for values that expire."""
+
+    @abstractmethod
+    async def n_blocked(self) -> int:
+        """Returns the number of readers that wait for an entry."""
+
+    def reader(self, **options: Any) -> asyncio.Task[list[Entry]]:
+        """Begin to read the stream `s`."""
+        return asyncio.create_task(self.store.read(self.key("s"), **options))
+
+    async def until_blocked(self, *readers: asyncio.Task[list[Entry]]) -> None:
+        """Wait until these readers and no others wait for an entry, or one of them has ended."""
+        while await self.n_blocked() != len(readers) and not any(map(asyncio.Task.done, readers)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+class InMemory(StoreUnderTest):
+    """A store in this process with a clock that the test advances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.store = self.memory = MemoryStore(self.clock)
+
+    async def advance(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    async def n_blocked(self) -> int:
+        return self.memory.n_blocked()
+
+
+class InRedis(StoreUnderTest):
+    """A store in Redis, whose clock cannot be set: instead, all values get less time to live."""
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__()
+        self.store, self.redis = RedisStore(server.url), Redis.from_url(server.url)
+
+    async def advance(self, seconds: float) -> None:
+        for key in await self.redis.keys(f"{self.prefix}*"):
+            left_ms = await self.redis.pttl(key)
+            if left_ms >= 0:  # -1: it does not expire
+                await self.redis.pexpire(key, left_ms - round(1000 * seconds))  # no time left: it is deleted
+
+    async def n_blocked(self) -> int:
+        return int((await self.redis.info("clients"))["blocked_clients"])
+
 
 @pytest.fixture(params=["memory", "redis"])
 async def trainer(request: pytest.FixtureRequest) -> AsyncIterator[StoreUnderTest]:
     if request.param == "memory":
-        clock = Clock()
-
-        async def advance(seconds: float) -> None:
-            clock.now += seconds
-
-        yield StoreUnderTest(MemoryStore(clock), advance)
+        yield InMemory()
         return
-    server: RedisServer = request.getfixturevalue("redis_server")
-    store = RedisStore(server.url)
-    yield StoreUnderTest(store, asyncio.sleep)
-    await store.close()
+    found = InRedis(request.getfixturevalue("redis_server"))
+    yield found
+    await found.store.close()
+    await found.redis.aclose()
 
 
 class TestValues:
@@ -175,8 +222,8 @@ class TestStreams:
 
     async def test_a_blocked_reader_gets_what_is_appended(self, trainer: StoreUnderTest) -> None:
         first = await trainer.store.append(trainer.key("s"), b"1")
-        reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after=first, block_s=20))
-        await asyncio.sleep(0.05)
+        reader = trainer.reader(after=first, block_s=60)
+        await trainer.until_blocked(reader)
         assert not reader.done()
         second = await trainer.store.append(trainer.key("s"), b"2")
         assert [(entry.id, entry.data) for entry in await reader] == [(second, b"2")]
@@ -184,22 +231,22 @@ class TestStreams:
     async def test_a_blocked_reader_returns_empty_after_its_time_limit(self, trainer: StoreUnderTest) -> None:
         began = time.monotonic()
         assert await trainer.store.read(trainer.key("s"), block_s=0.2) == []
-        assert 0.19 < time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.2  # the same clock, so there is no margin
 
     async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, trainer: StoreUnderTest) -> None:
-        reader = asyncio.create_task(trainer.store.read(trainer.key("s"), after="99999999999999-0", block_s=0.3))
-        await asyncio.sleep(0.05)
+        reader = trainer.reader(after="99999999999999-0", block_s=0.2)
+        await trainer.until_blocked(reader)
         await trainer.store.append(trainer.key("s"), b"1")
         assert await reader == []
 
     async def test_a_cancelled_reader_does_not_affect_others(self, trainer: StoreUnderTest) -> None:
-        readers = [asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20)) for _ in range(20)]
-        await asyncio.sleep(0.05)
+        readers = [trainer.reader(block_s=60) for _ in range(20)]
+        await trainer.until_blocked(*readers)
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-        last = asyncio.create_task(trainer.store.read(trainer.key("s"), block_s=20))
-        await asyncio.sleep(0.05)
+        last = trainer.reader(block_s=60)
+        await trainer.until_blocked(last)
         await trainer.store.append(trainer.key("s"), b"1")
         assert [entry.data for entry in await last] == [b"1"]
 
