@@ -42,11 +42,13 @@ class RunExecutor:
         services: of the cloud.
         info: the run's document; changed together with the store, under the lock.
         lock: held while a document changes.
-        report_nodes: adds events of nodes that were lost or came back; awaited before the run ends.
+        report_nodes: adds events of nodes that were lost or came back since it was last awaited: when the run begins to
+            train, every now and then, and before the run ends.
         requested: what a user has requested: `pause` takes effect between rounds, `stop` at once.
         state: None until the run has its data and its seats.
         began: when this process began to train the run (monotonic).
         wall_before_s: wall seconds that the run had taken before.
+        finished: set once nothing is done for the run any more; its status is final a little earlier.
     """
 
     services: CloudServices
@@ -57,6 +59,7 @@ class RunExecutor:
     state: RunState | None = None
     began: float = field(default_factory=time.monotonic)
     wall_before_s: float = 0.0
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -85,6 +88,7 @@ class RunExecutor:
             return await self._halt()
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
+        await self.report_nodes()
         await self._set_status("running")
         await self._finish_outstanding_work(state)
         while not await self._train_to_end(state):

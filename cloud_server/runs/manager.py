@@ -33,6 +33,8 @@ UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
 LOOK_S = 5.0
 """Seconds between two looks for pending runs; a new one is found at once."""
+RESULTS_S = 60.0
+"""Seconds for which the deletion of a run that has just ended waits for its results."""
 
 
 class RunManager:
@@ -135,14 +137,28 @@ class RunManager:
     async def delete(self, run_id: str) -> None:
         """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays.
 
+        A run that has just ended is deleted once its results are complete.
+
         Raises:
-            Conflict: it has not ended.
+            Conflict: it has not ended, or writing its results takes long.
         """
+        try:
+            async with asyncio.timeout(RESULTS_S):
+                while busy := await self._delete_unless_busy(run_id):
+                    await busy.finished.wait()
+        except TimeoutError:
+            raise Conflict(f"the results of run {run_id} are still being written: delete it later") from None
+
+    async def _delete_unless_busy(self, run_id: str) -> RunExecutor | None:
+        """Delete a run that has ended; while an executor still works for it, return that instead."""
         async with self._lock:
             info = await self.services.repository.info(run_id)
-            if info.status not in FINAL or (self.executor and self.executor.info.run == info.run):
+            if info.status not in FINAL:
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
+            if self.executor and self.executor.info.run == info.run:
+                return self.executor
             await self.services.repository.delete(info.run)
+            return None
 
     async def _request(self, info: RunInfo, requested: RequestedState, status: Status) -> RunInfo:
         """Request a state of the executor; without one (after a restart) the document holds the request."""
@@ -268,6 +284,7 @@ class RunManager:
             await self._train(executor)
         finally:
             self.executor, self._last = None, executor.info
+            executor.finished.set()
         return True
 
     async def _next_pending(self) -> RunInfo | None:
