@@ -288,16 +288,15 @@ class Federation:
 
     async def until_status(self, run_id: str, *wanted: str, limit_s: float = 60.0) -> RunInfo:
         """Wait until a run has one of these statuses."""
-        seen: bytes | None = None
-        async with asyncio.timeout(limit_s):
-            while True:
-                stored = None if self.store_error else await self.store.get(redis_keys.cloud_run(run_id))
-                if stored is None or stored is not seen:  # not `!=`: it may have changed and changed back
-                    info = await self.info(run_id)
-                    if info.status in wanted:
-                        return info
-                    seen = stored
-                await asyncio.sleep(0.01)
+        info, seen = await self.info(run_id), b""
+        ends = time.monotonic() + limit_s
+        while info.status not in wanted:
+            assert time.monotonic() < ends, f"after {limit_s:g} s the run is {info.status}: {info.reason}"
+            await asyncio.sleep(0.01)
+            stored = None if self.store_error else await self.store.get(redis_keys.cloud_run(run_id))
+            if stored is None or stored is not seen:  # not `!=`: it may have changed and changed back
+                info, seen = await self.info(run_id), stored or b""
+        return info
 
     async def control(self, run_id: str, action: str) -> None:
         """Pause, resume or stop a run."""

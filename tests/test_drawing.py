@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import httpx
 import numpy as np
 from fastapi import FastAPI
 
@@ -74,8 +73,8 @@ async def _train_and_show(folder: Path) -> dict[str, Any]:
         return {"status": info.status, "run": str(folder / "f" / "runs" / info.run), "pages": pages}
 
 
-def _with_dashboard(settings: CloudSettings, transport: httpx.AsyncBaseTransport, store: Any) -> FastAPI:
-    app = create_app(settings, transport, store)
+def _with_dashboard(settings: CloudSettings, *others: Any) -> FastAPI:
+    app = create_app(settings, *others)
     attach(app, settings)
     return app
 

@@ -278,12 +278,12 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
 
 async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed)
-        runs = []
+        gates, runs = [], []
         for what in ("pause", "stop"):
+            gates.append(Gate(fed))
+            await fed.until(lambda: fed.n_agents() == 6)
             run_id = await fed.submit(small_spec())
-            await gate.reached.wait()
-            await fed.until_status(run_id, "running", "starting")
+            await gates[-1].reached.wait()
             await fed.stop("cloud")
             await fed.start_cloud()  # there was no request yet: the run continues
             await fed.until(lambda: fed.n_agents() == 6)
@@ -292,5 +292,6 @@ async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> N
             await fed.stop("cloud")
             await fed.start_cloud()
             runs.append((await fed.until_status(run_id, "paused", "stopped")).status)
-        gate.open.set()
+        for gate in gates:
+            gate.open.set()
         assert runs == ["paused", "stopped"]
