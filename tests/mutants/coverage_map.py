@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class CoverageMap:
         """All tests of the package's own folders."""
         return {test for test in self.seconds if test.startswith(package.tests)}
 
-    def within(self, tests: Iterable[str], package: Package, limit_s: float) -> list[str]:
+    def within(self, tests: Iterable[str], package: Package, limit_s: float = math.inf) -> list[str]:
         """The package's own tests first, the fastest first, as many as take the given time; at least one."""
         ranked = sorted(tests, key=lambda test: (not test.startswith(package.tests), self.seconds[test], test))
         return list(self._until(ranked, limit_s))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +19,21 @@ class RecordedFile(NamedTuple):
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Adds a line, and whatever is missing of the one before."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    """Adds a line, after the end of one that was cut off."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines; none if there is no such file."""
-    if not path.exists():
-        return []
-    lines = path.read_text("utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    """All lines but those that were cut off; none if there is no such file."""
+    return list(_complete(path.read_text("utf-8").split("\n"))) if path.exists() else []
+
+
+def _complete(lines: list[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.mutants.recorded import read_lines
+from tests.mutants.trial import KILLED, TIMEOUT
 
-KILLED = ("killed", "timeout")
 REASONS = Path("tests/mutants/survivors.toml")
 
 
@@ -49,7 +49,7 @@ def digest_of(path: Path) -> str:
 
 def report(verdicts: list[dict[str, Any]], known: list[Known]) -> str:
     """The whole report."""
-    survivors = [verdict for verdict in verdicts if verdict["verdict"] not in KILLED]
+    survivors = [verdict for verdict in verdicts if verdict["verdict"] not in (KILLED, TIMEOUT)]
     reasons = {v["key"]: next((entry.reason for entry in known if entry.matches(v)), None) for v in survivors}
     lines = list(_table(verdicts, reasons))
     explained = [verdict for verdict in survivors if reasons[verdict["key"]]]
@@ -75,8 +75,8 @@ def _table(verdicts: list[dict[str, Any]], reasons: dict[str, str | None]) -> It
     yield f"{'package':20}{'mutants':>8}{'killed':>8}{'by time':>8}{'survived':>9}{'with reason':>12}{'killed':>8}"
     for name in (*names, "all"):
         here = [verdict for verdict in verdicts if name in ("all", verdict["package"])]
-        n_timeouts = sum(verdict["verdict"] == "timeout" for verdict in here)
-        n_killed = sum(verdict["verdict"] in KILLED for verdict in here)
+        n_timeouts = sum(verdict["verdict"] == TIMEOUT for verdict in here)
+        n_killed = sum(verdict["verdict"] in (KILLED, TIMEOUT) for verdict in here)
         n_explained = sum(bool(reasons.get(verdict["key"])) for verdict in here)
         score = n_killed / len(here) if here else 0.0
         left = len(here) - n_killed

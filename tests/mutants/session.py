@@ -14,14 +14,16 @@ from typing import Any
 from tests.mutants import trial
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.recorded import append_line, read_lines
+from tests.mutants.report import known_survivors
 from tests.mutants.sample import Mutant, sample
+from tests.mutants.trial import BROKEN, KILLED, SURVIVED, TIMEOUT, Outcome
 
 VERDICTS, OUTPUT = "verdicts.jsonl", "output.txt"
-LINE_S, PACKAGE_S = 60.0, 60.0
+LINE_S, PACKAGE_S = 40.0, 40.0
 """Recorded seconds of tests: of those that cover the mutant's line, and, if it survives, of the package's others."""
 START_S, SLOWER = 40.0, 4.0
 """A mutant has this long, and this many times what its tests took when they were recorded."""
-TEST_S = 15.0
+TEST_S = 30.0
 """The least that one test may take."""
 
 
@@ -30,22 +32,23 @@ class Session:
 
     def __init__(self, root: Path, folder: Path, mutants: list[Mutant]) -> None:
         self.root, self.folder, self.mutants = root, folder, mutants
+        self.known = known_survivors(root)
         self.coverage = CoverageMap(folder)
         self.verdicts: dict[str, dict[str, Any]] = {v["key"]: v for v in read_lines(folder / VERDICTS)}
 
     def run(self) -> None:
         """First every mutant against the tests of its line, then the survivors against their packages' tests."""
-        self._judge_all(self._pending("line"), "line")
-        self._judge_all(self._pending("package"), "package")
-
-    def _pending(self, stage: str) -> list[Mutant]:
-        return [mutant for mutant in self.mutants if self._is_pending(mutant, stage)]
+        for stage in ("line", "package"):
+            pending = [mutant for mutant in self.mutants if self._is_pending(mutant, stage)]
+            self._judge_all(sorted(pending, key=lambda mutant: mutant.key in self.verdicts), stage)
+        self._check_killers()
 
     def _is_pending(self, mutant: Mutant, stage: str) -> bool:
+        """Whether a stage is still to come; a survivor meets both again once any of its tests is new or changed."""
         verdict = self.verdicts.get(mutant.key)
-        if verdict is None or verdict["code"] != mutant.code:
-            return True
-        if verdict["verdict"] != "survived":
+        if verdict is None or verdict["code"] != mutant.code or verdict["verdict"] == BROKEN:
+            return stage == "line"
+        if verdict["verdict"] != SURVIVED or any(entry.matches(verdict) for entry in self.known):
             return False
         of_line, of_package = self._tests(mutant)
         if stage == "line":
@@ -74,12 +77,10 @@ class Session:
     def _judge(self, mutant: Mutant, stage: str) -> dict[str, Any]:
         of_line, of_package = self._tests(mutant)
         tests = of_line if stage == "line" else of_package
-        outcome = trial.Outcome("survived", "no test runs the line", 0.0)
+        outcome = Outcome(SURVIVED, "no test runs the line", 0.0)
         if tests:
-            seconds = [self.coverage.seconds[test] for test in tests]
-            limit_s, test_limit_s = START_S + SLOWER * sum(seconds), max(TEST_S, SLOWER * max(seconds))
             with trial.in_place(self.root / mutant.file, mutant.change.text):
-                outcome = trial.run(tests, limit_s, test_limit_s, self.folder / OUTPUT)
+                outcome = self._trial(tests)
         return {
             "key": mutant.key,
             "package": mutant.package.name,
@@ -96,6 +97,27 @@ class Session:
             **outcome._asdict(),
         }
 
+    def _trial(self, tests: list[str]) -> Outcome:
+        seconds = [self.coverage.seconds.get(test, 0.0) for test in tests]
+        limit_s, test_limit_s = START_S + SLOWER * sum(seconds), max(TEST_S, SLOWER * max(seconds))
+        return trial.run(tests, limit_s, test_limit_s, self.folder / OUTPUT)
+
+    def _check_killers(self) -> None:
+        """A test that kills must pass on the unchanged code, run as mutants are; else its verdicts are withdrawn."""
+        killed = [
+            self.verdicts[mutant.key] for mutant in self.mutants if self.verdicts[mutant.key]["verdict"] == KILLED
+        ]
+        killers = {verdict["by"] for verdict in killed} & self.coverage.seconds.keys()
+        for package in dict.fromkeys(mutant.package for mutant in self.mutants):
+            tests = self.coverage.within({v["by"] for v in killed if v["package"] == package.name} & killers, package)
+            while tests and (outcome := self._trial(tests)).verdict != SURVIVED:
+                failed = outcome.by if outcome.by in tests else tests[0]
+                print(f"{failed} fails on the unchanged code too: its mutants are to be judged again", flush=True)
+                for verdict in killed:
+                    if verdict["by"] == failed:
+                        append_line(self.folder / VERDICTS, verdict | {"verdict": BROKEN})
+                tests.remove(failed)
+
     @staticmethod
     def _line(verdict: dict[str, Any]) -> str:
         where = f"{verdict['file']}:{verdict['line']} {verdict['operator']}"
@@ -103,7 +125,7 @@ class Session:
 
     def _score(self) -> str:
         judged = [self.verdicts[mutant.key] for mutant in self.mutants if mutant.key in self.verdicts]
-        n_killed = sum(verdict["verdict"] in ("killed", "timeout") for verdict in judged)
+        n_killed = sum(verdict["verdict"] in (KILLED, TIMEOUT) for verdict in judged)
         return f"{n_killed} of {len(judged)} killed ({n_killed / len(judged):.0%})"
 
 

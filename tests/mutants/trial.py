@@ -28,8 +28,12 @@ TESTS_FAILED = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytes
 """The last two: a file of tests, or a test among parameters, does not even come about."""
 
 
+KILLED, TIMEOUT, SURVIVED, BROKEN = "killed", "timeout", "survived", "broken"
+"""How a mutant fared; broken if pytest itself failed."""
+
+
 class Outcome(NamedTuple):
-    """How a mutant fared: killed, timeout, survived, or broken if pytest itself failed."""
+    """The verdict on a mutant."""
 
     verdict: str
     by: str
@@ -95,12 +99,12 @@ def run(tests: Sequence[str], limit_s: float, test_limit_s: float, output: Path)
         named = [json.loads(line) for line in pipe.read(65536).splitlines()[:1]]
     seconds = round(time.monotonic() - began, 1)
     if status is None:
-        return Outcome("timeout", f"more than {limit_s:.0f} s", seconds)
+        return Outcome(TIMEOUT, f"more than {limit_s:.0f} s", seconds)
     if status == pytest.ExitCode.OK:
-        return Outcome("survived", "", seconds)
+        return Outcome(SURVIVED, "", seconds)
     if named or status in TESTS_FAILED or status < 0:
-        return Outcome("killed", named[0] if named else f"exit status {status}", seconds)
-    return Outcome("broken", f"exit status {status}", seconds)
+        return Outcome(KILLED, named[0] if named else f"exit status {status}", seconds)
+    return Outcome(BROKEN, f"exit status {status}", seconds)
 
 
 def _waited(pid: int, until: float) -> int | None:
