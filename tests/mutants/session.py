@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -131,6 +132,7 @@ class Session:
 
 def main(arguments: Iterable[str]) -> None:
     """Go on with the session of a folder."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the running mutant ends, too
     folder, n = arguments
     root = Path.cwd()
     session = Session(root, Path(folder), sample(root, int(n)))

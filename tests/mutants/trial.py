@@ -92,9 +92,11 @@ def run(tests: Sequence[str], limit_s: float, test_limit_s: float, output: Path)
         os.close(reader)
         _child(tests, test_limit_s, output, writer)
     os.close(writer)
-    status = _waited(pid, began + limit_s)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    try:
+        status = _waited(pid, began + limit_s)
+    finally:  # also if the session is interrupted; and what tests left running ends with them
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     with os.fdopen(reader, "rb") as pipe:
         named = [json.loads(line) for line in pipe.read(65536).splitlines()[:1]]
     seconds = round(time.monotonic() - began, 1)
@@ -125,6 +127,7 @@ def _child(tests: Sequence[str], test_limit_s: float, output: Path, writer: int)
     status = int(pytest.ExitCode.INTERNAL_ERROR)
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         null = os.open(os.devnull, os.O_RDONLY)
