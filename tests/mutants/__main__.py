@@ -31,7 +31,7 @@ def main() -> int:
     root = Path.cwd()
     if given.command == "run" and (status := run(root, given.n)):
         return status
-    print(report(latest_verdicts(FOLDER / "verdicts.jsonl", root), known_survivors(root)))
+    print(report(latest_verdicts(FOLDER, root), known_survivors(root)))
     return 0
 
 

@@ -58,9 +58,11 @@ class RemoveCall(Operator):  # type: ignore[misc]  # cosmic-ray ships no types
 class ReturnNone(Operator):  # type: ignore[misc]  # cosmic-ray ships no types
     """Returns None instead of a value."""
 
+    LIKE_NONE = ("None", "False", "0", '""', "[]", "{}", "()")
+
     def mutation_positions(self, node: Any) -> Iterator[Position]:
-        """The returned value, unless it is None already."""
-        if isinstance(node, tree.ReturnStmt) and node.children[1].get_code(include_prefix=False) != "None":
+        """The returned value, unless most callers would take it for None."""
+        if isinstance(node, tree.ReturnStmt) and node.children[1].get_code(include_prefix=False) not in self.LIKE_NONE:
             yield node.children[1].start_pos, node.children[1].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:

@@ -64,7 +64,12 @@ PACKAGES = (
     Package(
         "edge rounds",
         ("edge_server/rounds/*.py", "edge_server/round_handler.py", "edge_server/state_store.py"),
-        ("tests/edge_server",),
+        (
+            "tests/edge_server",
+            "tests/test_stragglers.py",
+            "tests/test_two_exchanges.py",
+            "tests/test_simulated_time.py",
+        ),
     ),
 )
 

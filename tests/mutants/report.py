@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 from tests.mutants.recorded import read_lines
 from tests.mutants.trial import KILLED, TIMEOUT
 
+VERDICTS, SAMPLE = "verdicts.jsonl", "sample.json"
+"""Files of a session: its verdicts, and the names of its mutants."""
 REASONS = Path("tests/mutants/survivors.toml")
 
 
@@ -35,9 +38,10 @@ def known_survivors(root: Path) -> list[Known]:
     return [Known(**entry) for entry in entries]
 
 
-def latest_verdicts(path: Path, root: Path) -> list[dict[str, Any]]:
-    """The last verdict of each mutant whose file is still the same."""
-    latest = {verdict["key"]: verdict for verdict in read_lines(path)}
+def latest_verdicts(folder: Path, root: Path) -> list[dict[str, Any]]:
+    """The last verdict of each mutant of the last session, if its file is still the same."""
+    keys = set(json.loads((folder / SAMPLE).read_text("utf-8"))) if (folder / SAMPLE).exists() else set()
+    latest = {verdict["key"]: verdict for verdict in read_lines(folder / VERDICTS) if verdict["key"] in keys}
     digests = {file: digest_of(root / file) for file in {verdict["file"] for verdict in latest.values()}}
     return [verdict for verdict in latest.values() if digests[verdict["file"]] == verdict["code"]]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -15,12 +16,12 @@ from typing import Any
 from tests.mutants import trial
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.recorded import append_line, read_lines
-from tests.mutants.report import known_survivors
+from tests.mutants.report import SAMPLE, VERDICTS, known_survivors
 from tests.mutants.sample import Mutant, sample
 from tests.mutants.trial import BROKEN, KILLED, SURVIVED, TIMEOUT, Outcome
 
-VERDICTS, OUTPUT = "verdicts.jsonl", "output.txt"
-LINE_S, PACKAGE_S = 40.0, 40.0
+OUTPUT = "output.txt"
+LINE_S, PACKAGE_S = 40.0, 120.0
 """Recorded seconds of tests: of those that cover the mutant's line, and, if it survives, of the package's others."""
 START_S, SLOWER = 40.0, 4.0
 """A mutant has this long, and this many times what its tests took when they were recorded."""
@@ -36,6 +37,7 @@ class Session:
         self.known = known_survivors(root)
         self.coverage = CoverageMap(folder)
         self.verdicts: dict[str, dict[str, Any]] = {v["key"]: v for v in read_lines(folder / VERDICTS)}
+        (folder / SAMPLE).write_text(json.dumps([mutant.key for mutant in mutants]), encoding="utf-8")
 
     def run(self) -> None:
         """First every mutant against the tests of its line, then the survivors against their packages' tests."""

@@ -49,6 +49,7 @@ def test_annotations_defaults_decorators_and_texts_are_left_alone() -> None:
         ("return {**a, 'é': f(*b)}", {"return None"}),
         ("for x in b: g = x", {"for x in []: g = x"}),
         ("return None", set()),
+        ("return False", {"return True"}),
     ],
 )
 def test_each_change_is_one_likely_mistake(statement: str, becomes: set[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,22 @@ async def test_two_rounds_and_two_more_give_the_same_bits_as_four(tmp_path: Path
         assert (end.bytes_up, end.simulated_s) == (four.bytes_up, four.simulated_s)
         for body in ({"num_rounds": 0}, {"num_rounds": 100_001}, {}, {"num_rounds": 1, "x": 1}):
             assert (await fed.client.post(f"/runs/{two.run}/rounds", json=body)).status_code == 422
+
+
+async def test_a_run_counts_the_seconds_of_its_training_before_and_after_a_pause_and_none_of_the_pause(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        began = time.monotonic()
+        run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
+        paused = await fed.info(run_id)
+        paused_at = time.monotonic()
+        await asyncio.sleep(0.3)
+        resumed_at = time.monotonic()
+        await fed.control(run_id, "resume")
+        end = await fed.finish(run_id)
+        assert 0 < paused.wall_s <= paused_at - began
+        assert 0 < end.wall_s - paused.wall_s <= time.monotonic() - resumed_at
 
 
 async def test_rounds_added_during_the_last_round_are_trained_too(tmp_path: Path) -> None:
