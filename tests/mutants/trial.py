@@ -18,8 +18,8 @@ import pytest
 
 PRELOADED = (
     "torch", "fastapi", "httpx", "hypothesis", "matplotlib.pyplot", "nicegui", "numpy", "pydantic_settings",
-    "prometheus_client", "redis.asyncio", "rich.live", "safetensors.torch", "scipy.stats", "sklearn.datasets", "typer",
-    "uvicorn", "uvloop", "yaml",
+    "prometheus_client", "redis.asyncio", "rich.live", "safetensors.torch", "schemathesis.pytest.plugin", "scipy.stats",
+    "sklearn.datasets", "typer", "uvicorn", "uvloop", "yaml",
 )  # fmt: skip
 """Slow to import, and no part of the code under mutation."""
 MEMORY = 8 << 30
