@@ -1,8 +1,13 @@
 """The report tells survivors that have a reason from those that have none."""
 
+from pathlib import Path
 from typing import Any
 
-from tests.mutants.report import Known, report
+import pytest
+
+from tests.mutants.report import Known, known_survivors, report
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def verdict(function: str, verdict: str, package: str = "wire") -> dict[str, Any]:
@@ -40,3 +45,10 @@ def test_the_score_counts_every_survivor_and_lists_it() -> None:
         "1 entries of tests/mutants/survivors.toml that match no survivor",
         "  shared/wire/codec.py old: if a:",
     ]
+
+
+@pytest.mark.parametrize("entry", known_survivors(ROOT), ids=lambda entry: f"{entry.function}-{entry.becomes[:30]}")
+def test_a_survivor_with_a_reason_is_of_code_that_is_there(entry: Known) -> None:
+    lines = [line.strip() for line in (ROOT / entry.file).read_text(encoding="utf-8").split("\n")]
+    assert [line for line in entry.was.split("\n") if line not in lines] == []
+    assert entry.reason
