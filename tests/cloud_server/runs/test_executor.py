@@ -13,6 +13,7 @@ import pytest
 from cloud_server.nodes.liveness import AgentEntry
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
+from tests.cloud_server.streaming import opened
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -111,6 +112,28 @@ async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(tmp_p
         assert (end.status, end.rounds, end.model_sha256) == ("completed", 2, plain.model_sha256)
         for what in ("stop", "pause", "resume"):
             assert (await ask(fed, run_id, what))[0] == 409
+
+
+async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_scores_when_resumed(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        gate = Gate(fed, closed_at=3)  # two rounds, then the evaluation
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        assert await ask(fed, run_id, "stop") == (200, "stopping")
+        stopped = await fed.finish(run_id)
+        assert (stopped.status, stopped.rounds) == ("stopped", 2)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        async with opened(fed.apps["cloud"], f"/runs/{run_id}/events") as stream, asyncio.timeout(60):
+            statuses = [event["data"]["status"] async for event in stream.events() if event["kind"] == "run.status"]
+        assert statuses.count("stopped") == 1
+        gate.open.set()
+        assert await ask(fed, run_id, "resume") == (200, "pending")
+        end = await fed.finish(run_id)
+        assert (end.status, end.rounds) == ("completed", 2)
+        assert (end.accuracy, end.model_sha256) == (plain.accuracy, plain.model_sha256)
 
 
 async def test_a_stop_overrides_a_pause(tmp_path: Path) -> None:
