@@ -28,6 +28,8 @@ TESTS_FAILED = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytes
 """The last two: a file of tests, or a test among parameters, does not even come about."""
 
 
+PAUSE_S, PAUSED = 10.0, -1000
+"""Seconds without a look at the running tests after which their result does not count; the exit status then."""
 KILLED, TIMEOUT, SURVIVED, BROKEN = "killed", "timeout", "survived", "broken"
 """How a mutant fared; broken if pytest itself failed."""
 
@@ -93,13 +95,15 @@ def run(tests: Sequence[str], limit_s: float, test_limit_s: float, output: Path)
         _child(tests, test_limit_s, output, writer)
     os.close(writer)
     try:
-        status = _waited(pid, began + limit_s)
+        status = _waited(pid, limit_s)
     finally:  # also if the session is interrupted; and what tests left running ends with them
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     with os.fdopen(reader, "rb") as pipe:
         named = [json.loads(line) for line in pipe.read(65536).splitlines()[:1]]
     seconds = round(time.monotonic() - began, 1)
+    if status == PAUSED:
+        return Outcome(BROKEN, "paused", seconds)
     if status is None:
         return Outcome(TIMEOUT, f"more than {limit_s:.0f} s", seconds)
     if status == pytest.ExitCode.OK:
@@ -109,17 +113,25 @@ def run(tests: Sequence[str], limit_s: float, test_limit_s: float, output: Path)
     return Outcome(BROKEN, f"exit status {status}", seconds)
 
 
-def _waited(pid: int, until: float) -> int | None:
-    """The exit status, negative for a signal; None if the process was killed for its time."""
+def _waited(pid: int, limit_s: float) -> int | None:
+    """The exit status, negative for a signal; None if the process was killed for its time.
+
+    If this process does not run for long, because it was stopped or the machine slept, tests may have failed for their
+    time alone.
+    """
+    began = last = time.monotonic()
+    paused = False
     while True:
+        time.sleep(0.02)
+        now = time.monotonic()
+        paused, last = paused or now - last > PAUSE_S, now
         done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
+        if not done and (paused or now - began > limit_s):
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return None
-        time.sleep(0.02)
+            return PAUSED if paused else None
+        if done:
+            return PAUSED if paused else os.waitstatus_to_exitcode(status)
 
 
 def _child(tests: Sequence[str], test_limit_s: float, output: Path, writer: int) -> None:
