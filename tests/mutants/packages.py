@@ -59,7 +59,12 @@ PACKAGES = (
         tuple(
             f"cloud_server/runs/{name}.py" for name in ("executor", "repository", "round", "round_record", "run_state")
         ),
-        ("tests/cloud_server/runs",),
+        (
+            "tests/cloud_server/runs",
+            "tests/test_agents_profiles.py",
+            "tests/test_faults.py",
+            "tests/test_recovery.py",
+        ),
     ),
     Package(
         "edge rounds",
