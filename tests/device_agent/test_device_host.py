@@ -35,3 +35,18 @@ async def test_an_agent_forgets_the_orders_of_an_earlier_run_once_another_begins
         assert {queue.run_id for queue in orders._work} == {second}
         gate.open.set()
         await fed.finish(second)
+
+
+async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_and_not_before(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
+        gate = Gate(fed, path="/uploads")
+        run_id = await fed.submit(small_spec(num_edges=1, num_devices=1, round_deadline_s=1e6))
+        await gate.reached.wait()
+        host = fed.apps["agent-0"].state.agent.host
+        await host.forget("another")
+        assert [held_for for held_for, *_ in host._held] == [run_id]
+        await fed.control(run_id, "stop")
+        await fed.finish(run_id)
+        assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
+        await fed.until(lambda: not host._held)
+        gate.open.set()
