@@ -13,7 +13,7 @@ from cosmic_ray.mutating import mutate_code
 from tests.mutants.operators import operators
 
 OPERATORS = operators()
-LOGGERS = {"log", "logger"}
+LOGGERS = {"log", "log_event"}
 
 
 class Place(NamedTuple):
@@ -83,9 +83,11 @@ class _Bodies(ast.NodeVisitor):
 
     @staticmethod
     def _is_logging(node: ast.AST) -> bool:
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        """Whether it is `log.warning(...)`, `log_event(...)` or the like."""
+        if not isinstance(node, ast.Call):
             return False
-        return isinstance(node.func.value, ast.Name) and node.func.value.id in LOGGERS
+        called = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        return isinstance(called, ast.Name) and called.id in LOGGERS
 
     def _span(self, node: ast.stmt | ast.expr) -> _Span:
         assert node.end_lineno is not None

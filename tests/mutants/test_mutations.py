@@ -20,7 +20,7 @@ LIMIT = 3
 def total(a: int | None, b: float = 2.0, *rest: D | int) -> int | None:
     """Adds 1 and 2."""
     c: int | None = len(rest) + 4
-    log.warning("%d of %d", a + b, 7)
+    log.warning("%d of %d", a + b, 7); log_event("sum", n=a + b)
     return a + b + c if a is not None else f"{c + 1} of 6"
 '''
 
