@@ -21,7 +21,7 @@ from tests.mutants.sample import Mutant, sample
 from tests.mutants.trial import BROKEN, KILLED, SURVIVED, TIMEOUT, Outcome
 
 OUTPUT = "output.txt"
-LINE_S, PACKAGE_S = 40.0, 90.0
+LINE_S, PACKAGE_S = 20.0, 90.0
 """Recorded seconds of tests: of the first that cover the mutant's line, and, if it survives, of the others that do as
 well as of the package's that do not."""
 FEW_S = 5.0
