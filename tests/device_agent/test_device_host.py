@@ -47,6 +47,7 @@ async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_an
         assert [held_for for held_for, *_ in host._held] == [run_id]
         await fed.control(run_id, "stop")
         await fed.finish(run_id)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
         assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
         await fed.until(lambda: not host._held)
         gate.open.set()
