@@ -23,7 +23,7 @@ PACKAGES = (
     Package(
         "visits",
         ("shared/federation/visits/*.py",),
-        ("tests/shared/federation/visits",),
+        ("tests/shared/federation/visits", "tests/device_agent"),
     ),
     Package(
         "wire",

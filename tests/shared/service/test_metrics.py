@@ -113,6 +113,7 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert over(agents, "strata_agent_visits_total", kind="evaluate", outcome="done") == 6
     assert over(agents, "strata_agent_visit_seconds_count") == 17
     assert over(agents, "strata_agent_failures_total") == 0
+    assert over(agents, "strata_agent_testing_seconds_total") > 0
     assert over(agents, "strata_agent_heartbeats_total", outcome="answered") > 0
     assert over(agents, "strata_agent_devices") == 6
     for direction in ("up", "down"):  # with one device per agent, bytes on sockets equal those on links
