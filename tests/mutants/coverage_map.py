@@ -11,16 +11,16 @@ import coverage
 
 from tests.mutants.collect import LINES, TESTS
 from tests.mutants.packages import Package
-from tests.mutants.recorded import read_lines
+from tests.mutants.recorded import append_line, read_lines
 
 
 class CoverageMap:
     """What `collect` recorded in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        latest = {file["file"]: file for file in read_lines(folder / TESTS)}
-        self.seconds: dict[str, float] = {test: s for file in latest.values() for test, s in file["tests"].items()}
-        self._digests: dict[str, str] = {name: file["digest"] for name, file in latest.items()}
+        self._folder = folder
+        self._files = {file["file"]: file for file in read_lines(folder / TESTS)}
+        self.seconds: dict[str, float] = {test: s for file in self._files.values() for test, s in file["tests"].items()}
         self._data = coverage.CoverageData(str(folder / LINES))
         self._data.read()
         self._lines: dict[str, dict[int, list[str]]] = {}
@@ -59,7 +59,13 @@ class CoverageMap:
             spent += self.seconds[test]
             yield test
 
+    def leave_out(self, test: str) -> None:
+        """Forgets a test that cannot be relied on, until its file changes."""
+        file = self._files[test.split("::")[0]]
+        del file["tests"][test], self.seconds[test]
+        append_line(self._folder / TESTS, file)
+
     def digest(self, tests: Iterable[str]) -> str:
         """Changes with the content of the tests' files."""
         files = sorted({test.split("::")[0] for test in tests})
-        return hashlib.sha256("".join(file + self._digests[file] for file in files).encode()).hexdigest()[:16]
+        return hashlib.sha256("".join(file + self._files[file]["digest"] for file in files).encode()).hexdigest()[:16]

@@ -15,12 +15,14 @@ from typing import Any
 
 from tests.mutants import trial
 from tests.mutants.coverage_map import CoverageMap
+from tests.mutants.packages import Package
 from tests.mutants.recorded import append_line, read_lines
 from tests.mutants.report import SAMPLE, VERDICTS, known_survivors
 from tests.mutants.sample import Mutant, sample
 from tests.mutants.trial import BROKEN, KILLED, SURVIVED, TIMEOUT, Outcome
 
-OUTPUT = "output.txt"
+OUTPUT, CHECKED = "output.txt", "checked.jsonl"
+"""Files of a session: what the last tests printed, and the tests that pass on the unchanged code."""
 LINE_S, PACKAGE_S = 20.0, 90.0
 """Recorded seconds of tests: of the first that cover the mutant's line, and, if it survives, of the others that do as
 well as of the package's that do not."""
@@ -120,20 +122,29 @@ class Session:
         return trial.run(tests, limit_s, test_limit_s, self.folder / OUTPUT)
 
     def _check_killers(self) -> None:
-        """A test that kills must pass on the unchanged code, run as mutants are; else its verdicts are withdrawn."""
-        killed = [
-            self.verdicts[mutant.key] for mutant in self.mutants if self.verdicts[mutant.key]["verdict"] == KILLED
-        ]
-        killers = {verdict["by"] for verdict in killed} & self.coverage.seconds.keys()
+        """A test that kills must pass on the unchanged code, run as mutants are; else it does not count any more."""
+        checked = {line["test"] for line in read_lines(self.folder / CHECKED)}
         for package in dict.fromkeys(mutant.package for mutant in self.mutants):
-            tests = self.coverage.within({v["by"] for v in killed if v["package"] == package.name} & killers, package)
+            killers = {v["by"] for v in self._verdicts_of(package) if v["verdict"] == KILLED}
+            tests = self.coverage.within(killers & self.coverage.seconds.keys() - checked, package)
             while tests and (outcome := self._trial(tests)).verdict != SURVIVED:
                 failed = outcome.by if outcome.by in tests else tests[0]
-                print(f"{failed} fails on the unchanged code too: its mutants are to be judged again", flush=True)
-                for verdict in killed:
-                    if verdict["by"] == failed:
-                        append_line(self.folder / VERDICTS, verdict | {"verdict": BROKEN})
                 tests.remove(failed)
+                self._withdraw(failed, package)
+            for test in tests:
+                append_line(self.folder / CHECKED, {"test": test})
+
+    def _withdraw(self, test: str, package: Package) -> None:
+        """The test is left out from now on; what it killed is judged again by the next call."""
+        print(f"{test} fails on the unchanged code, too: what it killed is to be judged again", flush=True)
+        self.coverage.leave_out(test)
+        for verdict in self._verdicts_of(package):
+            if verdict["by"] == test:
+                append_line(self.folder / VERDICTS, verdict | {"verdict": BROKEN})
+
+    def _verdicts_of(self, package: Package) -> list[dict[str, Any]]:
+        known = (self.verdicts.get(mutant.key) for mutant in self.mutants if mutant.package == package)
+        return [verdict for verdict in known if verdict is not None]
 
     @staticmethod
     def _line(verdict: dict[str, Any]) -> str:

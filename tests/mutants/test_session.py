@@ -17,6 +17,7 @@ from tests.mutants.sample import sample
 from tests.mutants.session import Session
 from tests.mutants.tree import update_copy
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TOY = Package("toy", ("shared/wire/*.py",), ("tests/shared/wire",))
 CODE = """\
@@ -123,6 +124,25 @@ def test_a_survivor_is_tried_again_once_a_test_is_added(toy: Path) -> None:
     assert verdicts(toy)["unnoticed: return n + 1"] == "killed"
     again = read_lines(toy / "out" / "verdicts.jsonl")[n_before:]
     assert {verdict["function"] for verdict in again} == {"unnoticed", "uncovered"}
+
+
+def test_a_test_that_fails_without_any_change_kills_nothing(toy: Path) -> None:
+    """It passes once, while lines are recorded, and never again."""
+    fragile = """
+
+def test_fragile(tmp_path_factory):
+    import os
+    marker = os.path.join(os.path.dirname(__file__), "ran")
+    assert not os.path.exists(marker)
+    open(marker, "w").close()
+    unnoticed(3)
+"""
+    (toy / "tests/shared/wire/test_toy.py").write_text(TESTS + fragile, encoding="utf-8")
+    collect(toy)
+    session(toy).run()
+    assert verdicts(toy)["unnoticed: return n + 1"] == "broken"
+    session(toy).run()
+    assert verdicts(toy)["unnoticed: return n + 1"] == "survived"
 
 
 def test_a_session_that_is_told_the_reason_leaves_the_survivor_alone(toy: Path) -> None:

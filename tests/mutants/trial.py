@@ -26,8 +26,6 @@ MEMORY = 8 << 30
 """Bytes of address space of a mutant's process; torch alone takes two to three GiB."""
 TESTS_FAILED = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.USAGE_ERROR)
 """The last two: a file of tests, or a test among parameters, does not even come about."""
-
-
 PAUSE_S, PAUSED = 10.0, -1000
 """Seconds without a look at the running tests after which their result does not count; the exit status then."""
 KILLED, TIMEOUT, SURVIVED, BROKEN = "killed", "timeout", "survived", "broken"
