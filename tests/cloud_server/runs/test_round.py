@@ -1,7 +1,8 @@
-"""How many edges a round needs."""
+"""How many edges a round needs, and what its record says of all of them together."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from cloud_server.runs.round import CloudRound, QuorumMissed
 from cloud_server.runs.round_record import EdgeReplies
 from shared.federation.messages import Failure
 from shared.spec.experiment import ExperimentSpec
+from tests.federation import Federation, small_spec
 
 
 def require(quorum: float, n_answered: int, n_failed: int) -> None:
@@ -40,3 +42,13 @@ def test_a_round_without_it_says_why(quorum: float, n_answered: int, n_failed: i
     with pytest.raises(QuorumMissed) as missed:
         require(quorum, n_answered, n_failed)
     assert missed.value.detail == message
+
+
+async def test_the_loss_of_a_round_is_the_mean_over_the_samples_of_its_visits(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(small_spec(num_rounds=1, partition={"name": "dirichlet", "alpha": 0.5}))
+        first = await fed.round(info.run, 1)
+    visits = [(row.n_samples, row.train_loss) for row in first.seats]
+    assert len({n for n, _ in visits}) > 1
+    mean = sum(n * (loss or 0.0) for n, loss in visits) / sum(n for n, _ in visits)
+    assert first.train_loss == pytest.approx(mean, rel=1e-9)
