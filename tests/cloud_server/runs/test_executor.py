@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs import executor
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.cloud_server.streaming import opened
@@ -134,6 +135,30 @@ async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_
         end = await fed.finish(run_id)
         assert (end.status, end.rounds) == ("completed", 2)
         assert (end.accuracy, end.model_sha256) == (plain.accuracy, plain.model_sha256)
+
+
+async def test_files_of_earlier_rounds_are_deleted_every_few_rounds_of_a_long_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert executor.DELETE_FILES_EVERY == 10
+    monkeypatch.setattr(executor, "DELETE_FILES_EVERY", 2)
+    async with Federation(tmp_path / "f") as fed:
+        runs = fed.apps["cloud"].state.cloud.runs
+        repository, deleted_after = runs.services.repository, []
+        delete = repository.delete_unreferenced_files
+
+        async def record() -> list[str]:
+            if runs.executor.info.status == "running":
+                deleted_after.append(runs.executor.info.rounds)
+            return list(await delete())
+
+        repository.delete_unreferenced_files = record
+        gate = Gate(fed, closed_at=6)  # the evaluation after the last round
+        run_id = await fed.submit(small_spec(num_rounds=5))
+        await gate.reached.wait()
+        assert deleted_after == [2, 4]
+        gate.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
 
 
 async def test_a_stop_overrides_a_pause(tmp_path: Path) -> None:
