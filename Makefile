@@ -22,6 +22,8 @@ COMPOSE ?= docker compose
 TEST_WORKERS ?= auto
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
+# How many changes `make mutants` tries.
+MUTANTS ?= 360
 
 export TORCH_INDEX
 
@@ -41,7 +43,7 @@ define sessions
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 
-.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz clean
+.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +115,15 @@ bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fiftee
 
 fuzz: install ## Try the codec, specs and every endpoint with bad input, FUZZ_SECONDS each (300)
 	$(BIN)/python -m tests.fuzz.campaign $(FUZZ_SECONDS)
+
+mutants: mutants-tools ## Change the code in MUTANTS=360 places, see whether tests notice; goes on where it stopped (hours)
+	$(BIN)/python -m tests.mutants run $(MUTANTS)
+
+mutants-report: mutants-tools ## Print the score of `make mutants` so far, and the changes that no test noticed
+	$(BIN)/python -m tests.mutants report
+
+mutants-tools: install
+	$(PIP_INSTALL) -q --no-build-isolation -e '.[mutants]'
 
 clean: ## Remove caches and build leftovers (keeps .venv and runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs import executor
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
+from tests.cloud_server.streaming import opened
 from tests.federation import Federation, Gate, small_spec
 
 
@@ -33,6 +37,22 @@ async def test_two_rounds_and_two_more_give_the_same_bits_as_four(tmp_path: Path
         assert (end.bytes_up, end.simulated_s) == (four.bytes_up, four.simulated_s)
         for body in ({"num_rounds": 0}, {"num_rounds": 100_001}, {}, {"num_rounds": 1, "x": 1}):
             assert (await fed.client.post(f"/runs/{two.run}/rounds", json=body)).status_code == 422
+
+
+async def test_a_run_counts_the_seconds_of_its_training_before_and_after_a_pause_and_none_of_the_pause(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        began = time.monotonic()
+        run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
+        paused = await fed.info(run_id)
+        paused_at = time.monotonic()
+        await asyncio.sleep(0.3)
+        resumed_at = time.monotonic()
+        await fed.control(run_id, "resume")
+        end = await fed.finish(run_id)
+        assert 0 < paused.wall_s <= paused_at - began
+        assert 0 < end.wall_s - paused.wall_s <= time.monotonic() - resumed_at
 
 
 async def test_rounds_added_during_the_last_round_are_trained_too(tmp_path: Path) -> None:
@@ -93,6 +113,52 @@ async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(tmp_p
         assert (end.status, end.rounds, end.model_sha256) == ("completed", 2, plain.model_sha256)
         for what in ("stop", "pause", "resume"):
             assert (await ask(fed, run_id, what))[0] == 409
+
+
+async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_scores_when_resumed(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        gate = Gate(fed, closed_at=3)  # two rounds, then the evaluation
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        assert await ask(fed, run_id, "stop") == (200, "stopping")
+        stopped = await fed.finish(run_id)
+        assert (stopped.status, stopped.rounds) == ("stopped", 2)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        async with opened(fed.apps["cloud"], f"/runs/{run_id}/events") as stream, asyncio.timeout(60):
+            statuses = [event["data"]["status"] async for event in stream.events() if event["kind"] == "run.status"]
+        assert statuses.count("stopped") == 1
+        gate.open.set()
+        assert await ask(fed, run_id, "resume") == (200, "pending")
+        end = await fed.finish(run_id)
+        assert (end.status, end.rounds) == ("completed", 2)
+        assert (end.accuracy, end.model_sha256) == (plain.accuracy, plain.model_sha256)
+
+
+async def test_files_of_earlier_rounds_are_deleted_every_few_rounds_of_a_long_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert executor.DELETE_FILES_EVERY == 10
+    monkeypatch.setattr(executor, "DELETE_FILES_EVERY", 2)
+    async with Federation(tmp_path / "f") as fed:
+        runs = fed.apps["cloud"].state.cloud.runs
+        repository, deleted_after = runs.services.repository, []
+        delete = repository.delete_unreferenced_files
+
+        async def record() -> list[str]:
+            if runs.executor.info.status == "running":
+                deleted_after.append(runs.executor.info.rounds)
+            return list(await delete())
+
+        repository.delete_unreferenced_files = record
+        gate = Gate(fed, closed_at=6)  # the evaluation after the last round
+        run_id = await fed.submit(small_spec(num_rounds=5))
+        await gate.reached.wait()
+        assert deleted_after == [2, 4]
+        gate.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
 
 
 async def test_a_stop_overrides_a_pause(tmp_path: Path) -> None:

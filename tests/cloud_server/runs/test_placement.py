@@ -92,6 +92,28 @@ async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path:
         )
 
 
+async def test_a_run_says_what_it_waits_for_between_rounds_and_no_longer_once_it_goes_on(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1), ttl_s=2.0) as fed:
+        gate = Gate(fed, closed_at=2)
+        timeouts = {"ready_s": 60, "reseat_after_s": 60}
+        run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
+        await gate.reached.wait()
+        await fed.stop("agent-2")
+        await fed.until(lambda: fed.n_agents() == 2)
+        gate.open.set()
+        async with asyncio.timeout(60):
+            while (info := await fed.info(run_id)).reason is None:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.02)
+        assert (info.status, info.reason[:48]) == ("running", "waiting for devices: 2 of 3 (edges: 2, need 1); ")
+        third = Gate(fed)
+        await fed.start_agent(2)
+        await third.reached.wait()
+        info = await fed.info(run_id)
+        assert (info.status, info.rounds, info.reason) == ("running", 2, None)
+        third.open.set()
+        assert (await fed.finish(run_id)).status == "completed"
+
+
 async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
     async with Federation(tmp_path / "six") as fed:
         six = await fed.run(small_spec())

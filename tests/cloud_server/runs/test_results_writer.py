@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import pytest
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.results_writer import EVERY_S, ResultsFolder, RoundDone
 from shared.core.errors import NotFound
-from shared.results.folder import read_rounds
+from shared.results.folder import read_round, read_rounds
 from shared.run_records.rounds import Evaluation
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import StorageFailed
@@ -201,3 +202,14 @@ async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left
         gate.open.set()
         info = await fed.finish(run_id)
         assert (info.status, accuracies(tmp_path / "f", run_id)[3]) == ("completed", True)
+
+
+async def test_a_folder_removed_while_its_run_was_paused_is_written_anew_with_every_visit(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        folder = tmp_path / "f" / "runs" / run_id
+        shutil.rmtree(folder)
+        await fed.control(run_id, "resume")
+        assert (await fed.finish(run_id)).status == "completed"
+        assert [len(read_round(folder, round_no).seats) for round_no in (1, 2)] == [6, 6]

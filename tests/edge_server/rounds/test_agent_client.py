@@ -1,11 +1,13 @@
-"""An invalid compressed tensor fails the update that holds it, and no other of the same answer."""
+"""What is wrong with an answer, or goes wrong with a request, costs no more visits than it must."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import torch
 
 from edge_server.rounds.agent_client import AgentClient, _Exchange
@@ -15,6 +17,7 @@ from shared.federation.aggregation import Accumulator
 from shared.federation.messages import Contribution, Outcome, Task, Uploads, VisitAnswer, WaveId
 from shared.wire import codec
 from shared.wire.compression import Coded, Ternary
+from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import resolved
 
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
@@ -50,3 +53,21 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
     place = f"uploads.contributions.1.update.delta.{name}"
     assert replies.failures[0].detail == f"{place}: a tensor coded by ternary: the scale is nan"
     assert (accumulator.n_updates, accumulator.n_samples) == (2, 10)
+
+
+async def test_an_error_that_nobody_expected_costs_the_visits_of_one_agent_and_is_recorded(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if (request.url.path, request.url.port) == ("/visits", AGENT_PORT + 1):
+                raise ZeroDivisionError("a bug")
+            return await pass_on()
+
+        fed.router.tamper = tamper
+        info = await fed.run(small_spec(num_rounds=1))
+        first = await fed.round(info.run, 1)
+        (lost,) = [row.seat for row in (await fed.seats(info.run)).seats if row.agent == fed.agent_id(1)]
+        assert [(failure.seat, failure.reason, failure.detail) for failure in first.failures] == [
+            (lost, "error", "ZeroDivisionError: a bug")
+        ]
+        assert first.n_used == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
 
 
 async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: Path) -> None:
+    began = time.monotonic()
     async with Federation(tmp_path / "f", agent_devices=(1,) * 6) as fed:
         before, _, _ = await pages(fed)
         assert math.isnan(total(before, "strata_cloud_run_accuracy_ratio", of="global"))
@@ -113,6 +115,7 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
     assert over(agents, "strata_agent_visits_total", kind="evaluate", outcome="done") == 6
     assert over(agents, "strata_agent_visit_seconds_count") == 17
     assert over(agents, "strata_agent_failures_total") == 0
+    assert 0 < over(agents, "strata_agent_testing_seconds_total") < time.monotonic() - began
     assert over(agents, "strata_agent_heartbeats_total", outcome="answered") > 0
     assert over(agents, "strata_agent_devices") == 6
     for direction in ("up", "down"):  # with one device per agent, bytes on sockets equal those on links

@@ -201,6 +201,21 @@ def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypa
     assert done == ["file", "rename", "folder"]
 
 
+def test_the_whole_content_is_written_before_the_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            sizes.append(found.st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Blobs(tmp_path).put([b"abc", b"defg"])
+    assert sizes == [7]
+
+
 def test_without_fsync_put_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", no_space)
     assert Blobs(tmp_path, fsync=False).put(b"abc") == ABC

@@ -111,6 +111,12 @@ class TestFiles:
         assert later.load(SEAT, Version(2)) == b"00000002-000000-000000"
         assert later.owners("run") == [SEAT]
 
+    def test_a_folder_that_cannot_be_made_is_named_at_once(self, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.write_bytes(b"a file")
+        with pytest.raises(StorageFailed, match=str(folder)):
+            FileStateStore(folder)
+
     @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
     def test_a_truncated_file_counts_as_absent(self, folder: Path, kept: int) -> None:
         store = FileStateStore(folder)

@@ -218,3 +218,11 @@ def test_absence_of_compression_can_be_explicit_and_a_codec_needs_its_direction(
     with pytest.raises(BadInput, match=r"say which way: \{up: fp16\}, \{down: fp16\} or both") as refused:
         parse_spec({"compression": "fp16"})
     assert refused.value.field == "compression"
+
+
+@pytest.mark.parametrize(("fraction", "kept"), [(0.4, 8), (0.45, 9), (0.5, 20)])
+def test_a_codec_is_used_for_all_tensors_that_it_makes_smaller_if_only_a_little(fraction: float, kept: int) -> None:
+    """An element of top-k takes eight bytes, one of a whole tensor four: at a half, nothing is gained."""
+    coder = Compressor(CompressionSpec(up=TopK(fraction=fraction)))
+    update, _ = coder.update(Up(delta={"w": torch.arange(1.0, 21.0)}), {})
+    assert int(decoded(update).delta["w"].count_nonzero()) == kept
