@@ -35,11 +35,11 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constr
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
 SPREAD = -n $(TEST_WORKERS) --dist worksteal
-# Two sessions: tests that start processes of their own get the machine to themselves. Exit status 5 is "nothing to run",
-# which one of them may have to say (PYTEST_ARGS=-k...), but not both.
+# Two sessions: $(1) starts no processes of its own; $(2) does, for two files at a time, since they mostly wait. Exit
+# status 5 is "nothing to run", which one of them may have to say (PYTEST_ARGS=-k...), but not both.
 define sessions
-	@$(BIN)/pytest -m 'not e2e and not compose' $(SPREAD) $(PYTEST_ARGS); within=$$?; \
-	$(BIN)/pytest -m $(1) $(PYTEST_ARGS); apart=$$?; \
+	@$(BIN)/pytest -m $(1) $(SPREAD) $(PYTEST_ARGS); within=$$?; \
+	$(BIN)/pytest -m $(2) -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS); apart=$$?; \
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 
@@ -63,11 +63,11 @@ run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 de
 quick: install ## Run the tests that start no federation: for every edit, a minute and a half on two cores
 	$(BIN)/pytest -m 'not federation and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
-test: install ## Run all unit tests and a few with real local processes; needs no network and no Docker
-	$(call sessions,smoke)
+test: install ## Run the unit tests and a few with real local processes; needs no network and no Docker
+	$(call sessions,'not slow and not e2e and not compose',smoke)
 
 test-all: install ## Run all tests that need no network and no Docker, real faults included
-	$(call sessions,e2e)
+	$(call sessions,'not e2e and not compose',e2e)
 
 lint: install ## Lint, formatting and types
 	$(BIN)/ruff check .

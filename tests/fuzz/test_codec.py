@@ -53,6 +53,7 @@ def test_the_mutations_cause_both_successful_reads_and_refusals(samples: list[Sa
     assert len(ends) / 50 < ends.count("read") < len(ends) / 2
 
 
+@pytest.mark.slow
 def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
     command = [sys.executable, "-m", "tests.fuzz.hostile"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
@@ -63,6 +64,7 @@ def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_the_memory_bound_can_be_broken() -> None:
     """Without the codec's limit, a hostile body exceeds the memory."""
     command = [sys.executable, "-m", "tests.fuzz.hostile", "--without-limits"]
