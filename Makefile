@@ -60,8 +60,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 devices, as local processes
 	$(BIN)/strata run experiments/quickstart.yaml
 
-quick: install ## Run the tests that start no federation: for every edit, a minute and a half on two cores
-	$(BIN)/pytest -m 'not federation and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
+quick: install ## Run the tests of single functions and classes, without tiers and processes: for every edit
+	$(BIN)/pytest -m 'not integration and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
 test: install ## Run the unit tests and a few with real local processes; needs no network and no Docker
 	$(call sessions,'not slow and not e2e and not compose',smoke)

@@ -19,8 +19,16 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
-FEDERATION = {"tests.federation", "tests.shared.algorithms.layouts"}
-"""Modules whose functions and classes run the three tiers in this process."""
+INTEGRATION = {
+    "tests.federation",
+    "tests.shared.algorithms.layouts",
+    "tests.security.sockets",
+    "tests.soak.proxy",
+    "strata.launcher.fork_server",
+    "strata.launcher.process",
+    "strata.launcher.topology",
+}
+"""Modules whose functions and classes run the three tiers in this process, or servers and other processes."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,8 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     test that waits for an event that never comes would then wait for ever.
     """
     for item in items:
-        if isinstance(item, pytest.Function) and _runs_federation(item):
-            item.add_marker(pytest.mark.federation)
+        if isinstance(item, pytest.Function) and _integrates(item):
+            item.add_marker(pytest.mark.integration)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
@@ -42,10 +50,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.obj = _limited(item.obj, 0.95 * limit_s)
 
 
-def _runs_federation(item: pytest.Function) -> bool:
-    """Whether the test's module uses the in-process federation, directly or through a helper of the tests."""
+def _integrates(item: pytest.Function) -> bool:
+    """Whether the test's module uses one of these modules, directly or through a helper of the tests."""
     names = {getattr(value, "__module__", None) for value in vars(item.module).values()}
-    return bool(names & FEDERATION)
+    return bool(names & INTEGRATION)
 
 
 def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> Callable[..., Any]:
