@@ -18,8 +18,8 @@ SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
-# Processes among which tests that start none of their own are divided; one a core.
-TEST_WORKERS ?= auto
+# Processes among which unit tests are divided: three for two cores, since some tests wait.
+TEST_WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 3 + 1) / 2 )))
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
 # How many changes `make mutants` tries.

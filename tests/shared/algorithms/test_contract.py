@@ -313,32 +313,22 @@ async def test_arrival_order_changes_nothing(name: str, monitored: tuple[Ended, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_seed_determines_the_bits_whichever_agents_host_the_seats(
+async def test_seed_alone_determines_the_bits_whichever_agents_host_the_seats(
     name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
 ) -> None:
+    """Global random streams are neither used nor changed; but every visit seeds torch's default generator."""
     done = monitored[0]
+    torch.manual_seed(4711)
     async with federation(tmp_path, agent_devices=(3, 1), order=(1, 0)) as fed:
-        again = await ended(fed, await fed.submit(spec_of(name)))
+        run_id = await fed.submit(spec_of(name))
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+        again = await ended(fed, run_id)
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
         other = await ended(fed, await fed.submit(spec_of(name, seed=1)))
     assert again.info.model_sha256 == done.info.model_sha256
     assert leaves(again.state) == leaves(done.state)
     assert again.links() == done.links()
     assert other.info.model_sha256 != done.info.model_sha256
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_global_random_streams_are_neither_used_nor_changed(
-    name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
-) -> None:
-    """Every visit seeds torch's default generator; Python's and numpy's are not changed."""
-    torch.manual_seed(4711)
-    async with federation(tmp_path, agent_devices=(4,)) as fed:
-        run_id = await fed.submit(spec_of(name))
-        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-        info = await fed.finish(run_id)
-        after = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    assert before == after
-    assert info.model_sha256 == monitored[0].info.model_sha256
 
 
 # ---- buffers
