@@ -245,8 +245,9 @@ class Federation:
             return True
         for name in self._stacks.keys() - {"cloud"}:
             state = self.apps[name].state
-            loops = state.agent.membership._loops if name.startswith("agent") else (state.edge.membership._beating,)
-            for loop in loops:
+            if name.startswith("edge"):
+                state.edge.membership.send_heartbeat_now()
+            for loop in state.agent.membership._loops if name.startswith("agent") else ():
                 loop.wake()
         return False
 

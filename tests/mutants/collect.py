@@ -64,7 +64,7 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def test_files(root: Path) -> list[Path]:
+def files_of_tests(root: Path) -> list[Path]:
     """Every file of unit tests that may cover the code; first those that mirror it, package by package."""
     mirrors = [folder for package in PACKAGES for folder in package.tests]
 
@@ -81,7 +81,7 @@ def main() -> int:
     root, out = Path.cwd(), Path(sys.argv[1])
     recorded = {file["file"]: file["digest"] for file in read_lines(out / TESTS)}
     missing = [
-        str(path) for path in test_files(root) if recorded.get(path.relative_to(root).as_posix()) != digest_of(path)
+        str(path) for path in files_of_tests(root) if recorded.get(path.relative_to(root).as_posix()) != digest_of(path)
     ]
     if not missing:
         return 0

@@ -206,6 +206,13 @@ async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(
         assert state() == "alive"
 
 
+async def test_an_edge_reports_a_new_agent_without_waiting_for_its_next_heartbeat(tmp_path: Path) -> None:
+    fed = Federation(tmp_path / "f", n_edges=1, agent_devices=(1,))
+    fed.heartbeat_s = 3600.0
+    async with fed:
+        assert fed.apps["cloud"].state.cloud.registry.agent_info(fed.agent_id(0)).edge == "edge-1"
+
+
 async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path: Path) -> None:
     seen: dict[int, set[str]] = {}
 

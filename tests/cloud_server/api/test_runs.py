@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
+from cloud_server.runs import manager
+from cloud_server.runs.executor import RunExecutor
 from shared.core.tensors import digest
 from shared.plots.picture import Spans
 from shared.plots.timeline import timeline
 from shared.results.folder import read_round
+from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 
@@ -247,6 +251,33 @@ def paths_in(folder: Path) -> Iterator[str]:
     """Returns all paths in a folder that may be being removed: `rglob` fails on paths that disappear."""
     for place, folders, files in os.walk(folder):
         yield from (f"{place}/{name}" for name in folders + files)
+
+
+@pytest.mark.parametrize(("limit_s", "status"), [(60.0, 204), (0.0, 409)])
+async def test_the_deletion_of_a_run_that_has_just_ended_waits_for_its_results(
+    limit_s: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, write = asyncio.Event(), RunExecutor.write_results
+
+    async def write_later(self: RunExecutor, info: RunInfo) -> None:
+        await may_write.wait()
+        await write(self, info)
+
+    monkeypatch.setattr(RunExecutor, "write_results", write_later)
+    monkeypatch.setattr(manager, "RESULTS_S", limit_s)
+    async with Federation(tmp_path / "f") as fed:
+        run = await fed.submit(small_spec(num_rounds=1000))
+        await fed.until_status(run, "running")
+        await fed.control(run, "stop")
+        assert (await fed.finish(run)).status == "stopped"
+        deletion = asyncio.create_task(fed.client.delete(f"/runs/{run}"))
+        if status == 204:
+            assert (await fed.client.get(f"/runs/{run}")).status_code == 200  # it is there while they are written
+            assert not deletion.done()
+            may_write.set()
+        assert (await deletion).status_code == status
+        assert (await fed.client.get(f"/runs/{run}")).status_code == (404 if status == 204 else 200)
+        may_write.set()
 
 
 async def test_a_run_that_has_not_ended_cannot_be_deleted(tmp_path: Path) -> None:
