@@ -28,8 +28,8 @@ RUN python3 -m venv /app/venv \
 
 # The folder that a tier's volume is mounted on: a new volume takes over its owner.
 RUN useradd --uid 10001 --create-home strata \
-    && mkdir -p /data /datasets \
-    && chown strata:strata /data
+    && mkdir -p /data /datasets /join/edge /join/device /join/fleet \
+    && chown -R strata:strata /data /join
 
 WORKDIR /app
 COPY . .
@@ -53,10 +53,14 @@ ENV PYTHONUNBUFFERED=1 \
 USER strata
 VOLUME /data
 
-# Python's own HTTP client, the one both base images are sure to have. HEALTH_PORT is where this tier listens.
+# Python's own HTTP client, the one both base images are sure to have. HEALTH_PORT is where this tier listens; in secure
+# mode over TLS, whose certificate the tier itself does not check here.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 CMD ["python3", "-ISc", "\
-import http.client, os; \
-tier = http.client.HTTPConnection('127.0.0.1', int(os.environ['HEALTH_PORT']), timeout=4); \
+import http.client, os, ssl; \
+where = dict(host='127.0.0.1', port=int(os.environ['HEALTH_PORT']), timeout=4); \
+secure = os.environ.get('STRATA_SECURE', '').lower() in ('1', 'true', 'yes', 'on', 't', 'y'); \
+tier = http.client.HTTPSConnection(**where, context=ssl._create_unverified_context()) if secure \
+else http.client.HTTPConnection(**where); \
 tier.request('GET', '/healthz'); \
 raise SystemExit(tier.getresponse().status != 200)"]
 

@@ -18,7 +18,7 @@ SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
-# Processes among which unit tests are divided: three for two cores, since some tests wait.
+# Processes among which tests are divided: three for two cores, since some tests wait.
 TEST_WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 3 + 1) / 2 )))
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
@@ -26,6 +26,8 @@ FUZZ_SECONDS ?= 300
 MUTANTS ?= 360
 
 export TORCH_INDEX
+# Compiled files are kept: otherwise each of the many processes of tests and runs compiles the whole tree.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -35,11 +37,11 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constr
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
 SPREAD = -n $(TEST_WORKERS) --dist worksteal
-# Two sessions: $(1) starts no processes of its own; $(2) does, for two files at a time, since they mostly wait. Exit
+# Two sessions: $(1) starts no processes of its own; $(2) does, and each of its files stays with one worker. Exit
 # status 5 is "nothing to run", which one of them may have to say (PYTEST_ARGS=-k...), but not both.
 define sessions
 	@$(BIN)/pytest -m $(1) $(SPREAD) $(PYTEST_ARGS); within=$$?; \
-	$(BIN)/pytest -m $(2) -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS); apart=$$?; \
+	$(BIN)/pytest -m $(2) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS); apart=$$?; \
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 

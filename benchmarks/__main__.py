@@ -15,7 +15,7 @@ from pathlib import Path
 
 from strata.launcher.environment import common
 
-ROWS = ("start", "cnn", "mlp", "transport", "scale", "memory", "train", "methods", "half", "profile")
+ROWS = ("start", "cnn", "mlp", "transport", "scale", "memory", "events", "train", "methods", "half", "tls", "profile")
 MARK = "BENCH_ENVIRONMENT"
 
 

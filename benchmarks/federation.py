@@ -107,6 +107,7 @@ def federation(
     modules: Modules | None = None,
     env: Mapping[str, str] | None = None,
     fork: bool = True,
+    secure: bool = False,
 ) -> Iterator[Federation]:
     """A run of this spec on its own topology, after the first round.
 
@@ -117,6 +118,7 @@ def federation(
         modules: the module that runs for each tier.
         env: additional environment variables.
         fork: whether the processes are forked; otherwise each is executed.
+        secure: whether nodes show certificates to each other.
     """
     variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
     with Topology(
@@ -126,8 +128,9 @@ def federation(
         runs_dir=folder / "runs",
         modules=modules,
         fork=fork,
+        secure=secure,
         env={**variables, "STRATA_ALGORITHMS": "benchmarks.algorithms"},
     ) as topology:
         topology.wait_ready(READY_S)
-        with Client(topology.url, timeout_s=ROUND_S) as client:
+        with Client(topology.url, timeout_s=ROUND_S, authority=topology.authority_file) as client:
             yield Federation(topology, client, spec)

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.loops import Job
 from benchmarks.step_cost import Case
+from shared.training.models import Shape
+
+
+class Epoch(NamedTuple):
+    """An epoch of a model on samples of that shape."""
+
+    model: str
+    shape: Shape
+    batch_size: int
+    n_samples: int
 
 
 @dataclass(frozen=True)
@@ -17,6 +28,9 @@ class Sizes:
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
         long: rounds after which memory is measured: early, late.
+        event_clients: numbers of clients of a run's events.
+        event_rounds: rounds over which the cloud's CPU is measured, in each turn.
+        train: models of the training loop's row.
         train_s: seconds for each model of the training loop's row.
         methods: cases for the steps of the methods.
         half: cases for sub-networks of half the units.
@@ -30,6 +44,9 @@ class Sizes:
     scale: tuple[int, ...]
     scale_samples: int
     long: tuple[int, int]
+    event_clients: tuple[int, ...]
+    event_rounds: int
+    train: tuple[Epoch, ...]
     train_s: float
     methods: tuple[Case, ...]
     half: tuple[Case, ...]
@@ -44,6 +61,17 @@ FULL = Sizes(
     scale=(10, 100, 1000, 5000),
     scale_samples=20,
     long=(5, 50),
+    event_clients=(100, 1000),
+    event_rounds=100,
+    train=(
+        Epoch("mlp", (1, 8, 8), 32, 320),
+        Epoch("mlp", (1, 28, 28), 32, 320),
+        Epoch("cnn_mnist", (1, 28, 28), 10, 100),
+        Epoch("cnn_cifar10", (3, 32, 32), 32, 96),
+        Epoch("cnn_6_12", (3, 32, 32), 128, 256),
+        Epoch("resnet18", (3, 32, 32), 32, 32),
+        Epoch("mobilenet_v1", (3, 32, 32), 32, 64),
+    ),
     train_s=4.0,
     methods=(
         Case("cnn_6_16", (3, 32, 32), batch_size=64, n_batches=16, projection=256),
@@ -64,6 +92,9 @@ TINY = Sizes(
     scale=(4, 6, 8),
     scale_samples=4,
     long=(1, 2),
+    event_clients=(2,),
+    event_rounds=2,
+    train=(Epoch("mlp", (1, 8, 8), 32, 64), Epoch("cnn_mnist", (1, 28, 28), 10, 20)),
     train_s=0.0,
     methods=(Case("mlp", (3, 8, 8), batch_size=8, n_batches=2),),
     half=(Case("mlp", (1, 8, 8), batch_size=8, n_batches=2),),

@@ -6,16 +6,28 @@ from fastapi import FastAPI
 
 from cloud_server.app import create_app
 from cloud_server.dashboard.mount import attach
+from cloud_server.nodes.identities import cloud_keys, write_tokens
 from cloud_server.settings import CloudSettings
+from shared.identity.authority import authority_of
+from shared.identity.join_tokens import load_tokens
+from shared.identity.node_keys import NodeKeys
 from shared.service.server import serve
 
 
-def create_with_dashboard(settings: CloudSettings) -> FastAPI:
+def create_with_dashboard(settings: CloudSettings, keys: NodeKeys | None = None) -> FastAPI:
     """The cloud's app with the dashboard."""
-    app = create_app(settings)
+    app = create_app(settings, keys=keys)
     attach(app, settings)
     return app
 
 
+def keys_of(settings: CloudSettings) -> NodeKeys:
+    """The cloud's keys, with a certificate of its own authority, whose join tokens are written for other nodes."""
+    authority = authority_of(settings.authority_folder)
+    if settings.join_dir is not None:
+        write_tokens(load_tokens(settings.authority_folder, authority.fingerprint), settings.join_dir)
+    return cloud_keys(authority, settings.state_dir, settings.certificate_s, settings.certificate_hosts)
+
+
 if __name__ == "__main__":
-    serve("cloud", CloudSettings(), create_with_dashboard, websockets=True)
+    serve("cloud", CloudSettings(), create_with_dashboard, keys_of, websockets=True)

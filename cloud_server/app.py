@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import APIRouter, FastAPI
 
+from cloud_server.api import identities as identities_api
 from cloud_server.api import membership as membership_api
 from cloud_server.api import metrics as metrics_api
 from cloud_server.api import nodes as nodes_api
@@ -17,9 +18,12 @@ from cloud_server.api import runs as runs_api
 from cloud_server.dependencies import Cloud
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
+from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.registry import Registry
+from cloud_server.ownership import Ownership
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.events import log_run_event, to_all
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
@@ -28,16 +32,25 @@ from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache
+from shared.identity.authority import authority_of
+from shared.identity.join_tokens import load_tokens
+from shared.identity.node_keys import NodeKeys
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
-from shared.service.client import Caller
+from shared.service.client import Caller, tier_client
+from shared.service.response_headers import PAGE_POLICY, ResponseHeaders
+from shared.service.throttle import Throttle
 from shared.storage.blobs import Blobs
-from shared.storage.key_value import RedisStore, Store
+from shared.storage.kept_id import kept_id
+from shared.storage.key_value import FencedStore, RedisStore, Store
 
 ROUTES = APIRouter()
 """All endpoints of the cloud."""
-for _part in (runs_api.open_router, runs_api.router, nodes_api.router, metrics_api.router, membership_api.router):
+for _part in (
+    *(runs_api.open_router, runs_api.router, nodes_api.router, metrics_api.router, membership_api.router),
+    *(identities_api.open_router, identities_api.router),
+):
     ROUTES.include_router(_part)
 
 
@@ -46,30 +59,43 @@ def create_app(
     transport: httpx.AsyncBaseTransport | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
+    keys: NodeKeys | None = None,
 ) -> FastAPI:
-    """The cloud; `transport` and `store` replace network and Redis in tests, `clock` decides which nodes are alive."""
+    """The cloud; `transport` and `store` replace network and Redis in tests, `clock` decides which nodes are alive.
+
+    `keys` are the cloud's, where nodes show certificates.
+    """
+    revoked: set[str] = set()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits) as client:
+        async with tier_client(transport, keys) as client:
             kept = store or RedisStore(settings.redis_url)
-            cloud = build(settings, client, kept, app.state.closing, transport, clock)
+            cloud = build(settings, client, kept, app.state.closing, transport, clock, keys, revoked)
             app.state.cloud = cloud
+            await cloud.ownership.start()
+            if cloud.identities is not None:
+                await cloud.identities.start()
             cloud.runs.start()
-            cloud.tracking.start(cloud.repository)
+            cloud.tracking.start(cloud.repository, cloud.ownership.held)
             yield
             cloud.closing.set()
             await cloud.runs.stop()
             await cloud.tracking.stop()
+            if cloud.identities is not None:
+                await cloud.identities.stop()
             await cloud.results.close()
             for thread in cloud.threads:
                 thread.close()
+            await cloud.ownership.stop()
             await cloud.store.close()
 
-    app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards_of(settings, metrics_like="API"))
-    tokens = settings.common
-    app.add_middleware(BodyLimit, tokens=(tokens.api_token, tokens.tier_token), limit=settings.max_spec_bytes)
+    throttle = Throttle(clock=clock)
+    guards = guards_of(settings, throttle, "API", revoked)
+    app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards)
+    tokens = (settings.common.api_token, settings.common.tier_token)
+    app.add_middleware(BodyLimit, tokens=tokens, limit=settings.max_spec_bytes, throttle=throttle)
+    app.add_middleware(ResponseHeaders, pages={"/ui": PAGE_POLICY})
     return app
 
 
@@ -80,11 +106,15 @@ def build(
     closing: asyncio.Event,
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Callable[[], float] = time.monotonic,
+    keys: NodeKeys | None = None,
+    revoked: set[str] | None = None,
 ) -> Cloud:
     """The cloud, wired together. It computes on one thread and evaluates on another."""
-    metrics = CloudMetrics()
-    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
+    metrics, revoked = CloudMetrics(), set() if revoked is None else revoked
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     thread, evaluating = ComputeThread(), ComputeThread()
+    ownership = Ownership(store, kept_id(settings.state_dir / "installation-id", "c-"), settings.lease_s)
+    store = FencedStore(store, ownership)
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
@@ -93,6 +123,7 @@ def build(
     )
     results = ResultsFolder(settings.runs_dir, evaluating)
     services = CloudServices(
+        ownership=ownership,
         repository=repository,
         registry=registry,
         edges=EdgeClient(registry, caller),
@@ -105,5 +136,28 @@ def build(
     runs = RunManager(services)
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
+    events = EventFeeds(repository, closing, settings.max_event_clients)
     threads = (thread, evaluating)
-    return Cloud(settings, store, registry, repository, runs, fleet, results, tracking, threads, metrics, closing)
+    return Cloud(
+        settings,
+        store,
+        ownership,
+        registry,
+        repository,
+        events,
+        runs,
+        fleet,
+        results,
+        tracking,
+        threads,
+        metrics,
+        closing,
+        _identities(settings, store, keys, revoked) if keys else None,
+    )
+
+
+def _identities(settings: CloudSettings, store: Store, keys: NodeKeys, revoked: set[str]) -> Identities:
+    authority = authority_of(settings.authority_folder)
+    tokens = load_tokens(settings.authority_folder, authority.fingerprint)
+    valid_s, hosts = settings.certificate_s, settings.certificate_hosts
+    return Identities(store, keys, authority, tokens, valid_s, hosts, revoked)

@@ -10,7 +10,10 @@ from fastapi import Depends, Request
 
 from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
+from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.registry import Registry
+from cloud_server.ownership import Ownership
+from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
@@ -27,12 +30,15 @@ class Cloud:
     Attributes:
         threads: the computing thread and the evaluating thread.
         closing: set when the cloud shuts down; ends the streams of events.
+        identities: of nodes; None where nodes show no certificates.
     """
 
     settings: CloudSettings
     store: Store
+    ownership: Ownership
     registry: Registry
     repository: RunRepository
+    events: EventFeeds
     runs: RunManager
     fleet: Fleet
     results: ResultsFolder
@@ -40,6 +46,12 @@ class Cloud:
     threads: tuple[ComputeThread, ...]
     metrics: CloudMetrics
     closing: asyncio.Event
+    identities: Identities | None = None
+
+    @property
+    def revoked(self) -> tuple[str, ...]:
+        """Serial numbers of certificates that no tier may accept."""
+        return tuple(sorted(self.identities.revoked)) if self.identities else ()
 
 
 async def cloud_of(request: Request) -> Cloud:
@@ -48,4 +60,17 @@ async def cloud_of(request: Request) -> Cloud:
     return found
 
 
+async def check_owner(request: Request) -> None:
+    """Refuse a request that changes something while another cloud owns the data.
+
+    Raises:
+        StandingBy: another cloud does; names it.
+    """
+    if request.method != "GET":
+        cloud: Cloud = request.app.state.cloud
+        cloud.ownership.guard()
+
+
+OWNER_WRITES = Depends(check_owner)
+"""The dependency of routers whose routes change something."""
 TheCloud = Annotated[Cloud, Depends(cloud_of)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
-from shared.core.errors import BadInput, Conflict
-from shared.core.validation import check_known
+from cloud_server.nodes.liveness import require_profile
+from shared.core.errors import Conflict
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
-from shared.simulation import PROFILES
 
 
 def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
@@ -53,18 +52,11 @@ async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentIn
     if "profile" in change.model_fields_set:
         agent_of(cloud, agent)
         if change.profile is not None:
-            _check_profile(change.profile)
+            require_profile(change.profile)
         _check_profiles_by_agent(cloud)
         changes["given_profile"] = change.profile
     await cloud.registry.change(agent, **changes)
     return agent_of(cloud, agent)
-
-
-def _check_profile(name: str) -> None:
-    try:
-        check_known("profile", name, PROFILES)
-    except ValueError as error:
-        raise BadInput(str(error), field="profile") from None
 
 
 def _check_profiles_by_agent(cloud: Cloud) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode, SettingsConfigDict
 
-from shared.service.settings import TierSettings
+from shared.service.settings import TierSettings, split_commas
 
 
 class CloudSettings(TierSettings):
@@ -16,7 +17,13 @@ class CloudSettings(TierSettings):
     Attributes:
         settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
         max_spec_bytes: largest request body of the public API.
+        lease_s: seconds after which another cloud takes over the data in Redis from one that is silent.
+        max_event_clients: clients that read the events of runs at a time.
         max_runs: runs that are stored at most, whatever their status; deleting one makes room.
+        authority_dir: folder of the certificate authority; default: in the folder of state.
+        join_dir: folder into which the join token of each class is written, for nodes that mount a part of it.
+        certificate_s: seconds for which a node's certificate holds.
+        certificate_hosts: names and addresses by which users reach the cloud.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLOUD_", extra="ignore", env_ignore_empty=True)
@@ -25,5 +32,18 @@ class CloudSettings(TierSettings):
     redis_url: str = "redis://127.0.0.1:6379/0"
     runs_dir: Path = Path("runs")
     settle_s: float = Field(default=3.0, ge=0)
+    lease_s: float = Field(default=15.0, ge=1)
     max_spec_bytes: int = Field(default=2**20, ge=1024)
+    max_event_clients: int = Field(default=2000, ge=1)
     max_runs: int = Field(default=1000, ge=1)
+    authority_dir: Path | None = None
+    join_dir: Path | None = None
+    certificate_s: float = Field(default=7 * 86400.0, ge=60.0)
+    certificate_hosts: Annotated[list[str], NoDecode, BeforeValidator(split_commas)] = Field(
+        default_factory=lambda: ["localhost", "cloud", "127.0.0.1", "::1"]
+    )
+
+    @property
+    def authority_folder(self) -> Path:
+        """The folder of the certificate authority."""
+        return self.authority_dir or self.state_dir / "authority"

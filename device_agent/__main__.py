@@ -1,8 +1,18 @@
-"""`python -m device_agent`: run an agent."""
+"""`python -m device_agent` runs an agent."""
 
 from device_agent.app import create_app
+from device_agent.membership import agent_id
 from device_agent.settings import AgentSettings
+from shared.identity.names import agent_identity
+from shared.identity.node_keys import NodeKeys
+from shared.service.joining import joined
 from shared.service.server import serve
 
+
+def keys_of(settings: AgentSettings) -> NodeKeys:
+    """The agent's keys, with a certificate of the cloud."""
+    return joined(agent_identity(agent_id(settings.state_dir)), settings, settings.cloud_url)
+
+
 if __name__ == "__main__":
-    serve("agent", AgentSettings(), create_app)
+    serve("agent", AgentSettings(), create_app, keys_of)

@@ -15,38 +15,54 @@ from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.routes import ROUTES
 from device_agent.settings import AgentSettings
+from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
+from shared.identity.node_keys import NodeKeys
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
-from shared.service.client import Caller
+from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
+from shared.service.joining import renewed
+from shared.service.throttle import Throttle
 
 
-def create_app(settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
-    """The app of an agent. Tests hand in a `transport` that replaces the network."""
+def create_app(
+    settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None, keys: NodeKeys | None = None
+) -> FastAPI:
+    """The app of an agent; tests hand in a `transport` that replaces the network.
+
+    `keys` are the agent's, where nodes show certificates.
+    """
+    revoked: set[str] = set()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(transport=transport, follow_redirects=False) as client:
-            agent = build(settings, client)
+        async with tier_client(transport, keys) as client:
+            agent = build(settings, client, keys, revoked)
             app.state.agent = agent
             agent.membership.start()
-            yield
+            async with renewed(keys, agent.membership.caller, settings.cloud_url):
+                yield
             await agent.membership.stop()
             await agent.orders.close()
             agent.host.close()
 
-    app = make_app("StrataFL device agent", lifespan, routes=ROUTES, guards=guards_of(settings))
-    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/visits", "/uploads"))
+    throttle = Throttle()
+    guards = guards_of(settings, throttle, revoked=revoked)
+    app = make_app("StrataFL device agent", lifespan, routes=ROUTES, guards=guards)
+    own = (settings.common.tier_token,)
+    app.add_middleware(BodyLimit, tokens=own, throttle=throttle, apart=("/visits", "/uploads"))
     return app
 
 
-def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
-    """Creates an agent from its settings and an HTTP client."""
+def build(
+    settings: AgentSettings, client: httpx.AsyncClient, keys: NodeKeys | None = None, revoked: set[str] | None = None
+) -> Agent:
+    """Creates an agent from its settings, an HTTP client, its keys, and the certificates that are refused."""
     experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)
-    metrics = AgentMetrics()
+    metrics, revoked = AgentMetrics(), set() if revoked is None else revoked
     host = DeviceHost(settings.state_dir, experiments, ComputeThread(), metrics, fsync=settings.common.fsync)
     registration = AgentRegistration(
         agent=agent_id(settings.state_dir),
@@ -55,12 +71,13 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         profile=settings.profile,
         port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
+        versions=versions(),
     )
 
     def heartbeat() -> AgentHeartbeat:
         return AgentHeartbeat(agent=registration.agent, visiting=host.visiting, waiting=host.waiting)
 
-    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes)
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked)
     membership = Membership(
         caller,
         settings.cloud_url,
@@ -70,6 +87,7 @@ def build(settings: AgentSettings, client: httpx.AsyncClient) -> Agent:
         settings.allowed_networks,
         host,
         metrics,
+        revoked,
     )
     metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)

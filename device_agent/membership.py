@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
+from shared.identity.names import CLOUD, edge_identity
 from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
 from shared.service.api.membership import (
@@ -29,6 +29,7 @@ from shared.service.api.membership import (
 from shared.service.auth import Network, inside
 from shared.service.client import Caller
 from shared.service.retry import pause_s
+from shared.storage.kept_id import kept_id
 
 log = logging.getLogger(__name__)
 FORGET_EDGE_S = 60.0
@@ -37,15 +38,14 @@ FORGET_EDGE_S = 60.0
 
 def agent_id(state_dir: Path) -> str:
     """The agent's id, drawn once and kept in its own folder: it survives restarts and a new container."""
-    path = state_dir / "agent-id"
-    kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
-    if re.fullmatch(ID, kept):
-        return kept
-    state_dir.mkdir(parents=True, exist_ok=True)
-    drawn, part = f"a-{secrets.token_hex(6)}", state_dir / f".agent-id.{os.getpid()}.part"
-    part.write_text(drawn, encoding="ascii")
-    part.replace(path)
-    return drawn
+    return kept_id(state_dir / "agent-id", "a-")
+
+
+class EdgeAddress(NamedTuple):
+    """An edge's name and URL."""
+
+    name: str
+    url: str
 
 
 @dataclass
@@ -71,10 +71,11 @@ class Membership:
         networks: networks in which edges may be; no order can make the agent send heartbeats elsewhere.
         host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
         metrics: counts heartbeats.
+        revoked: serial numbers of certificates that are refused; kept as the edges have them.
 
     Attributes:
-        heartbeat_edge_url: URL of the heartbeat edge; empty until there is one.
-        edges: by URL, the orders of the edges that gave this agent work.
+        heartbeat_edge: None until there is one.
+        edges: the orders of the edges that gave this agent work.
     """
 
     def __init__(
@@ -87,11 +88,13 @@ class Membership:
         networks: list[Network],
         host: DeviceHost,
         metrics: AgentMetrics,
+        revoked: set[str],
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
         self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
-        self.host, self.heartbeat_edge_url, self.metrics = host, "", metrics
-        self.edges: dict[str, _Orders] = {}
+        self.host, self.metrics, self.revoked = host, metrics, revoked
+        self.heartbeat_edge: EdgeAddress | None = None
+        self.edges: dict[EdgeAddress, _Orders] = {}
         self._forgotten: set[str] = set()
         self._loops = (
             Repeating(self._pause_s, self._beat_heartbeat_edge, "not registered"),
@@ -108,14 +111,14 @@ class Membership:
         await asyncio.gather(*(loop.stop() for loop in self._loops))
 
     @contextmanager
-    def working_for(self, edge_url: str) -> Iterator[None]:
-        """While this lasts, and for a while after it, the edge at this URL receives heartbeats."""
-        if not self._may_hear(edge_url):
-            if edge_url:
-                log.warning("an order names an edge outside the allowed networks: %s", edge_url[:200])
+    def working_for(self, edge: EdgeAddress) -> Iterator[None]:
+        """While this lasts, and for a while after it, this edge receives heartbeats."""
+        if not self._may_hear(edge):
+            if edge.url:
+                log.warning("an order names an edge outside the allowed networks: %s", edge.url[:200])
             yield
             return
-        orders = self.edges.setdefault(edge_url, _Orders())
+        orders = self.edges.setdefault(edge, _Orders())
         orders.n += 1
         try:
             yield
@@ -123,11 +126,14 @@ class Membership:
             orders.n -= 1
             orders.ended_at = time.monotonic()
 
-    def _may_hear(self, url: str) -> bool:
+    def _may_hear(self, edge: EdgeAddress) -> bool:
+        scheme = "https" if self.caller.keys else "http"
         try:
-            parts = urlsplit(url)
-            plain = parts.scheme == "http" and parts.username is None and parts.port is not None
+            parts = urlsplit(edge.url)
+            plain = parts.scheme == scheme and parts.username is None and parts.port is not None
         except ValueError:
+            return False
+        if not re.fullmatch(ID, edge.name):
             return False
         return plain and not (parts.path or parts.query or parts.fragment) and inside(parts.hostname, self.networks)
 
@@ -139,20 +145,22 @@ class Membership:
     async def _beat_heartbeat_edge(self) -> None:
         """Sends a heartbeat to the heartbeat edge; registers first if there is none, and again after a failure."""
         try:
-            self.heartbeat_edge_url = self.heartbeat_edge_url or await self.register()
-            if self.heartbeat_edge_url:
-                await self._send_heartbeat(self.heartbeat_edge_url)
+            self.heartbeat_edge = self.heartbeat_edge or await self.register()
+            if self.heartbeat_edge:
+                await self._send_heartbeat(self.heartbeat_edge)
         except Exception:
-            self.heartbeat_edge_url = ""
+            self.heartbeat_edge = None
             raise
 
-    async def register(self) -> str:
-        """Registers with the cloud; returns the URL of the heartbeat edge, empty if there is no edge yet."""
+    async def register(self) -> EdgeAddress | None:
+        """Registers with the cloud; returns the heartbeat edge, None if there is no edge yet."""
         url, kept = f"{self.cloud_url}/agents", await self.host.runs()
-        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer="the cloud")
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer=CLOUD)
         answer = AgentRegistrationAnswer.model_validate(raw)
+        if answer.left_out is not None:
+            log.warning("the cloud leaves this agent out of runs: %s", answer.left_out)
         await self._forget(set(kept) - set(answer.runs))
-        return answer.edge_url
+        return EdgeAddress(answer.edge, answer.edge_url) if answer.edge_url else None
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
@@ -162,26 +170,28 @@ class Membership:
     async def _beat_other_edges(self) -> None:
         now = time.monotonic()
         self.edges = {
-            url: orders for url, orders in self.edges.items() if orders.n or now - orders.ended_at < FORGET_EDGE_S
+            edge: orders for edge, orders in self.edges.items() if orders.n or now - orders.ended_at < FORGET_EDGE_S
         }
-        others = [url for url in self.edges if url != self.heartbeat_edge_url]
-        await asyncio.gather(*(self._send_heartbeat_if_reachable(url) for url in others))
+        others = [edge for edge in self.edges if edge != self.heartbeat_edge]
+        await asyncio.gather(*(self._send_heartbeat_if_reachable(edge) for edge in others))
 
-    async def _send_heartbeat(self, url: str) -> None:
-        payload, outcome = self.heartbeat().model_dump(), "failed"
+    async def _send_heartbeat(self, edge: EdgeAddress) -> None:
+        payload, outcome, peer = self.heartbeat().model_dump(), "failed", edge_identity(edge.name)
         try:
-            raw = await self.caller.call_json("POST", f"{url}/heartbeats", payload, limit_s=5, peer=f"edge {url}")
+            raw = await self.caller.call_json("POST", f"{edge.url}/heartbeats", payload, limit_s=5, peer=peer)
             outcome = "answered"
         finally:
             self.metrics.heartbeats.labels(outcome).inc()
-        deleted = set(AgentHeartbeatAnswer.model_validate(raw).deleted)
+        answer = AgentHeartbeatAnswer.model_validate(raw)
+        self.revoked |= set(answer.revoked)
+        deleted = set(answer.deleted)
         await self._forget(deleted - self._forgotten)
         self._forgotten |= deleted
 
-    async def _send_heartbeat_if_reachable(self, url: str) -> None:
+    async def _send_heartbeat_if_reachable(self, edge: EdgeAddress) -> None:
         try:
-            await self._send_heartbeat(url)
+            await self._send_heartbeat(edge)
         except StrataError as error:
-            log.debug("no heartbeat to edge %s: %s", url, error.detail)
-            if url in self.edges and not self.edges[url].n:
-                del self.edges[url]
+            log.debug("no heartbeat to edge %s at %s: %s", edge.name, edge.url, error.detail)
+            if edge in self.edges and not self.edges[edge].n:
+                del self.edges[edge]

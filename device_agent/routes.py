@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from device_agent.dependencies import Agent, TheAgent
+from device_agent.membership import EdgeAddress
 from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.real_time import PROFILE_HEADER
 from shared.service.api.health import Health
+from shared.service.api.identities import RevokedList
 from shared.service.api.membership import NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guarded
@@ -20,6 +22,7 @@ from shared.service.bodies import BodyResponse, EncodedAnswer, Received, receive
 from shared.service.metrics import metrics_router
 from shared.service.openapi import content, problems, record_body
 from shared.service.order_headers import (
+    EDGE_NAME_HEADER,
     EDGE_URL_HEADER,
     MEDIA_TYPE,
     ORDER_KEY_HEADER,
@@ -27,9 +30,11 @@ from shared.service.order_headers import (
     check_recipient,
     order_key,
 )
+from shared.service.peers import check_speaker
 
 _open = APIRouter()
-_tier = APIRouter(dependencies=[guarded("tier")])
+_cloud = APIRouter(dependencies=[guarded("cloud")])
+_edge = APIRouter(dependencies=[guarded("edge")])
 
 
 @_open.get("/healthz")
@@ -41,18 +46,24 @@ async def healthz() -> Health:
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(agent: TheAgent, response: Response) -> Health:
     """Ready once the agent is registered and an edge receives its heartbeats."""
-    missing = () if agent.membership.heartbeat_edge_url else ("an edge that receives this agent's heartbeats",)
+    missing = () if agent.membership.heartbeat_edge else ("an edge that receives this agent's heartbeats",)
     response.status_code = 503 if missing else 200
     return health("agent", missing)
 
 
-@_tier.get("/nonce")
+@_cloud.get("/nonce")
 async def nonce(agent: TheAgent) -> NonceAnswer:
     """The nonce of this agent's registration; the cloud calls back for it to verify who registered."""
     return NonceAnswer(nonce=agent.membership.registration.nonce)
 
 
-@_tier.post(
+@_cloud.put("/revoked", status_code=204)
+async def revoked(found: RevokedList, agent: TheAgent) -> None:
+    """Takes the certificates that have been revoked."""
+    agent.membership.revoked.update(found.serials)
+
+
+@_edge.post(
     "/visits",
     response_class=Response,
     responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(409, 421),
@@ -65,7 +76,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
     )
 
 
-@_tier.post(
+@_edge.post(
     "/uploads",
     response_class=Response,
     responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(409, 421),
@@ -86,6 +97,8 @@ async def _answer_once(
 
     With `clock: real` an edge that closes the connection has given the visit up and does not send the order again.
     """
+    edge = EdgeAddress(request.headers.get(EDGE_NAME_HEADER, ""), request.headers.get(EDGE_URL_HEADER, ""))
+    check_speaker(request, "edge", edge.name)
     received = await receive(request, agent.settings.max_body_bytes)
     key = read_order_key(received.header)
     check_recipient(request.headers, agent.membership.registration.agent)
@@ -93,7 +106,7 @@ async def _answer_once(
     numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
     where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0
     run = partial(work, received, key)
-    with agent.membership.working_for(request.headers.get(EDGE_URL_HEADER, "")):
+    with agent.membership.working_for(edge):
         answer = await agent.orders.answer(key.queue, where, received.digest, run, request, grace_s=grace_s)
     agent.metrics.answered(received.n_bytes, answer.body.n_bytes)
     return BodyResponse(answer.body, headers={ORDER_KEY_HEADER: where, TESTING_HEADER: f"{answer.testing_s:.6f}"})
@@ -101,5 +114,5 @@ async def _answer_once(
 
 ROUTES = APIRouter()
 """All endpoints of an agent."""
-for _part in (_open, metrics_router(lambda request: request.app.state.agent.metrics), _tier):
+for _part in (_open, metrics_router(lambda request: request.app.state.agent.metrics), _cloud, _edge):
     ROUTES.include_router(_part)

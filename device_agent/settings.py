@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
-from shared.service.settings import TierSettings
+from shared.service.settings import TierSettings, over_tls
+from shared.simulation import known_profile
 
 
 def _host_name() -> str:
@@ -31,5 +33,10 @@ class AgentSettings(TierSettings):
     name: str = Field(default_factory=_host_name, pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
     devices: int = Field(default=1, ge=1, le=10_000)
-    profile: str = Field(default="standard", pattern=ID)
+    profile: Annotated[str, AfterValidator(known_profile)] = "standard"
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
+
+    @model_validator(mode="after")
+    def _call_cloud_over_tls(self) -> Self:
+        self.cloud_url = over_tls(self.cloud_url, self.common)
+        return self

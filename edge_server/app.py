@@ -18,13 +18,17 @@ from edge_server.round_handler import RoundHandler
 from edge_server.routes import ROUTES
 from edge_server.settings import EdgeSettings
 from edge_server.state_store import EdgeStateStore
+from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
+from shared.identity.node_keys import NodeKeys
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import EdgeRegistration
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
-from shared.service.client import Caller
+from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
+from shared.service.joining import renewed
+from shared.service.throttle import Throttle
 from shared.storage.blobs import Blobs
 from shared.storage.key_value import RedisStore, Store
 from shared.storage.states import FileStateStore
@@ -35,39 +39,51 @@ def create_app(
     transport: httpx.AsyncBaseTransport | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
+    keys: NodeKeys | None = None,
 ) -> FastAPI:
     """The app of an edge; tests pass a `transport` and a `store` that take the places of network and Redis.
 
-    `clock` decides which agents are alive.
+    `clock` decides which agents are alive; `keys` are the edge's, where nodes show certificates.
     """
+    revoked: set[str] = set()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(transport=transport, follow_redirects=False, limits=_LIMITS) as client:
-            edge = build(settings, client, store or RedisStore(settings.redis_url), clock)
+        async with tier_client(transport, keys) as client:
+            edge = build(settings, client, store or RedisStore(settings.redis_url), clock, keys, revoked)
             app.state.edge = edge
             edge.membership.start()
-            yield
+            async with renewed(keys, edge.membership.caller, settings.cloud_url):
+                yield
             await edge.membership.stop()
             await edge.orders.close()
             edge.thread.close()
             await edge.store.close()
 
-    app = make_app("StrataFL edge", lifespan, routes=ROUTES, guards=guards_of(settings))
-    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), apart=("/rounds",))
+    throttle = Throttle()
+    guards = guards_of(settings, throttle, revoked=revoked)
+    app = make_app("StrataFL edge", lifespan, routes=ROUTES, guards=guards)
+    app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), throttle=throttle, apart=("/rounds",))
     return app
 
 
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-
-
-def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store, clock: Callable[[], float]) -> Edge:
+def build(
+    settings: EdgeSettings,
+    client: httpx.AsyncClient,
+    store: Store,
+    clock: Callable[[], float],
+    keys: NodeKeys | None,
+    revoked: set[str],
+) -> Edge:
     """Builds the objects of an edge and connects them."""
     metrics, roster, thread = EdgeMetrics(), Roster(clock=clock), ComputeThread()
     metrics.watch(roster, settings.ttl_s)
-    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, metrics.exchanged)
+    caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     registration = EdgeRegistration(
-        edge=settings.name, port=settings.advertise_port or settings.port, nonce=secrets.token_hex(16)
+        edge=settings.name,
+        port=settings.advertise_port or settings.port,
+        nonce=secrets.token_hex(16),
+        versions=versions(),
     )
     states = EdgeStateStore(
         edge_name=settings.name,
@@ -86,5 +102,5 @@ def build(settings: EdgeSettings, client: httpx.AsyncClient, store: Store, clock
         ttl_s=settings.ttl_s,
         metrics=metrics,
     )
-    membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler)
+    membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked)
     return Edge(settings, store, roster, membership, handler, IdempotentRunner(), thread, metrics)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
+from shared.identity.names import CLOUD
 from shared.runtime.background import Repeating
 from shared.service.api.membership import EdgeHeartbeat, EdgeRegistration, EdgeRegistrationAnswer, HeartbeatAnswer
 from shared.service.client import Caller
 from shared.service.retry import pause_s
+
+log = logging.getLogger(__name__)
 
 
 class Membership:
@@ -20,6 +25,7 @@ class Membership:
         roster: the agents that the edge hears; every heartbeat carries it.
         every_s: seconds between heartbeats.
         handler: gets the edge's address, and forgets runs that were deleted.
+        revoked: serial numbers of certificates that are refused; kept as the cloud has them.
     """
 
     def __init__(
@@ -30,9 +36,10 @@ class Membership:
         roster: Roster,
         every_s: float,
         handler: RoundHandler,
+        revoked: set[str],
     ) -> None:
         self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
-        self.roster = roster
+        self.roster, self.revoked = roster, revoked
         self.registered = False
         self._forgotten: set[str] = set()
         self._beating = Repeating(
@@ -62,16 +69,19 @@ class Membership:
         if not self.registered:
             await self._register()
         beat = EdgeHeartbeat(edge=self.registration.edge, roster=self.roster.entries()).model_dump()
-        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, peer="the cloud")
+        raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, peer=CLOUD)
         answer = HeartbeatAnswer.model_validate(raw)
         self.roster.update(answer)
+        self.revoked |= set(answer.revoked)
         await self._forget(set(answer.deleted) - self._forgotten)
         self._forgotten |= set(answer.deleted)
 
     async def _register(self) -> None:
         url, kept = f"{self.cloud_url}/edges", await self.handler.states.runs()
-        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer="the cloud")
+        raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer=CLOUD)
         answer = EdgeRegistrationAnswer.model_validate(raw)
+        if answer.left_out is not None:
+            log.warning("the cloud leaves this edge out of runs: %s", answer.left_out)
         self.handler.own_url = answer.url
         await self._forget(kept - set(answer.runs))
         self.registered = True

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.core.errors import Lost, NotFound
-from shared.service.api.membership import AgentHeartbeat, HeartbeatAnswer, RosterEntry
+from shared.core.errors import Lost, NotFound, TooMany
+from shared.service.api.membership import MAX_AGENTS, AgentHeartbeat, HeartbeatAnswer, RosterEntry
 
 FORGET_S = 600.0
 """An agent that was silent for longer leaves the roster."""
@@ -40,7 +40,10 @@ class Roster:
 
         Raises:
             NotFound: the cloud does not know this agent (any more); it should register again.
+            TooMany: `MAX_AGENTS` others were heard lately.
         """
+        if beat.agent not in self.heard and len(self.heard) >= MAX_AGENTS:
+            raise TooMany(f"{len(self.heard)} agents were heard lately, the limit is {MAX_AGENTS}")
         first = beat.agent not in self.heard
         self.heard[beat.agent] = (self.clock(), beat)
         if beat.agent in self.unknown:

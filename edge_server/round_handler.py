@@ -22,6 +22,7 @@ from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
 from shared.service.bodies import EncodedAnswer, Received
 from shared.service.client import Caller
+from shared.service.order_headers import EDGE_NAME_HEADER, EDGE_URL_HEADER
 from shared.spec.experiment import ExperimentSpec
 from shared.wire import codec
 
@@ -110,7 +111,7 @@ class RoundHandler:
             self.thread,
             stop,
             self.states.seat_states,
-            self.own_url,
+            {EDGE_NAME_HEADER: self.edge_name, EDGE_URL_HEADER: self.own_url},
             self.ttl_s,
         )
         fresh = state is None and order.base is not None

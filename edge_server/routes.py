@@ -12,6 +12,7 @@ from shared.core.records import Record
 from shared.federation.messages import EdgePlacement
 from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
+from shared.service.api.identities import RevokedList
 from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guarded
@@ -26,6 +27,7 @@ from shared.service.order_headers import (
     check_recipient,
     order_key,
 )
+from shared.service.peers import check_speaker
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.store import answers
 
@@ -38,7 +40,8 @@ class PlacementBody(Record):
 
 
 _open = APIRouter()
-_tier = APIRouter(dependencies=[guarded("tier")])
+_cloud = APIRouter(dependencies=[guarded("cloud")])
+_device = APIRouter(dependencies=[guarded("device")])
 
 
 @_open.get("/healthz")
@@ -56,35 +59,42 @@ async def readyz(edge: TheEdge, response: Response) -> Health:
     return health("edge", missing)
 
 
-@_tier.get("/nonce")
+@_cloud.get("/nonce")
 async def nonce(edge: TheEdge) -> NonceAnswer:
     """The cloud calls it back: the nonce shows that this process sent the registration."""
     return NonceAnswer(nonce=edge.membership.registration.nonce)
 
 
-@_tier.post("/heartbeats", responses=problems(404))
-async def heartbeats(beat: AgentHeartbeat, edge: TheEdge) -> AgentHeartbeatAnswer:
+@_device.post("/heartbeats", responses=problems(404))
+async def heartbeats(beat: AgentHeartbeat, request: Request, edge: TheEdge) -> AgentHeartbeatAnswer:
     """Notes that an agent is alive; answers with the runs that were deleted."""
+    check_speaker(request, "device", beat.agent)
     edge.metrics.heartbeats.inc()
     if edge.roster.record_heartbeat(beat):
         edge.membership.send_heartbeat_now()
-    return AgentHeartbeatAnswer(deleted=edge.roster.deleted)
+    return AgentHeartbeatAnswer(deleted=edge.roster.deleted, revoked=tuple(sorted(edge.membership.revoked)))
 
 
-@_tier.put("/placements")
+@_cloud.put("/placements")
 async def placements(body: PlacementBody, edge: TheEdge) -> dict[str, str]:
     """Keeps a placement; answers with its digest."""
     return {"digest": await edge.handler.states.keep_placement(body.placement, body.loads)}
 
 
-@_tier.get("/runs/{run_id}/twins", responses=problems(404))
+@_cloud.put("/revoked", status_code=204)
+async def revoked(found: RevokedList, edge: TheEdge) -> None:
+    """Takes the certificates that have been revoked."""
+    edge.membership.revoked.update(found.serials)
+
+
+@_cloud.get("/runs/{run_id}/twins", responses=problems(404))
 async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
     """The twins of the run's devices that this edge serves, after the newest committed round."""
     found: TwinList = await edge.handler.states.twins(run_id)
     return found
 
 
-@_tier.post(
+@_cloud.post(
     "/rounds",
     response_class=Response,
     responses=content(MEDIA_TYPE, "A `RoundAnswer`") | problems(409, 421, 428, 502, 504),
@@ -108,5 +118,5 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
 
 ROUTES = APIRouter()
 """All endpoints of an edge."""
-for _part in (_open, metrics_router(lambda request: request.app.state.edge.metrics), _tier):
+for _part in (_open, metrics_router(lambda request: request.app.state.edge.metrics), _cloud, _device):
     ROUTES.include_router(_part)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
-from shared.service.settings import TierSettings
+from shared.service.settings import TierSettings, over_tls
 
 
 class EdgeSettings(TierSettings):
@@ -25,3 +27,8 @@ class EdgeSettings(TierSettings):
     cloud_url: str = "http://127.0.0.1:8000"
     redis_url: str = "redis://127.0.0.1:6379/0"
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
+
+    @model_validator(mode="after")
+    def _call_cloud_over_tls(self) -> Self:
+        self.cloud_url = over_tls(self.cloud_url, self.common)
+        return self

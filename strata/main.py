@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from shared.core.errors import StrataError
-from strata.commands import compare, doctor, export, listings, log, report, run, runs, sweep, topology
+from strata.commands import certs, compare, doctor, export, listings, log, report, run, runs, sweep, topology
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
 
@@ -32,11 +32,14 @@ for _command in (
     listings.agents,
     listings.edges,
     listings.twins,
+    certs.identities,
+    certs.revoke,
     doctor.doctor,
     topology.scale,
     topology.down,
 ):
     app.command()(_command)
+app.add_typer(certs.certs)
 
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:

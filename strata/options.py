@@ -94,7 +94,8 @@ def connect(url: str | None) -> Client:
     """
     from strata.api.client import Client
 
-    found = known_url(url)
+    found, running = known_url(url), home.running()
     if found is None:
         raise NotFound("no cloud found: start one with `strata up`, or give its address with --url or STRATA_URL")
-    return Client(found)
+    known = running is not None and running.url == found and running.authority
+    return Client(found, authority=Path(running.authority) if running and known else None)

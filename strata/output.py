@@ -1,23 +1,30 @@
 """Printing: results go to stdout, progress and errors to stderr.
 
+Names, reasons and messages come from other machines. Nothing in them steers the terminal or styles the output: what
+cannot be printed is escaped, and markup of rich is shown as it is written.
+
 Tables fit the terminal: when it is too narrow, a table leaves out its least important columns and names them below.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TextIO
 
-from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from shared.core.errors import StrataError
+from shared.runtime.logs import plain
 
 _UNBOUNDED = 10_000
+_BEYOND_ASCII = re.compile(r"[^\n -~]")
 _MAX_CHARS = 24
 """Longest word, in characters, that is not broken across lines."""
 
@@ -98,33 +105,61 @@ _WIDE = 160
 _STATUS_STYLES = {
     "completed": "green",
     "failed": "red",
+    "unreadable": "red",
     "stopped": "yellow",
     "paused": "yellow",
     "running": "cyan",
 }
 
 
+class Terminal(Console):
+    """A console on which texts are only texts: only rich's own control sequences reach the terminal."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file=file, width=None if file.isatty() else _WIDE, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render an object; characters in its text that cannot be printed are escaped."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escaped(text), style, control)
+
+
+def escaped(text: str) -> str:
+    """Return lines with all other characters that cannot be printed escaped."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def stdout() -> Console:
     """A console on the current `sys.stdout` (tests replace it)."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
+    return Terminal(sys.stdout)
 
 
 def stderr() -> Console:
     """A console on stderr."""
-    return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _WIDE)
+    return Terminal(sys.stderr)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return a JSON value as a text with letters of all languages; what cannot be printed is written as `\\u009b`."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _BEYOND_ASCII.sub(lambda at: at[0] if at[0].isprintable() else json.dumps(at[0])[1:-1], text)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON value to stdout; with `indent=None` on one line."""
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    print_text(json_text(value, indent=indent) + "\n")
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows with equal columns to stdout as CSV, with a header."""
     from shared.core.formatting import csv_text
 
-    sys.stdout.write(csv_text(rows))
+    print_text(csv_text(rows))
+
+
+def print_text(text: str) -> None:
+    """Write a text to stdout: to a terminal with escapes, into a file or pipe as it is."""
+    sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TypeGuard
 
 from rich.table import Table
@@ -11,9 +12,10 @@ from rich.text import Text
 from shared.core.formatting import duration, number, percent, size
 from shared.results.text_tables import TextColumn, round_columns, run_figures
 from shared.run_records.rounds import RoundInfo
-from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.runs import RunInfo, SeatInfo, UnreadableRun
 from shared.run_records.visits import VisitRow
 from shared.service.api.algorithms import AlgorithmInfo
+from shared.service.api.identities import IdentityInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo
 from shared.simulation.digital_twin import Twin
 from strata.output import Column, FittedTable, status_text
@@ -21,8 +23,8 @@ from strata.output import Column, FittedTable, status_text
 _MAX_ROUNDS = 40
 
 
-def runs_table(runs: Sequence[RunInfo]) -> Table:
-    """A line for each run."""
+def runs_table(runs: Sequence[RunInfo], unreadable: Sequence[UnreadableRun] = ()) -> Table:
+    """A line for each run; at the end those that the cloud cannot read."""
     table = Table("run", "name", "algorithm", "status", "rounds", "accuracy", "loss", "wall", "created")
     for info in runs:
         table.add_row(
@@ -36,6 +38,9 @@ def runs_table(runs: Sequence[RunInfo]) -> Table:
             duration(info.wall_s),
             info.created_at,
         )
+    for each in unreadable:
+        status = status_text("unreadable", each.reason)
+        table.add_row(Text(each.run), "-", "-", status, "-", "-", "-", "-", Text(each.created_at))
     return table
 
 
@@ -151,7 +156,7 @@ def agents_table(agents: Sequence[AgentInfo]) -> Table:
         table.add_row(
             agent.agent,
             agent.name,
-            Text(agent.state, style="" if agent.state == "alive" else "red"),
+            _node_state(agent),
             f"{agent.last_seen_s:.1f} s ago",
             str(agent.devices),
             agent.profile,
@@ -159,6 +164,15 @@ def agents_table(agents: Sequence[AgentInfo]) -> Table:
             " ".join(map(str, agent.seats)) or "-",
             "-" if agent.visiting is None else str(agent.visiting),
         )
+    return table
+
+
+def identities_table(identities: Sequence[IdentityInfo]) -> Table:
+    """A line for each node that has a certificate."""
+    table = Table("class", "name", "certificate until", "SHA-256 of its key")
+    for each in identities:
+        until = datetime.fromtimestamp(each.not_after, UTC)
+        table.add_row(each.node_class, each.name, f"{until:%Y-%m-%d %H:%M} UTC", each.key_sha256[:16])
     return table
 
 
@@ -184,9 +198,14 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
     """A line for each edge."""
     table = Table("edge", "address", "state", "seen", "agents")
     for edge in edges:
-        state = Text(edge.state, style="" if edge.state == "alive" else "red")
-        table.add_row(edge.edge, edge.url, state, f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
+        table.add_row(edge.edge, edge.url, _node_state(edge), f"{edge.last_seen_s:.1f} s ago", str(edge.n_agents))
     return table
+
+
+def _node_state(node: AgentInfo | EdgeInfo) -> Text:
+    """The state of a node, with the reason for which it is left out of runs."""
+    words = f"{node.state} ({node.reason})" if node.reason else node.state
+    return Text(words, style="" if node.state == "alive" else "red")
 
 
 def twins_table(twins: Sequence[Twin]) -> Table:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 
+from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.nodes.registry import Registry
+from device_agent.settings import AgentSettings
 from shared.core.errors import BadInput
+from shared.core.versions import versions
 from shared.federation.spec_parser import parse_spec
 from shared.simulation import PROFILES
-from tests.federation import Federation, Gate, small_spec
+from shared.storage import redis_keys
+from tests.fakes.memory_store import MemoryStore
+from tests.faults import answer
+from tests.federation import Federation, Gate, PassOn, small_spec
 from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
@@ -50,11 +58,50 @@ async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_pa
     assert sum(seat.straggler for seat in seats) == 2
 
 
-async def test_an_agent_of_an_unknown_profile_fails_the_run_with_its_name(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(3, 3), profiles=("jetson", "jetsn")) as fed:
-        info = await fed.run(small_spec(devices=AGENTS))
-        assert info.status == "failed"
-        assert f"agent {fed.agent_id(1)} has the profile 'jetsn'; did you mean 'jetson'?" in (info.reason or "")
+async def test_an_agent_with_a_misspelt_profile_is_refused_and_stops_no_run(tmp_path: Path) -> None:
+    """It joins while a run trains, which has an empty seat for it."""
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), profiles=("jetson", "jetsn")) as fed:
+        answers: list[httpx.Response] = []
+        gate = Gate(fed, closed_at=2)
+
+        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            found = await gate._tamper(request, pass_on)
+            if request.method == "POST" and request.url.path == "/agents":
+                await found.aread()
+                answers.append(found)
+                return answer(found.content, found.headers, found.status_code)
+            return found
+
+        fed.router.tamper = tamper
+        run_id = await fed.submit(small_spec(devices=AGENTS, num_devices=2, num_edges=1, num_rounds=3, min_devices=1))
+        await gate.reached.wait()
+        await fed.start_agent(1, devices=1)
+        await fed.until(lambda: bool(answers))
+        gate.open.set()
+        info = await fed.finish(run_id)
+        assert (info.status, info.rounds) == ("completed", 3)
+        assert fed.n_agents() == 1
+    assert (answers[0].status_code, answers[0].json()["field"]) == (422, "profile")
+    assert "unknown profile 'jetsn'; did you mean 'jetson'?" in answers[0].json()["detail"]
+
+
+async def test_a_stored_agent_of_an_unknown_profile_is_not_taken_over() -> None:
+    """An earlier version may have accepted it; it must register again."""
+    store = MemoryStore(lambda: 0.0)
+    for name, profile in (("a-old", "jetsn"), ("a-new", "jetson")):
+        entry = AgentEntry(
+            agent=name, name=name, url="http://127.0.0.1:1", devices=1, profile=profile, versions=versions()
+        )
+        await store.put(redis_keys.cloud_agent(name), entry.model_dump_json().encode(), 60.0)
+    registry = Registry(store, cast("Any", None), [], 10.0, lambda: 0.0)
+    await registry.load()
+    assert list(registry.agents) == ["a-new"]
+
+
+def test_an_agent_refuses_a_misspelt_profile_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_PROFILE", "jetsn")
+    with pytest.raises(ValueError, match="unknown profile 'jetsn'; did you mean 'jetson'\\?"):
+        AgentSettings()
 
 
 # ---- changes during a run

@@ -296,7 +296,11 @@ async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_age
     layouts: list[dict[str, Any]] = [
         {"agent_devices": (6,)},
         {"agent_devices": (2, 2, 1, 1)},
-        {"agent_devices": (2, 2, 1, 1), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+        {
+            "agent_devices": (2, 2, 1, 1),
+            "order": (3, 1, 0, 2),
+            "profiles": ("phone_low", "jetson", "phone_low", "standard"),
+        },
         {"agent_devices": (1,) * 6},
     ]
     found = [await run(tmp_path, spec, **layout) for layout in layouts]

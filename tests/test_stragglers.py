@@ -27,7 +27,11 @@ SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "
 LAYOUTS: list[dict[str, Any]] = [
     {"agent_devices": (6,)},
     {"agent_devices": (2, 2, 1, 1)},
-    {"agent_devices": (1, 2, 1, 2), "order": (3, 1, 0, 2), "profiles": ("slow", "fast", "slow", "standard")},
+    {
+        "agent_devices": (1, 2, 1, 2),
+        "order": (3, 1, 0, 2),
+        "profiles": ("phone_low", "jetson", "phone_low", "standard"),
+    },
 ]
 
 

@@ -43,7 +43,7 @@ STAGES: dict[str, dict[str, str]] = {
     "edge_server": {
         **COMMON,
         "wait for agents": "shared.service.client:Caller.post_record",
-        "take answers": "edge_server.rounds.agent_client:AgentClient._process_answer",
+        "take answers": "edge_server.rounds.exchange:Exchange.take_visits",
         "check and add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
         "record of visits": "edge_server.rounds.round_log:RoundLog.record_wave",
         "write files": "shared.storage.blobs:Blobs.put",

@@ -11,25 +11,14 @@ import numpy as np
 import torch
 
 from benchmarks.loops import plain_epoch
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import Epoch, Sizes
 from benchmarks.table import Line
 from shared.training.data.dataset import as_batch
 from shared.training.loop import batches, train
-from shared.training.models import Shape, build
-
-CASES: list[tuple[str, Shape, int, int]] = [
-    ("mlp", (1, 8, 8), 32, 320),
-    ("mlp", (1, 28, 28), 32, 320),
-    ("cnn_mnist", (1, 28, 28), 10, 100),
-    ("cnn_cifar10", (3, 32, 32), 32, 96),
-    ("cnn_6_12", (3, 32, 32), 128, 256),
-    ("resnet18", (3, 32, 32), 32, 32),
-    ("mobilenet_v1", (3, 32, 32), 32, 64),
-]
-"""Model, input shape, batch size, samples in an epoch."""
+from shared.training.models import build
 
 
-def measure(case: tuple[str, Shape, int, int], seconds: float) -> tuple[float, float]:
+def measure(case: Epoch, seconds: float) -> tuple[float, float]:
     """Median milliseconds of a step of the plain loop and of ours."""
     name, shape, batch_size, n = case
     rng = np.random.default_rng(0)
@@ -62,9 +51,9 @@ def measure(case: tuple[str, Shape, int, int], seconds: float) -> tuple[float, f
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """A line for each model."""
     found = []
-    for case in CASES:
+    for case in sizes.train:
         theirs, ours = measure(case, sizes.train_s)
-        shape = "x".join(map(str, case[1]))
-        what = f"{case[0]} {shape}, batch {case[2]}: a step, plain {theirs:.2f} ms"
+        shape = "x".join(map(str, case.shape))
+        what = f"{case.model} {shape}, batch {case.batch_size}: a step, plain {theirs:.2f} ms"
         found.append(Line("train", what, f"{ours:.2f} ms", ratio=ours / theirs))
     return found

@@ -1,10 +1,10 @@
-"""The cloud's endpoints for other tiers and the fleet: registration, heartbeats, reports. Only with the tier token."""
+"""The cloud's endpoints for other tiers and the fleet: registration, heartbeats, reports. Only for tiers."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from cloud_server.dependencies import TheCloud
+from cloud_server.dependencies import OWNER_WRITES, TheCloud
 from shared.service.api.membership import (
     AgentRegistration,
     AgentRegistrationAnswer,
@@ -17,39 +17,54 @@ from shared.service.api.membership import (
 )
 from shared.service.auth import guarded
 from shared.service.openapi import problems
+from shared.service.peers import check_speaker
 
-router = APIRouter(tags=["tiers"], dependencies=[guarded("tier")])
+router = APIRouter(tags=["tiers"], dependencies=[OWNER_WRITES])
 
 
 def _source(request: Request) -> str | None:
     return request.client.host if request.client else None
 
 
-@router.post("/agents")
+@router.post("/agents", dependencies=[guarded("device")], responses=problems(403, 429))
 async def register_agent(registration: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
     """Register an agent."""
-    edge_url = await cloud.registry.register_agent(registration, _source(request))
+    check_speaker(request, "device", registration.agent)
+    chosen = await cloud.registry.register_agent(registration, _source(request))
     cloud.metrics.registrations.labels("agent").inc()
-    return AgentRegistrationAnswer(edge_url=edge_url, runs=tuple(await cloud.repository.run_ids()))
+    edge, url = (chosen.edge, chosen.url) if chosen else ("", "")
+    return AgentRegistrationAnswer(
+        edge=edge,
+        edge_url=url,
+        runs=tuple(await cloud.repository.run_ids()),
+        left_out=cloud.registry.agents[registration.agent].left_out,
+    )
 
 
-@router.post("/edges")
+@router.post("/edges", dependencies=[guarded("edge")], responses=problems(403, 429))
 async def register_edge(registration: EdgeRegistration, request: Request, cloud: TheCloud) -> EdgeRegistrationAnswer:
     """Register an edge."""
+    check_speaker(request, "edge", registration.edge)
     url = await cloud.registry.register_edge(registration, _source(request))
     cloud.metrics.registrations.labels("edge").inc()
-    return EdgeRegistrationAnswer(url=url, runs=tuple(await cloud.repository.run_ids()))
+    return EdgeRegistrationAnswer(
+        url=url,
+        runs=tuple(await cloud.repository.run_ids()),
+        left_out=cloud.registry.edges[registration.edge].left_out,
+    )
 
 
-@router.post("/heartbeats", responses=problems(404))
-async def heartbeat(body: EdgeHeartbeat, cloud: TheCloud) -> HeartbeatAnswer:
+@router.post("/heartbeats", dependencies=[guarded("edge")], responses=problems(404))
+async def heartbeat(body: EdgeHeartbeat, request: Request, cloud: TheCloud) -> HeartbeatAnswer:
     """Take the heartbeat of an edge, with the agents that it hears."""
+    check_speaker(request, "edge", body.edge)
     answer = await cloud.registry.record_heartbeat(body)
     cloud.metrics.heartbeats.inc()
-    return answer.replace(deleted=cloud.repository.deleted())
+    return answer.replace(deleted=cloud.repository.deleted(), revoked=cloud.revoked)
 
 
-@router.post("/fleet", responses=problems(409))
-async def fleet(report: FleetReport, cloud: TheCloud) -> FleetOrders:
+@router.post("/fleet", dependencies=[guarded("fleet")], responses=problems(409))
+async def fleet(report: FleetReport, request: Request, cloud: TheCloud) -> FleetOrders:
     """Take the report of a fleet; returns the wanted numbers of devices, and the agents that it may stop."""
+    check_speaker(request, "fleet", report.fleet)
     return await cloud.fleet.receive_report(report)

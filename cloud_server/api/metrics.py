@@ -36,4 +36,4 @@ def groups(registry: Registry) -> list[TargetGroup]:
 
 
 def _address(url: str) -> str:
-    return url.removeprefix("http://")
+    return url.partition("://")[2]

@@ -8,14 +8,15 @@ from fastapi import APIRouter, Query
 
 from cloud_server import node_views
 from cloud_server.api.runs import Name
-from cloud_server.dependencies import TheCloud
+from cloud_server.dependencies import OWNER_WRITES, TheCloud
 from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
 from shared.service.auth import guarded
+from shared.service.json_bodies import unambiguous
 from shared.service.openapi import problems
 from shared.simulation.digital_twin import TwinList
 
-router = APIRouter(tags=["topology"], dependencies=[guarded("API")])
+router = APIRouter(tags=["topology"], dependencies=[guarded("API"), OWNER_WRITES, unambiguous()])
 RunQuery = Annotated[str, Query(max_length=300, description="A run's id, or `latest`.")]
 
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import FileResponse, StreamingResponse
 from safetensors.torch import save
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from cloud_server.dependencies import Cloud, TheCloud
-from shared.core.errors import NotFound, StrataError
+from cloud_server.dependencies import OWNER_WRITES, TheCloud
+from cloud_server.runs.event_feed import EventClient
+from shared.core.errors import NotFound
 from shared.federation.registry import all_algorithms
 from shared.results.folder import file_names
-from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail, RoundPage
-from shared.run_records.runs import FINAL, FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
+from shared.run_records.runs import FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
 from shared.service.auth import guarded
+from shared.service.json_bodies import unambiguous
 from shared.service.openapi import EVENT, RunId, content, problems
-from shared.service.order_headers import MEDIA_TYPE
+from shared.service.order_headers import MEDIA_TYPE, MORE_HEADER
 from shared.storage.key_value.store import answers
 
-log = logging.getLogger(__name__)
 open_router = APIRouter(tags=["health"])
-router = APIRouter(dependencies=[guarded("API")])
-BEAT_S = 10.0
-"""Wall seconds without an event after which a stream of events sends a comment, to keep the connection open."""
+router = APIRouter(dependencies=[guarded("API"), OWNER_WRITES, unambiguous()])
 NO_RUN = problems(404)
 NOT_NOW = problems(404, 409)
 Name = Annotated[str, Path(max_length=300)]
@@ -46,11 +42,14 @@ async def healthz() -> Health:
 
 @open_router.get("/readyz", responses={503: {"model": Health}})
 async def readyz(cloud: TheCloud, response: Response) -> Health:
-    """Whether Redis answers and at least one edge and one agent are alive; `missing` names what is not."""
+    """Whether this cloud owns a Redis that answers, and an edge and an agent are alive; `missing` names what is not."""
+    left_out = f" (left out: {text})" if (text := cloud.registry.left_out()) else ""
     found = {
         "Redis": await answers(cloud.store),
-        "an edge": cloud.registry.live_edges(),
-        "a device": cloud.registry.live_agents(),
+        f"the ownership of Redis: {cloud.ownership.standing_by()}": cloud.ownership.held.is_set(),
+        f"a Redis that takes writes: {cloud.ownership.refusal}": cloud.ownership.refusal is None,
+        f"an edge{left_out}": cloud.registry.live_edges(),
+        f"a device{left_out}": cloud.registry.live_agents(),
     }
     missing = tuple(name for name, present in found.items() if not present)
     response.status_code = 503 if missing else 200
@@ -70,26 +69,26 @@ async def create_run(
 
 @router.get("/runs", tags=["runs"])
 async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> RunPage:
-    """The newest runs."""
-    return RunPage(runs=tuple(await cloud.repository.infos(limit)))
+    """The newest runs; `unreadable` are those whose documents this version cannot read."""
+    return await cloud.runs.page(limit)
 
 
-@router.get("/runs/{run_id}", tags=["runs"], responses=NO_RUN)
+@router.get("/runs/{run_id}", tags=["runs"], responses=NOT_NOW)
 async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
-    """The status and the totals of a run."""
+    """The status and the totals of a run; `latest` is the newest one that can be read."""
     return await cloud.runs.info(run_id)
 
 
 @router.delete("/runs/{run_id}", status_code=204, tags=["runs"], responses=NOT_NOW)
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
-    """Delete a run that has ended; other tiers delete it at their next heartbeats. Its results folder stays."""
+    """Delete a run that has ended or cannot be read; other tiers follow at their next heartbeats. Results stay."""
     await cloud.runs.delete(run_id)
 
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
     """Add rounds to the end of a run."""
-    return await cloud.runs.add_rounds(run_id, body.num_rounds)
+    return await cloud.runs.add_rounds(run_id, body.num_rounds, body.accept_changes)
 
 
 @router.post("/runs/{run_id}/pause", tags=["runs"], responses=NOT_NOW)
@@ -99,9 +98,9 @@ async def pause(run_id: RunId, cloud: TheCloud) -> RunInfo:
 
 
 @router.post("/runs/{run_id}/resume", tags=["runs"], responses=NOT_NOW)
-async def resume(run_id: RunId, cloud: TheCloud) -> RunInfo:
-    """Continue from the last committed round."""
-    return await cloud.runs.resume(run_id)
+async def resume(run_id: RunId, cloud: TheCloud, accept_changes: bool = False) -> RunInfo:
+    """Continue from the last committed round; `accept_changes` goes on with other data and packages than before."""
+    return await cloud.runs.resume(run_id, accept_changes)
 
 
 @router.post("/runs/{run_id}/stop", tags=["runs"], responses=NOT_NOW)
@@ -111,10 +110,18 @@ async def stop(run_id: RunId, cloud: TheCloud) -> RunInfo:
 
 
 @router.get("/runs/{run_id}/rounds", tags=["runs"], responses=NO_RUN)
-async def list_rounds(run_id: RunId, cloud: TheCloud) -> RoundPage:
-    """The committed rounds."""
+async def list_rounds(
+    run_id: RunId, cloud: TheCloud, response: Response, skip: Annotated[int, Query(ge=0, le=10**9)] = 0
+) -> RoundPage:
+    """The committed rounds after the first `skip`.
+
+    Of many rounds, the header `strata-more` says how many the next page skips.
+    """
     info = await cloud.repository.info(run_id)
-    return RoundPage(rounds=tuple(await cloud.repository.rounds(info.run)))
+    page, more = RoundPage.of(await cloud.repository.rounds(info.run), skip)
+    if more is not None:
+        response.headers[MORE_HEADER] = str(more)
+    return page
 
 
 @router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
@@ -172,49 +179,32 @@ async def get_file(run_id: RunId, name: Name, cloud: TheCloud) -> FileResponse:
     "/runs/{run_id}/events",
     tags=["runs"],
     response_class=StreamingResponse,
-    responses=content("text/event-stream", "Events; `data` is an `Event`", EVENT) | NO_RUN,
+    responses=content("text/event-stream", "Events; `data` is an `Event`", EVENT) | problems(404, 503),
 )
 async def events(
     run_id: RunId,
-    request: Request,
     cloud: TheCloud,
     last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")] = None,
 ) -> StreamingResponse:
     """The events of a run as server-sent events; after a broken connection, `Last-Event-ID` continues the stream."""
     info = await cloud.repository.info(run_id)
-    stream = _event_stream(request, cloud, info.run, last_event_id or "0")
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    return EventResponse(cloud.events.open(info.run, last_event_id or "0"))
 
 
-async def _event_stream(request: Request, cloud: Cloud, run_id: str, after: str) -> AsyncIterator[str]:
-    """Events until the run has ended and all were sent, or the cloud shuts down: then the client reconnects."""
-    try:
-        while not cloud.closing.is_set() and not await request.is_disconnected():
-            ended = (await cloud.repository.info(run_id)).status in FINAL
-            found = await _next_events(cloud, run_id, after, 0.0 if ended else BEAT_S)
-            for event in found:
-                after = event.id
-                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-            if ended and not found:
-                return
-            if not found:
-                yield ": still here\n\n"
-    except StrataError as error:
-        log.warning("events of run %s broke off: %s", run_id, error.detail)
+class EventResponse(StreamingResponse):
+    """The stream of a client, which ends with the response, also with one that never began."""
 
+    def __init__(self, client: EventClient) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(client.stream, media_type="text/event-stream", headers=headers)
+        self._client = client
 
-async def _next_events(cloud: Cloud, run_id: str, after: str, wait_s: float) -> list[Event]:
-    """The events after an id; returns at once when the cloud shuts down."""
-    closing = asyncio.create_task(cloud.closing.wait())
-    reading = asyncio.create_task(cloud.repository.events(run_id, after, wait_s))
-    try:
-        await asyncio.wait({closing, reading}, return_when=asyncio.FIRST_COMPLETED)
-        return reading.result() if reading.done() else []
-    finally:
-        for task in (closing, reading):
-            task.cancel()
-        await asyncio.gather(closing, reading, return_exceptions=True)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._client.close()
 
 
 # ---- algorithms

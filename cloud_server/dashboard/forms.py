@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.core import parsing
+from shared.core.errors import BadInput
 
 Kind = Literal["text", "integer", "number", "switch", "choice", "yaml"]
 _SIMPLE: Mapping[str, Kind] = {"string": "text", "integer": "integer", "number": "number", "boolean": "switch"}
@@ -83,3 +84,14 @@ def with_value(document: Mapping[str, Any], path: Sequence[str], value: Any, def
     else:
         changed[name] = value
     return changed
+
+
+def whole_number(name: str, value: float | None, low: int, high: int) -> int:
+    """The value of a number input that takes whole numbers.
+
+    Raises:
+        BadInput: it is empty, not whole, or not from `low` to `high`; names the input.
+    """
+    if value is None or not low <= value <= high or int(value) != value:
+        raise BadInput(f"{name}: a whole number from {low:,} to {high:,} is needed", field=name)
+    return int(value)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from nicegui import ui
 
@@ -78,12 +78,24 @@ class Page:
     """One page in one browser.
 
     Attributes:
-        theme: the colours of its charts.
         error: the line that shows the current error, hidden without one.
+        theme: the colours of its charts.
+        redraws: redraw what has the theme's colours.
+        panels: the panels with charts.
     """
 
-    theme: Theme
     error: ui.label
+    theme: Theme = LIGHT
+    redraws: list[Callable[[], None]] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+
+    def switch(self, dark: ui.dark_mode) -> None:
+        """Switch between light and dark, here and for pages that are opened later; nothing entered is lost."""
+        dark.set_value(not dark.value)
+        self.theme = DARK if dark.value else LIGHT
+        ui.run_javascript(f"localStorage.setItem('strata-dark', '{str(dark.value).lower()}')")
+        for redraw in (*self.redraws, *(panel.redraw for panel in self.panels)):
+            redraw()
 
     def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
         """Call `refresh` periodically while the page is open. An error is shown at the top until a refresh succeeds."""
@@ -141,13 +153,14 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
             if link_path == path:
                 link.props("aria-current=page")
         ui.space()
-        ui.button(icon="dark_mode", on_click=lambda: _toggle(dark)).props(
+        ui.button(icon="dark_mode", on_click=lambda: page.switch(dark)).props(
             'flat round color=white aria-label="Switch between light and dark"'
         )
         if dashboard.has_login:
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
+    page: Page = Page(error)
     loading = ui.row().classes("items-center")
     with loading:
         ui.spinner(size="lg")
@@ -155,14 +168,9 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     await ui.context.client.connected(timeout=30)
     is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))
     dark.set_value(is_dark)
+    page.theme = DARK if is_dark else LIGHT
     loading.delete()
-    yield Page(DARK if is_dark else LIGHT, error)
-
-
-def _toggle(dark: Any) -> None:
-    """Switch between light and dark. The page reloads so that its charts are drawn in the new colours."""
-    value = "false" if dark.value else "true"
-    ui.run_javascript(f"localStorage.setItem('strata-dark', '{value}'); location.reload()")
+    yield page
 
 
 @contextmanager
@@ -201,9 +209,10 @@ def facts(pairs: dict[str, str]) -> None:
 class Panel:
     """Shows a picture as charts. A new picture updates them in place if its panels have the same kinds and heights."""
 
-    def __init__(self, theme: Theme, titled: bool = True) -> None:
-        self.theme, self.titled = theme, titled
-        self._box = ui.element("div").classes("w-full")
+    def __init__(self, page: Page, titled: bool = True) -> None:
+        self.page, self.titled = page, titled
+        self._box: ui.element = ui.element("div").classes("w-full")
+        page.panels = [panel for panel in page.panels if not panel._box.is_deleted] + [self]
         self._kinds: tuple[str, ...] = ()
         self._shown: Picture | None = None
         self._charts: list[ui.echart] = []
@@ -219,9 +228,15 @@ class Panel:
         else:
             for chart, panel in zip(self._charts, panels, strict=True):
                 chart.options.clear()
-                chart.options.update(options(panel, self.theme))
+                chart.options.update(options(panel, self.page.theme))
                 chart.update()
         self._kinds, self._shown = kinds, picture
+
+    def redraw(self) -> None:
+        """Draw the shown picture again, in the page's present colours."""
+        picture, self._shown = self._shown, None
+        if picture is not None and not self._box.is_deleted:
+            self.show(picture)
 
     def _build(self, picture: Picture | None, placeholder: str) -> None:
         self._box.clear()
@@ -233,7 +248,7 @@ class Panel:
             if self.titled:
                 ui.label(picture.title).classes("text-subtitle2")
             for panel in picture.panels:
-                chart = ui.echart(options(panel, self.theme)).classes("w-full")
+                chart = ui.echart(options(panel, self.page.theme)).classes("w-full")
                 chart.style(f"height: {height_px(panel)}px").props("role=img")
                 chart.props["aria-label"] = picture.title
                 self._charts.append(chart)

@@ -11,18 +11,19 @@ import html
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.core.errors import Forbidden
-from shared.service.auth import Network, check_host, inside
+from shared.core.errors import Forbidden, Throttled
+from shared.service.auth import SAFE, Network, check_host, check_site, inside
 from shared.service.body_limit import KNOWN
+from shared.service.throttle import Throttle
 
 PREFIX = "/ui"
 SESSION = f"{PREFIX}/session"
@@ -30,6 +31,8 @@ SESSION = f"{PREFIX}/session"
 COOKIE = "strata_session"
 IDLE_LIMIT_S = 12 * 3600.0
 """A session ends after this many seconds without a request."""
+TRIES_PER_MINUTE = 10
+"""Wrong tokens that an address may enter in a minute."""
 MAX_SESSIONS = 1000
 """With more sessions than this, the least recently used one ends."""
 _MAX_FORM_BYTES = 4096
@@ -70,10 +73,19 @@ class Login:
         token: the API token; None means development mode.
         networks: from which networks clients may connect in development mode.
         hosts: further allowed `Host` names in development mode (`shared.service.auth.check_host`).
+        clock: monotonic seconds, for the throttle of wrong tokens.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, networks: list[Network], hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        networks: list[Network],
+        hosts: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.app, self.token, self.networks, self.hosts = app, token, networks, hosts
+        self.throttle = Throttle(per_minute=TRIES_PER_MINUTE, in_all=10 * TRIES_PER_MINUTE, clock=clock)
         self.sessions = Sessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,8 +105,10 @@ class Login:
     async def _response(self, scope: Scope, receive: Receive) -> Response | None:
         """The response of the middleware itself (login, logout, refusal); None if the request is passed on."""
         connection = HTTPConnection(scope)
-        if _is_cross_site(scope, connection.headers):
-            return PlainTextResponse("requests from other sites are not allowed", 403)
+        try:
+            _check_site(scope, connection.headers)
+        except Forbidden as refusal:
+            return PlainTextResponse(refusal.detail, refusal.status)
         if self.token is None:
             host = connection.client.host if connection.client else None
             if not inside(host, self.networks):
@@ -126,8 +140,14 @@ class Login:
         if request.method != "POST" or not _is_small(request.headers):
             return PlainTextResponse(f"only the login form is accepted: POST, at most {_MAX_FORM_BYTES} bytes", 400)
         entered = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-        if not hmac.compare_digest(entered.strip().encode(), (self.token or "").encode()):
-            return _form(target, "This is not the API token (STRATA_API_TOKEN).", 401)
+        is_right = hmac.compare_digest(entered.strip().encode(), (self.token or "").encode())
+        try:
+            if not self.throttle.admit(request.scope.get("client"), is_right=is_right):
+                return _form(target, "This is not the API token (STRATA_API_TOKEN).", 401)
+        except Throttled as error:
+            answer = _form(target, error.detail, error.status)
+            answer.headers["retry-after"] = str(error.retry_after_s)
+            return answer
         response = RedirectResponse(target, 303)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, self.sessions.begin(), path=PREFIX, httponly=True, samesite="strict", secure=secure)
@@ -146,14 +166,10 @@ def _path_and_query(scope: Scope) -> str:
     return f"{scope['path']}?{query}" if query else str(scope["path"])
 
 
-def _is_cross_site(scope: Scope, headers: Headers) -> bool:
-    """Whether a page of another site sent the request. Following a link to the dashboard does not count."""
-    if headers.get("sec-fetch-mode") == "navigate" and scope.get("method") == "GET":
-        return False
-    if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return True
-    origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != headers.get("host")
+def _check_site(scope: Scope, headers: Headers) -> None:
+    """Refuses what a page of another site sends, but not that a user follows its link to the dashboard."""
+    if headers.get("sec-fetch-mode") != "navigate" or scope.get("method") != "GET":
+        check_site(headers, changes=scope.get("method") not in SAFE)
 
 
 def _dashboard_path(path: str) -> str:

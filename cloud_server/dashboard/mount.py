@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
 
 from cloud_server.dashboard.login import PREFIX, Login
 from cloud_server.settings import CloudSettings
@@ -17,7 +19,10 @@ TITLE = "StrataFL"
 
 
 def attach(app: FastAPI, settings: CloudSettings) -> None:
-    """Serve the dashboard under `/ui`, behind its login. Call this once per process, before the app starts."""
+    """Serve the dashboard under `/ui`, behind its login, and lead `/` to it.
+
+    Call this once per process, before the app starts.
+    """
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(settings.state_dir / "nicegui"))  # NiceGUI reads it on import
     from nicegui import core, ui
 
@@ -43,6 +48,8 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         binding_refresh_interval=None,
         reconnect_timeout=10.0,
     )
-    app.add_middleware(
-        Login, token=settings.common.api_token, networks=settings.allowed_networks, hosts=settings.allowed_hosts
+    login = Middleware(
+        Login, token=settings.common.api_token, networks=settings.user_networks, hosts=settings.allowed_hosts
     )
+    app.user_middleware.insert(1, login)  # behind the headers of all answers, in front of the limit on bodies
+    app.add_route("/", lambda request: RedirectResponse(f"{PREFIX}/"), include_in_schema=False)

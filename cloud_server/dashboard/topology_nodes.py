@@ -154,8 +154,9 @@ def _state(seat: SeatInfo, last: VisitRow | None, *, is_training: bool) -> str:
 
 
 def _agent(agent: AgentInfo) -> Node:
-    state = "lost" if agent.state in _GONE else "waiting" if agent.online else "offline"
-    heartbeat = f"{agent.state}, last heartbeat {agent.last_seen_s:.0f} s ago"
+    state = "lost" if agent.state in _GONE else "offline" if agent.reason or not agent.online else "waiting"
+    why = f" ({agent.reason})" if agent.reason else ""
+    heartbeat = f"{agent.state}{why}, last heartbeat {agent.last_seen_s:.0f} s ago"
     details = (f"{agent.devices} devices, profile {agent.profile}", heartbeat)
     parent = f"edge {agent.edge}" if agent.edge else None
     return Node(f"agent {agent.agent}", agent.name, "device", state, parent, details)

@@ -5,11 +5,27 @@ Also the records that the registry stores of agents and edges.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.core.errors import BadInput
 from shared.core.records import Record
+from shared.core.versions import differing, versions
 from shared.service.api.nodes import State
+from shared.simulation import known_profile
+
+
+def require_profile(name: str) -> None:
+    """Check that the catalogue has a profile.
+
+    Raises:
+        BadInput: the message names the nearest.
+    """
+    try:
+        known_profile(name)
+    except ValueError as error:
+        raise BadInput(str(error), field="profile") from None
 
 
 class AgentEntry(Record):
@@ -20,6 +36,7 @@ class AgentEntry(Record):
         given_profile: set by `PATCH /agents/{id}`, in place of `profile`.
         online: whether it makes visits; set by `PATCH /agents/{id}`.
         left: the fleet has stopped it: no round waits for it, and its seats are free.
+        versions: of its Python and packages.
     """
 
     agent: str
@@ -30,6 +47,12 @@ class AgentEntry(Record):
     given_profile: str | None = None
     online: bool = True
     left: bool = False
+    versions: dict[str, str]
+
+    @property
+    def left_out(self) -> str | None:
+        """Why the agent takes part in no run; see `left_out_because`."""
+        return left_out_because(self.versions)
 
     @property
     def effective_profile(self) -> str:
@@ -38,10 +61,26 @@ class AgentEntry(Record):
 
 
 class EdgeEntry(Record):
-    """A registered edge."""
+    """A registered edge; `versions` as of an agent."""
 
     edge: str
     url: str
+    versions: dict[str, str]
+
+    @property
+    def left_out(self) -> str | None:
+        """Why the edge takes part in no run; see `left_out_because`."""
+        return left_out_because(self.versions)
+
+
+def left_out_because(found: Mapping[str, str]) -> str | None:
+    """Why a node with these versions takes part in no run, None if they are the cloud's: others may give other bits."""
+    if found == versions():
+        return None
+    if not found:
+        return "it reports no versions of its packages: is it of another version of StrataFL?"
+    differences = differing(found, versions()).items()
+    return "; ".join(f"{name} {theirs}, the cloud has {ours}" for name, (theirs, ours) in differences)[:1000]
 
 
 @dataclass
@@ -55,6 +94,7 @@ class LastSeen:
         visiting: the seat whose visit ran then, for an agent.
         revived_at: when it was heard again after it was lost.
         heard_by_this_process: whether this cloud process has heard it; else an earlier one had.
+        left_out_at: since when its versions keep it out of runs, None if they do not.
     """
 
     at: float
@@ -63,6 +103,11 @@ class LastSeen:
     visiting: int | None = None
     revived_at: float | None = None
     heard_by_this_process: bool = True
+    left_out_at: float | None = None
+
+    def leave_out(self, reason: str | None) -> None:
+        """Note whether it is left out of runs, for a reason, since its last sign of life."""
+        self.left_out_at = None if reason is None else self.at if self.left_out_at is None else self.left_out_at
 
     def heard(self, at: float) -> None:
         """Note a sign of life; after more than the TTL it revives the node."""

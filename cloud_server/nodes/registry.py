@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges
-from shared.core.errors import Forbidden, NotFound, StrataError
+from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges, require_profile
+from cloud_server.nodes.stored_nodes import KEEP_S, StoredNodes
+from shared.core.errors import Forbidden, NotFound, StrataError, TooMany
+from shared.identity.names import Identity, agent_identity, edge_identity
 from shared.service.api.membership import (
+    MAX_AGENTS,
     AgentRegistration,
     EdgeHeartbeat,
     EdgeRegistration,
@@ -21,12 +23,11 @@ from shared.service.api.membership import (
 from shared.service.api.nodes import AgentInfo, EdgeInfo, State
 from shared.service.auth import Network, inside
 from shared.service.client import Caller
+from shared.simulation import PROFILES
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, Store, StoreUnavailable
+from shared.storage.key_value import Store
 
 log = logging.getLogger(__name__)
-KEEP_S = 3600.0
-"""Seconds for which a silent node stays registered."""
 CALL_BACK_S = 5.0
 """Longest wait for the nonce of a node that registers, in seconds."""
 MOVED_S = 120.0
@@ -52,7 +53,7 @@ class Registry:
         ttl_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store, self.caller, self.networks, self.ttl_s, self.clock = store, caller, networks, ttl_s, clock
+        self.caller, self.networks, self.ttl_s, self.clock = caller, networks, ttl_s, clock
         self.agents: dict[str, AgentEntry] = {}
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, LastSeen] = {}
@@ -61,7 +62,7 @@ class Registry:
         self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
         self.began_at = self.changed_at = self.clock()
         self._changes = StateChanges()
-        self._written: dict[tuple[str, str], float] = {}
+        self.stored = StoredNodes(store, ttl_s, clock)
 
     async def load(self) -> None:
         """Read the nodes that an earlier cloud process knew.
@@ -69,56 +70,76 @@ class Registry:
         They count as heard just now and have one TTL to send a heartbeat, so that no agent loses its seats by a restart
         of the cloud. Some may be gone for long, so a node gets nothing new before it is heard.
         """
-        agents, edges = await self.store.scan(redis_keys.CLOUD_AGENTS), await self.store.scan(redis_keys.CLOUD_EDGES)
         now = self.clock()
-        for agent in map(AgentEntry.model_validate_json, agents.values()):
-            if agent.agent not in self.agents:
+        for agent in await self.stored.entries(redis_keys.CLOUD_AGENTS, AgentEntry):
+            if agent.effective_profile not in PROFILES:
+                log.warning("agent %s has the unknown profile %r: it must register again", agent.name, agent.profile)
+            elif agent.agent not in self.agents:
                 known = LastSeen(now, self.ttl_s, heard_by_this_process=False)
+                known.leave_out(agent.left_out)
                 self.agents[agent.agent], self.seen_agents[agent.agent] = agent, known
-        for edge in map(EdgeEntry.model_validate_json, edges.values()):
+        for edge in await self.stored.entries(redis_keys.CLOUD_EDGES, EdgeEntry):
             if edge.edge not in self.edges:
                 known = LastSeen(now, self.ttl_s, heard_by_this_process=False)
+                known.leave_out(edge.left_out)
                 self.edges[edge.edge], self.seen_edges[edge.edge] = edge, known
 
     # ---- registration
 
-    async def register_agent(self, registration: AgentRegistration, source: str | None) -> str:
-        """Register an agent at the source address of its request; returns the URL of the edge for its heartbeats."""
+    async def register_agent(self, registration: AgentRegistration, source: str | None) -> EdgeEntry | None:
+        """Register an agent at the source address of its request; returns the edge for its heartbeats, if any lives.
+
+        Raises:
+            BadInput: the catalogue has no profile of that name; the message names the nearest.
+            Forbidden: it is outside the allowed networks, or another process answers there.
+            TooMany: `MAX_AGENTS` are registered.
+        """
+        _require_room(self.agents, registration.agent)
+        url = await self._called_back(agent_identity(registration.agent), source, registration)
+        require_profile(registration.profile)
         entry = AgentEntry(
             agent=registration.agent,
             name=registration.name,
-            url=await self._called_back(source, registration.port, registration.nonce),
+            url=url,
             devices=registration.devices,
             profile=registration.profile,
+            versions=registration.versions,
         )
         if entry.agent in self.agents:  # what a user has set outlasts a registration
             known = self.agents[entry.agent]
             entry = entry.replace(online=known.online, given_profile=known.given_profile)
         if self.agents.get(entry.agent) != entry:
             log.info("agent %s (%s) at %s hosts up to %s devices", entry.agent, entry.name, entry.url, entry.devices)
+            _warn_if_left_out("agent", entry.agent, entry.left_out)
             self.changed_at = self.clock()
             self._note_move(self.agents.get(entry.agent), entry)
         if entry.agent in self.agents and self.agents[entry.agent].left:
             del self.seen_agents[entry.agent]  # one that left on purpose and comes back is not revived
         self.agents[entry.agent] = entry
-        _heard(self.seen_agents, entry.agent, self.clock(), self.ttl_s)
-        await self.store.put(redis_keys.cloud_agent(entry.agent), entry.model_dump_json().encode(), KEEP_S)
+        _heard(self.seen_agents, entry.agent, self.clock(), self.ttl_s).leave_out(entry.left_out)
+        await self.stored.put(redis_keys.cloud_agent(entry.agent), entry)
         return self._heartbeat_edge(entry.agent)
 
     async def register_edge(self, registration: EdgeRegistration, source: str | None) -> str:
         """Register an edge at the source address of its request; returns its URL."""
+        _require_room(self.edges, registration.edge)
         entry = EdgeEntry(
-            edge=registration.edge, url=await self._called_back(source, registration.port, registration.nonce)
+            edge=registration.edge,
+            url=await self._called_back(edge_identity(registration.edge), source, registration),
+            versions=registration.versions,
         )
         if self.edges.get(entry.edge) != entry:
             log.info("edge %s at %s", entry.edge, entry.url)
+            _warn_if_left_out("edge", entry.edge, entry.left_out)
             self.changed_at = self.clock()
         self.edges[entry.edge] = entry
-        _heard(self.seen_edges, entry.edge, self.clock(), self.ttl_s)
-        await self.store.put(redis_keys.cloud_edge(entry.edge), entry.model_dump_json().encode(), KEEP_S)
+        _heard(self.seen_edges, entry.edge, self.clock(), self.ttl_s).leave_out(entry.left_out)
+        await self.stored.put(redis_keys.cloud_edge(entry.edge), entry)
         return entry.url
 
-    async def _called_back(self, source: str | None, port: int, nonce: str) -> str:
+    async def _called_back(
+        self, node: Identity, source: str | None, registration: AgentRegistration | EdgeRegistration
+    ) -> str:
         """The URL of the node that registers, once the process there has shown the nonce of the registration.
 
         Raises:
@@ -126,13 +147,14 @@ class Registry:
         """
         if not inside(source, self.networks):
             raise Forbidden(f"{source} is outside the allowed networks")
-        url = f"http://[{source}]:{port}" if ":" in str(source) else f"http://{source}:{port}"
+        host, scheme = f"[{source}]" if ":" in str(source) else source, "https" if self.caller.keys else "http"
+        url = f"{scheme}://{host}:{registration.port}"
         try:
-            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, peer=url)
+            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, peer=node)
             shown = NonceAnswer.model_validate(raw).nonce
         except (StrataError, ValueError) as error:
             raise Forbidden(f"{url} did not show its nonce: {error}") from None
-        if not hmac.compare_digest(shown.encode(), nonce.encode()):
+        if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
             raise Forbidden(f"{url} did not send this registration")
         return url
 
@@ -145,12 +167,12 @@ class Registry:
         self.moved_at = {agent: at for agent, at in self.moved_at.items() if now - at < MOVED_S}
         return {agent: self.agents[agent].url for agent in sorted(self.moved_at) if agent in self.agents}
 
-    def _heartbeat_edge(self, agent: str) -> str:
+    def _heartbeat_edge(self, agent: str) -> EdgeEntry | None:
         names = self.live_edges()
         if not names:
-            return ""
+            return None
         spread = int.from_bytes(hashlib.sha256(agent.encode()).digest()[:4], "big")
-        return self.edges[names[spread % len(names)]].url
+        return self.edges[names[spread % len(names)]]
 
     # ---- heartbeats
 
@@ -170,7 +192,7 @@ class Registry:
                 seen.heard(now - line.age_s)
                 seen.edge, seen.visiting = beat.edge, line.visiting
         self._forget_silent(now)
-        await self._store_liveness(beat)
+        await self.stored.refresh(beat, self.edges[beat.edge], self.agents)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
         others = {
             agent: seen for agent, seen in self.seen_agents.items() if seen.heard_by_this_process and agent not in fresh
@@ -183,41 +205,6 @@ class Registry:
             moved=self._moved(now),
             left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
         )
-
-    async def _store_liveness(self, beat: EdgeHeartbeat) -> None:
-        """Write signs of life with a TTL to Redis, for observers and for a restarted cloud."""
-        now = self.clock()
-        batch = self._refresh_alive_key(Batch(), now, ("edge", beat.edge), redis_keys.cloud_edge_alive(beat.edge), b"1")
-        if self._claim_refresh(now, ("edge entry", beat.edge), KEEP_S):
-            batch.put(redis_keys.cloud_edge(beat.edge), self.edges[beat.edge].model_dump_json().encode(), KEEP_S)
-        for line in beat.roster:
-            agent = self.agents.get(line.agent)
-            if agent is None or line.age_s >= self.ttl_s:
-                continue
-            seen = json.dumps({"edge": beat.edge, "visiting": line.visiting}).encode()
-            self._refresh_alive_key(batch, now, ("agent", line.agent), redis_keys.cloud_agent_alive(line.agent), seen)
-            if self._claim_refresh(now, ("agent entry", line.agent), KEEP_S):
-                batch.put(redis_keys.cloud_agent(line.agent), agent.model_dump_json().encode(), KEEP_S)
-        if not batch.puts:
-            return
-        try:
-            await self.store.commit(batch)
-        except StoreUnavailable as error:  # liveness itself does not depend on the store
-            self._written.clear()
-            log.warning("signs of life are not written: %s", error.detail)
-
-    def _refresh_alive_key(self, batch: Batch, now: float, what: tuple[str, str], key: str, value: bytes) -> Batch:
-        return batch.put(key, value, self.ttl_s) if self._claim_refresh(now, what, self.ttl_s) else batch
-
-    def _claim_refresh(self, now: float, what: tuple[str, str], ttl_s: float) -> bool:
-        """Whether a key with a TTL is to be written again; if so, the caller must write it: it counts as written now.
-
-        A key is refreshed four times in its TTL, not at every one of thousands of heartbeats a second.
-        """
-        due = now - self._written.get(what, -ttl_s) >= ttl_s / 4
-        if due:
-            self._written[what] = now
-        return due
 
     def _forget_silent(self, now: float) -> None:
         """Remove nodes that were silent for more than `KEEP_S` seconds."""
@@ -268,7 +255,7 @@ class Registry:
         """Change an entry after it is stored; stored again if the agent registered anew meanwhile."""
         written: AgentEntry | None = None
         while agent in self.agents and (entry := self.agents[agent].replace(**changes)) != written:
-            await self.store.put(redis_keys.cloud_agent(agent), entry.model_dump_json().encode(), KEEP_S)
+            await self.stored.put(redis_keys.cloud_agent(agent), entry)
             written = entry
         if agent in self.agents and written is not None:
             self.agents[agent] = written
@@ -281,7 +268,7 @@ class Registry:
         now = self.clock()
         states = {("agent", name): self._state(name, now) for name in self.seen_agents}
         return self._changes.since_last_check(
-            states | {("edge", name): seen.state(now) for name, seen in self.seen_edges.items()}
+            states | {("edge", name): self._edge_state(name, now) for name in self.seen_edges}
         )
 
     def _state(self, agent: str, now: float) -> State:
@@ -290,20 +277,34 @@ class Registry:
             return "left"
         if heard in ("suspect", "lost"):
             return heard
+        if entry.left_out is not None:
+            return "left_out"
         if self.is_leaving(agent):
             return "leaving"
         return heard if entry.online else "offline"
 
+    def _edge_state(self, edge: str, now: float) -> State:
+        heard = self.seen_edges[edge].state(now)
+        return "left_out" if self.edges[edge].left_out is not None and heard not in ("suspect", "lost") else heard
+
     def agent_is_live(self, agent: str) -> bool:
-        """Whether the agent was heard within the TTL, and not stopped since."""
-        return agent in self.agents and not self.agents[agent].left and self.seen_agents[agent].is_live(self.clock())
+        """Whether the agent was heard within the TTL, not stopped since, and may take part in runs."""
+        return agent in self.agents and not self.agents[agent].left and _is_live(self.seen_agents[agent], self.clock())
 
     def edge_is_live(self, edge: str) -> bool:
-        """Whether the edge was heard within the TTL."""
-        return edge in self.seen_edges and self.seen_edges[edge].is_live(self.clock())
+        """Whether the edge was heard within the TTL, and may take part in runs."""
+        return edge in self.seen_edges and _is_live(self.seen_edges[edge], self.clock())
+
+    def left_out(self) -> str:
+        """The first nodes that are heard, but left out of runs, each with the reason; empty if there are none."""
+        now = self.clock()
+        edges = [(name, entry.left_out) for name, entry in sorted(self.edges.items()) if entry.left_out]
+        agents = [(entry.name, entry.left_out) for _, entry in sorted(self.agents.items()) if entry.left_out]
+        heard = [f"edge {name} ({why})" for name, why in edges if self.seen_edges[name].is_live(now)]
+        return "; ".join(heard + [f"agent {name} ({why})" for name, why in agents][:3])[:500]
 
     def agent_lost_s(self, agent: str) -> float:
-        """Seconds since an agent was lost, 0 if it is live; one never heard counts from the start of the cloud."""
+        """Seconds since an agent was lost or left out, 0 if it is live; one never heard: since the cloud's start."""
         return self._lost_s(self.seen_agents.get(agent))
 
     def edge_lost_s(self, edge: str) -> float:
@@ -311,6 +312,8 @@ class Registry:
         return self._lost_s(self.seen_edges.get(edge))
 
     def _lost_s(self, seen: LastSeen | None) -> float:
+        if seen is not None and seen.left_out_at is not None:
+            return max(self.clock() - seen.left_out_at, 1e-9)
         heard_at = seen.at if seen else self.began_at
         return max(self.clock() - heard_at - self.ttl_s, 0.0)
 
@@ -357,6 +360,7 @@ class Registry:
             seats=seats,
             visiting=seen.visiting,
             online=entry.online,
+            reason=entry.left_out,
         )
 
     def edge_info(self, edge: str) -> EdgeInfo:
@@ -365,14 +369,30 @@ class Registry:
         return EdgeInfo(
             edge=edge,
             url=self.edges[edge].url,
-            state=seen.state(self.clock()),
+            state=self._edge_state(edge, self.clock()),
+            reason=self.edges[edge].left_out,
             last_seen_s=round(self.clock() - seen.at, 3),
             n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
         )
 
 
-def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> None:
+def _require_room(known: Mapping[str, object], name: str) -> None:
+    if name not in known and len(known) >= MAX_AGENTS:
+        raise TooMany(f"{len(known)} nodes are registered, the limit is {MAX_AGENTS}")
+
+
+def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> LastSeen:
     """Note a registration as a sign of life; no edge has heard the agent's new process yet."""
     known = seen.setdefault(name, LastSeen(now, ttl_s))
     known.heard(now)
     known.edge, known.visiting = None, None
+    return known
+
+
+def _is_live(seen: LastSeen, now: float) -> bool:
+    return seen.is_live(now) and seen.left_out_at is None
+
+
+def _warn_if_left_out(kind: str, name: str, reason: str | None) -> None:
+    if reason is not None:
+        log.warning("%s %s takes part in no run: %s", kind, name, reason)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from cloud_server.nodes.registry import Registry
 from shared.core.errors import NotFound, StrataError, WireError
+from shared.identity.names import edge_identity
 from shared.simulation.digital_twin import TwinList
 
 ASK_S = 10.0
@@ -24,7 +25,7 @@ async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
     """
     if edge not in registry.edges:
         raise NotFound(f"no edge {edge}")
-    url, peer = f"{registry.edges[edge].url}/runs/{run_id}/twins", f"edge {edge}"
+    url, peer = f"{registry.edges[edge].url}/runs/{run_id}/twins", edge_identity(edge)
     raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, peer=peer)
     try:
         return TwinList.model_validate(raw)

@@ -13,9 +13,10 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundAnswer
 from shared.federation.real_time import longest_round_s
 from shared.federation.scheduling import n_syncs
-from shared.service.bodies import testing_s
+from shared.identity.names import edge_identity
+from shared.service.bodies import socket_bytes, testing_s
 from shared.service.client import Caller, while_alive
-from shared.service.order_headers import FOR_HEADER, SOCKET_HEADER, check_reply_key
+from shared.service.order_headers import FOR_HEADER, check_reply_key
 from shared.service.retry import STORE_S, retry
 from shared.wire import codec
 
@@ -122,13 +123,13 @@ class EdgeClient:
         if self.sent.get(key) == content and not again:
             return
         payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
-        peer = f"edge {edge_name}"
+        peer = edge_identity(edge_name)
         await retry(
             lambda left_s: self.caller.call_json(
                 "PUT", f"{self._url(edge_name)}/placements", payload, limit_s=min(left_s, PLACEMENT_S), peer=peer
             ),
             limit_s=PLACEMENT_S,
-            peer=peer,
+            peer=str(peer),
             over=(Unreachable,),
         )
         self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
@@ -141,11 +142,10 @@ class EdgeClient:
             body,
             experiment.wire_types.round_answer,
             limit_s=limit_s,
-            peer=f"edge {edge_name}",
+            peer=edge_identity(edge_name),
             headers={FOR_HEADER: edge_name},
             model=experiment.shapes,
         )
         check_reply_key(reply.headers, order_key)
-        below = reply.headers.get(SOCKET_HEADER, "")
-        moved = reply.sent_bytes + reply.received_bytes + (int(below) if below.isdecimal() else 0)
+        moved = reply.sent_bytes + reply.received_bytes + socket_bytes(reply.headers)
         return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved, testing_s(reply.headers))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cloud_server.runs.repository import Checkpoint, RunRepository
+from cloud_server.runs.checkpoint import Checkpoint
+from cloud_server.runs.repository import RunRepository
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation, StateUnreadable
 from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
 from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
+from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
-from cloud_server.runs.repository import Checkpoint, PendingEvaluation
 from cloud_server.runs.results_writer import RoundDone
 from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
 from cloud_server.runs.round_map import round_map
@@ -100,17 +101,37 @@ class RunExecutor:
 
         Raises:
             BadInput: the spec's data or compute device is not available here.
+            ProvenanceChanged: the run began with other data, code or packages.
+            StateUnreadable: its checkpoint is missing or damaged.
         """
         services, spec = self.services, self.info.spec
         await services.thread.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
             n_edges, n_devices = len(services.registry.live_edges()), services.registry.n_devices()
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
-        experiment = await services.thread.run(services.experiments.of, spec)
+        experiment = await services.thread.run(reopened, services.experiments, self.info.replace(spec=spec))
+        if self.info.resolved:
+            await self._reconcile(experiment)  # before the checkpoint, which other data may not fit
         kept = await services.repository.placement(self.info.run)
         placement = PlacementManager(experiment.population, services.registry, kept, spec.timeouts.reseat_after_s)
         found = await services.repository.checkpoint(self.info.run, experiment)
+        if found is None and self.info.rounds:
+            have = f"run {self.info.run} has trained {self.info.rounds} rounds, but Redis holds no checkpoint of it"
+            raise StateUnreadable(f"{have} (was it emptied?): start a new run of its spec")
         return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
+
+    async def _reconcile(self, experiment: Experiment) -> None:
+        """Check that a resumed run has what it began with; record another machine, or that nothing was recorded.
+
+        Raises:
+            ProvenanceChanged: the run began with other data, code or packages.
+        """
+        present = await self.services.thread.run(provenance_of, experiment)
+        async with self.lock:
+            info, events = reconciled(self.info, present, accept=False)
+            if events:
+                await self.services.repository.save(info, *events)
+            self.info = info
 
     async def _create_state(self, experiment: Experiment, placement: PlacementManager) -> RunState:
         """Place the seats and commit the initial state."""
@@ -119,8 +140,9 @@ class RunExecutor:
         state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
         checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
         files = await repository.write(checkpoint, None)
+        provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
-            info = self.info.replace(spec=experiment.spec, resolved=True)
+            info = self.info.replace(spec=experiment.spec, resolved=True, provenance=provenance, changes=())
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
@@ -334,11 +356,11 @@ class RunExecutor:
             await self._save(info.replace(accuracy=newest.accuracy, loss=newest.loss) if newest else info)
         await self.write_results(self.info)
 
-    async def fail(self, reason: str) -> None:
-        """End the run with this reason; it can be resumed from its last checkpoint."""
+    async def end(self, status: Literal["failed", "paused"], reason: str) -> None:
+        """End or pause the run with this reason; it can be resumed from its last checkpoint."""
         await self.report_nodes()
         async with self.lock:
-            await self._save(self.info.replace(status="failed", reason=reason[:2000], wall_s=self._wall_s()))
+            await self._save(self.info.replace(status=status, reason=reason[:2000], wall_s=self._wall_s()))
         await self.write_results(self.info)
 
     async def write_results(self, info: RunInfo) -> None:

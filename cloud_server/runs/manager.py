@@ -8,10 +8,19 @@ import secrets
 from datetime import UTC, datetime
 from typing import Any
 
+from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import RunEvent, now
 from cloud_server.runs.executor import RequestedState, RunExecutor
 from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.provenance import (
+    ProvenanceChanged,
+    check_data,
+    last_provenance,
+    provenance_of,
+    reconciled,
+    reopened,
+)
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import Conflict, NotFound, StrataError
@@ -20,15 +29,18 @@ from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
-from shared.run_records.runs import FINAL, RunInfo, SeatInfo, Status
+from shared.run_records.provenance import Provenance
+from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
 from shared.runtime.background import Repeating
 from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
-from shared.storage.key_value import StoreUnavailable
+from shared.storage import redis_keys
+from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
+RESUMABLE = ("paused", "stopped", "failed")
 UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
 LOOK_S = 5.0
@@ -79,7 +91,7 @@ class RunManager:
         check_trackers(run_spec.tracking)
         await asyncio.to_thread(compute_device_of, spec.device)  # loading a GPU's driver takes long
         info = RunInfo(
-            run=new_run_id(),
+            run="new",
             name=spec.name,
             algorithm=spec.algorithm.name,
             status="pending",
@@ -90,9 +102,19 @@ class RunManager:
             spec=spec,
         )
         async with self._lock:
-            run_id = await self.services.repository.create(info, key, codec.digest_of(canonical(run_spec).encode()))
+            run_id = await self._create(info, key, codec.digest_of(canonical(run_spec).encode()))
         self._training.wake()
         return await self.services.repository.info(run_id)
+
+    async def _create(self, info: RunInfo, key: str | None, body_digest: str) -> str:
+        """Store a new run under an id that no other run has, or had a short time ago."""
+        while True:
+            info = info.replace(run=new_run_id())
+            try:
+                return await self.services.repository.create(info, key, body_digest)
+            except GuardFailed as error:
+                if error.key not in (redis_keys.cloud_run(info.run), redis_keys.cloud_deleted(info.run)):
+                    raise
 
     async def pause(self, run_id: str) -> RunInfo:
         """Pause after the present round."""
@@ -114,21 +136,35 @@ class RunManager:
                 return await self._request(info, "stop", "stopping")
             raise Conflict(f"run {info.run} is {info.status}: it has ended already")
 
-    async def resume(self, run_id: str) -> RunInfo:
-        """Continue a paused, stopped or failed run from its last checkpoint, as its user requests."""
-        async with self._lock:
-            info = await self.services.repository.info(run_id)
-            if info.status not in ("paused", "stopped", "failed"):
-                raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
-            return await self._set_pending(info)
+    async def resume(self, run_id: str, accept_changes: bool = False) -> RunInfo:
+        """Continue a paused, stopped or failed run from its last checkpoint, as its user requests.
 
-    async def add_rounds(self, run_id: str, num_rounds: int) -> RunInfo:
-        """Add rounds to the end of a run."""
+        Args:
+            run_id: the run.
+            accept_changes: go on with other data, code or packages than the run began with, and record them.
+
+        Raises:
+            ProvenanceChanged: they differ, and the change is not accepted.
+        """
+        info = await self.services.repository.info(run_id)
+        if info.status not in RESUMABLE:
+            raise Conflict(f"run {info.run} is {info.status}: only a paused, stopped or failed one can be resumed")
+        present = await self._present_provenance(info)
         async with self._lock:
-            info = await self.services.repository.info(run_id)
+            info = await self.services.repository.info(info.run)
+            if info.status not in RESUMABLE:
+                raise Conflict(f"run {info.run} is {info.status}: it was resumed already")
+            return await self._set_pending(info, present, accept_changes)
+
+    async def add_rounds(self, run_id: str, num_rounds: int, accept_changes: bool = False) -> RunInfo:
+        """Add rounds to the end of a run; one that has ended is resumed (see `resume`)."""
+        info = await self.services.repository.info(run_id)
+        present = await self._present_provenance(info) if info.status in FINAL else None
+        async with self._lock:
+            info = await self.services.repository.info(info.run)
             info = info.replace(num_rounds=info.num_rounds + num_rounds)
             if info.status in FINAL:
-                return await self._set_pending(info)
+                return await self._set_pending(info, present, accept_changes)
             await self._save(info)
             if self.executor and self._active(info):
                 self.executor.info = info
@@ -152,7 +188,11 @@ class RunManager:
     async def _delete_unless_busy(self, run_id: str) -> RunExecutor | None:
         """Delete a run that has ended; while an executor still works for it, return that instead."""
         async with self._lock:
-            info = await self.services.repository.info(run_id)
+            try:
+                info = await self.services.repository.info(run_id)
+            except RunUnreadable:
+                await self.services.repository.delete(run_id)
+                return None
             if info.status not in FINAL:
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
             if self.executor and self.executor.info.run == info.run:
@@ -168,14 +208,22 @@ class RunManager:
             self.executor.request(requested)
         return info
 
-    async def _set_pending(self, info: RunInfo) -> RunInfo:
-        info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None))
+    async def _present_provenance(self, info: RunInfo) -> Provenance | None:
+        """What a run would go on with now; None if it has no record to compare with, or its executor has its data."""
+        if last_provenance(info) is None or (self.executor and self.executor.info.run == info.run):
+            return None
+        experiment = await self.services.thread.run(reopened, self.services.experiments, info)
+        return await self.services.thread.run(provenance_of, experiment)
+
+    async def _set_pending(self, info: RunInfo, present: Provenance | None, accept_changes: bool) -> RunInfo:
+        info, events = reconciled(info, present, accept_changes) if present else (info, ())
+        info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None), *events)
         self._training.wake()
         return info
 
-    async def _save(self, info: RunInfo) -> RunInfo:
+    async def _save(self, info: RunInfo, *events: RunEvent) -> RunInfo:
         await self.services.repository.save(
-            info, RunEvent("run.status", {"status": info.status, "reason": info.reason})
+            info, *events, RunEvent("run.status", {"status": info.status, "reason": info.reason})
         )
         return info
 
@@ -194,12 +242,24 @@ class RunManager:
             StoreUnavailable: the store is unavailable, and this is not the run that trained last.
         """
         try:
-            return await self.services.repository.info(run_id)
+            return self._with_wait(await self.services.repository.info(run_id))
         except StoreUnavailable as error:
             last = self.executor.info if self.executor else self._last
             if last is None or run_id not in (last.run, "latest"):
                 raise
             return last.replace(reason=f"waiting: {error.detail}"[:2000])
+
+    async def page(self, limit: int) -> RunPage:
+        """The newest runs, and those that cannot be read."""
+        page = await self.services.repository.page(limit)
+        return page.replace(runs=tuple(map(self._with_wait, page.runs)))
+
+    def _with_wait(self, info: RunInfo) -> RunInfo:
+        """A document; while the store refuses writes, which cannot be noted there, an unfinished run waits for it."""
+        refusal = self.services.ownership.refusal
+        if refusal is None or info.status not in ("pending", *UNFINISHED):
+            return info
+        return info.replace(reason=f"waiting: {refusal}"[:2000])
 
     def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
         """The seats of each agent that has any in the run that trains."""
@@ -209,11 +269,12 @@ class RunManager:
         """The seats of a run.
 
         Raises:
-            Conflict: the run has not started, so its number of seats is not known yet.
+            Conflict: the run has not started, so its number of seats is not known yet, or its data is here no more.
         """
         repository, registry = self.services.repository, self.services.registry
         info = await repository.info(run_id)
         experiment = await self._experiment_of(info)
+        check_data(info, experiment)
         stored = await repository.placement(info.run)
         placement = PlacementManager(experiment.population, registry, stored, info.spec.timeouts.reseat_after_s)
         found = await repository.checkpoint(info.run, experiment)
@@ -241,23 +302,28 @@ class RunManager:
     async def _experiment_of(self, info: RunInfo) -> Experiment:
         if not info.resolved:
             raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
-        return await self.services.thread.run(self.services.experiments.of, info.spec)
+        return await self.services.thread.run(reopened, self.services.experiments, info)
 
     # ---- training
 
     async def _train_pending_runs(self) -> None:
-        """Train all pending runs; after an interruption, recover first."""
+        """Train all pending runs while this cloud owns the data; after an interruption, recover first."""
+        ownership = self.services.ownership
+        await ownership.held.wait()
         try:
-            if self._interrupted is not None:
-                await self._recover_after_restart(self._interrupted)
-                self._interrupted = None
-            while await self._train_next():
-                pass
+            await ownership.while_held(self._recover_and_train())
         except Exception as error:
             why = error.detail if isinstance(error, StrataError) else type(error).__name__
             self._interrupted = f"interrupted: {why}"[:2000]
             await self.services.evaluator.drop()
             raise
+
+    async def _recover_and_train(self) -> None:
+        if self._interrupted is not None:
+            await self._recover_after_restart(self._interrupted)
+            self._interrupted = None
+        while await self._train_next():
+            pass
 
     async def _recover_after_restart(self, why: str) -> None:
         """Make unfinished runs pending again, or end them if a pause or stop was requested."""
@@ -301,6 +367,9 @@ class RunManager:
             await executor.run()
         except StoreUnavailable:
             raise
+        except ProvenanceChanged as error:
+            log.warning("run %s pauses: %s", executor.info.run, error.detail)
+            await executor.end("paused", error.detail)
         except StrataError as error:
             log.warning("run %s failed: %s", executor.info.run, error.detail)
             await self._failed(executor, error.detail)
@@ -310,7 +379,7 @@ class RunManager:
 
     async def _failed(self, executor: RunExecutor, reason: str) -> None:
         await self.services.evaluator.drop()
-        await executor.fail(reason)
+        await executor.end("failed", reason)
 
 
 def _pause_s(failures: int, took_s: float) -> float:

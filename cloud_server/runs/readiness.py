@@ -63,7 +63,8 @@ class Barrier:
             return None
         if n_edges >= all_edges and room >= all_devices:
             return f"more devices: {room} so far (edges: {n_edges})"
-        return _counts(n_edges, all_edges, room, all_devices)
+        left_out = self.registry.left_out()
+        return _counts(n_edges, all_edges, room, all_devices) + (f"; left out: {left_out}" if left_out else "")
 
     async def round(
         self, spec: ExperimentSpec, placement: PlacementManager, changes: list[PlacementChange]

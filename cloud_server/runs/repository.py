@@ -11,70 +11,37 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from cloud_server.runs.checkpoint import (
+    Checkpoint,
+    CheckpointFiles,
+    PendingEvaluation,
+    RunUnreadable,
+    StateUnreadable,
+    reading,
+)
 from cloud_server.runs.events import EventListener, RunEvent
 from cloud_server.runs.placement import Placement
-from shared.core.errors import Conflict, NotFound, StrataError, TooMany
-from shared.core.records import Record
+from shared.core.errors import Conflict, NotFound, TooMany
 from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
-from shared.run_records.runs import RunInfo
+from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 from shared.run_records.visits import VisitRow
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage import redis_keys
 from shared.storage.blobs import BlobCorrupt, BlobMissing, Blobs
 from shared.storage.key_value import Batch, GuardFailed, Store
-from shared.storage.states import Version
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
-S = TypeVar("S")
 _ROWS = TypeAdapter(tuple[VisitRow, ...])
 _EVALUATION = TypeAdapter(dict[str, Evaluation])
-
-
-class Checkpoint(Record, Generic[S]):
-    """The state of a run after a round.
-
-    Attributes:
-        round_no: the round, 0 before the first.
-        state: of the algorithm.
-        bases: by seat, the version of its state after its last visit that counts.
-        edge_bases: by edge, the version of its state.
-        retired: seats that no longer take part, with the reason.
-    """
-
-    round_no: int
-    state: S
-    bases: dict[int, Version]
-    edge_bases: dict[int, Version]
-    retired: dict[int, str]
-
-
-@dataclass(frozen=True)
-class CheckpointFiles:
-    """The digests of a round's files: the state, and the rows of its visits."""
-
-    state: str
-    visits: str | None
-
-
-class PendingEvaluation(Record):
-    """A checkpoint is still to be evaluated; `final` after the last round."""
-
-    final: bool
-
-
-class StateUnreadable(StrataError):
-    """A file to which the store refers is missing or damaged, or a document is of another version."""
-
-    code = "state_gone"
 
 
 class RunRepository:
@@ -102,9 +69,10 @@ class RunRepository:
 
         Raises:
             Conflict: the key was used with another body.
+            GuardFailed: a run has that id, or had it a short time ago.
             TooMany: as many runs are stored as `max_runs` allows.
         """
-        batch = Batch().expect(redis_keys.cloud_run(info.run), None)
+        batch = Batch().expect(redis_keys.cloud_run(info.run), None).expect(redis_keys.cloud_deleted(info.run), None)
         if idempotency_key:
             key = redis_keys.cloud_idempotency(idempotency_key)
             before = await self.store.get(key)
@@ -117,15 +85,17 @@ class RunRepository:
             batch.expect(key, before).put(key, value, redis_keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
             raise TooMany(f"{self.max_runs} runs are stored (CLOUD_MAX_RUNS): delete one that has ended")
-        batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
-        batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
-        await self._commit(info.run, batch, RunEvent("run.status", {"status": info.status}))
+        await self._commit(info.run, self._with_document(batch, info), RunEvent("run.status", {"status": info.status}))
         return info.run
 
     async def save(self, info: RunInfo, *events: RunEvent) -> None:
         """Store a changed document with its events in one transaction."""
-        batch = Batch().put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
-        await self._commit(info.run, batch, *events)
+        await self._commit(info.run, self._with_document(Batch(), info), *events)
+
+    def _with_document(self, batch: Batch, info: RunInfo) -> Batch:
+        """A batch that also stores a document, and lists the run: the store may have been emptied meanwhile."""
+        batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
+        return batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
 
     async def _commit(self, run_id: str, batch: Batch, *events: RunEvent) -> None:
         """Commit a batch with events of a run, then pass these to the listener."""
@@ -136,50 +106,63 @@ class RunRepository:
             self.on_event(run_id, event)
 
     async def info(self, run_id: str) -> RunInfo:
-        """A run's document; `latest` is the newest run.
+        """A run's document; `latest` is the newest run whose document can be read.
 
         Raises:
             NotFound: there is no such run.
+            RunUnreadable: its document is of another version, or missing.
         """
         if run_id == "latest":
-            known = await self.run_ids()
-            if not known:
-                raise NotFound("there are no runs yet")
-            run_id = known[0]
+            return await self._latest()
         data = await self.store.get(redis_keys.cloud_run(run_id))
-        if data is None:
+        if data is None and await self.store.get(redis_keys.cloud_runs(run_id)) is None:
             raise NotFound(f"no run {run_id!r}")
-        try:
+        if data is None:
+            raise RunUnreadable(f"the document of run {run_id} is missing: was it deleted in part?")
+        with reading(run_id, "the document"):
             return RunInfo.model_validate_json(data)
-        except ValidationError as error:
-            raise StateUnreadable(
-                f"the document of run {run_id} is of another version: {error.errors()[0]['msg']}"
-            ) from None
 
-    async def infos(self, limit: int | None = None) -> list[RunInfo]:
-        """The newest runs, newest first, without those whose documents this version cannot read."""
-        found = []
-        for run_id in (await self.run_ids())[:limit]:
+    async def _latest(self) -> RunInfo:
+        known = await self.run_ids()
+        for run_id in known:
+            with suppress(NotFound, RunUnreadable):
+                return await self.info(run_id)
+        raise NotFound(f"none of {len(known)} runs can be read" if known else "there are no runs yet")
+
+    async def page(self, limit: int | None = None) -> RunPage:
+        """The newest runs, newest first; those whose documents this version cannot read apart, with the reason."""
+        found, unreadable = [], []
+        for run_id, created_at in (await self._index())[:limit]:
             try:
                 found.append(await self.info(run_id))
-            except (StateUnreadable, NotFound) as error:
-                log.warning("a run is left out: %s", error.detail)
-        return found
+            except RunUnreadable as error:
+                unreadable.append(UnreadableRun(run=run_id, created_at=created_at, reason=error.detail))
+            except NotFound:  # deleted meanwhile
+                continue
+        return RunPage(runs=tuple(found), unreadable=tuple(unreadable))
+
+    async def infos(self, limit: int | None = None) -> list[RunInfo]:
+        """The newest runs that can be read, newest first."""
+        return list((await self.page(limit)).runs)
 
     async def run_ids(self) -> list[str]:
         """All runs, newest first."""
+        return [run_id for run_id, _ in await self._index()]
+
+    async def _index(self) -> list[tuple[str, str]]:
+        """All runs with their creation times, newest first."""
         index = await self.store.scan(redis_keys.CLOUD_RUNS)
         newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
-        return [redis_keys.run_of_index(key) for key, _ in newest]
+        return [(redis_keys.run_of_index(key), created.decode(errors="replace")) for key, created in newest]
 
     async def add_event(self, run_id: str, event: RunEvent) -> None:
         """Store an event of a run, and pass it to the listener."""
         await self.store.append(redis_keys.cloud_events(run_id), event.payload())
         self.on_event(run_id, event)
 
-    async def events(self, run_id: str, after: str, block_s: float | None) -> list[Event]:
-        """The events after an id; waits up to `block_s` seconds for the first."""
-        entries = await self.store.read(redis_keys.cloud_events(run_id), after=after, limit=500, block_s=block_s)
+    async def events(self, run_id: str, after: str, block_s: float | None, limit: int = 500) -> list[Event]:
+        """The events after an id, up to a number; waits up to `block_s` seconds for the first."""
+        entries = await self.store.read(redis_keys.cloud_events(run_id), after=after, limit=limit, block_s=block_s)
         return [Event(id=entry.id, **entry.fields) for entry in entries]
 
     # ---- rounds
@@ -222,7 +205,7 @@ class RunRepository:
         expected = expected_digest.encode() if expected_digest else None
         batch = Batch().expect(redis_keys.cloud_run_state(info.run), expected)
         batch.put(redis_keys.cloud_run_state(info.run), files.state.encode())
-        batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
+        self._with_document(batch, info)
         batch.put(redis_keys.cloud_placement(info.run), placement.model_dump_json().encode())
         if detail is not None:
             short = RoundInfo.model_validate(detail.model_dump(exclude={"seats"}))
@@ -269,13 +252,15 @@ class RunRepository:
     async def placement(self, run_id: str) -> Placement:
         """The placement at the last commit; empty before the first."""
         data = await self.store.get(redis_keys.cloud_placement(run_id))
-        return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
+        with reading(run_id, "the placement"):
+            return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
         """The committed rounds, with the evaluations that have ended."""
         entries = await self.store.read(redis_keys.cloud_rounds(run_id))
         scores = await self.evaluations(run_id)
-        infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
+        with reading(run_id, "a round"):
+            infos = [RoundInfo.model_validate(entry.fields["info"]) for entry in entries]
         return [info.replace(evaluation=scores.get(info.round_no)) for info in infos]
 
     async def round(self, run_id: str, round_no: int) -> RoundDetail:
@@ -298,19 +283,23 @@ class RunRepository:
         """
         scores = await self.evaluations(run_id)
         for fields in [entry.fields for entry in await self.store.read(redis_keys.cloud_rounds(run_id))]:
-            round_no = fields["info"]["round_no"]
+            with reading(run_id, "a round"):
+                round_no, table = fields["info"]["round_no"], fields["table"]
             if round_no not in numbers:
                 continue
             try:
-                visits = await self.thread.run(self._visits, fields["table"])
+                visits = await self.thread.run(self._visits, run_id, table)
             except (BlobMissing, BlobCorrupt) as error:
                 why = f"the visits of round {round_no} of run {run_id} cannot be read: {error.detail}"
                 raise StateUnreadable(why) from None
             detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": visits}
-            yield RoundDetail.model_validate(detail)
+            with reading(run_id, f"round {round_no}"):
+                whole = RoundDetail.model_validate(detail)
+            yield whole
 
-    def _visits(self, digest: str) -> tuple[VisitRow, ...]:
-        return _ROWS.validate_json(bytes(self.blobs.open(digest)))
+    def _visits(self, run_id: str, digest: str) -> tuple[VisitRow, ...]:
+        with reading(run_id, "the visits of a round"):
+            return _ROWS.validate_json(bytes(self.blobs.open(digest)))
 
     # ---- evaluations
 
@@ -328,15 +317,17 @@ class RunRepository:
         """The checkpoints that are still to be evaluated, by round."""
         found = []
         for key, data in sorted((await self.store.scan(redis_keys.cloud_dues(run_id))).items()):
-            note = json.loads(data)
-            state = await self._state(run_id, note["state"], experiment)
-            found.append((int(redis_keys.last_part(key)), state, PendingEvaluation.model_validate(note["due"])))
+            with reading(run_id, "an evaluation that is due"):
+                note = json.loads(data)
+                digest, due = note["state"], PendingEvaluation.model_validate(note["due"])
+            found.append((int(redis_keys.last_part(key)), await self._state(run_id, digest, experiment), due))
         return found
 
     async def evaluations(self, run_id: str) -> dict[int, dict[str, Evaluation]]:
         """The evaluations that have ended, by round."""
         found = await self.store.scan(redis_keys.cloud_evaluations(run_id))
-        return {int(redis_keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
+        with reading(run_id, "an evaluation"):
+            return {int(redis_keys.last_part(key)): _EVALUATION.validate_json(data) for key, data in found.items()}
 
     # ---- files
 
@@ -344,7 +335,7 @@ class RunRepository:
         """Delete a run and its files; other tiers learn of it by the answers to their heartbeats."""
         await self.store.put(redis_keys.cloud_deleted(run_id), b"1", redis_keys.DELETED_TTL_S)
         self._deleted[run_id] = time.monotonic()
-        for prefix in redis_keys.all_of_run(run_id):
+        for prefix in reversed(redis_keys.all_of_run(run_id)):  # the index last: until then the run can be deleted
             await self.store.delete_prefix(prefix)
         await self.delete_unreferenced_files()
 
@@ -360,12 +351,24 @@ class RunRepository:
         return tuple(sorted(self._deleted))
 
     async def delete_unreferenced_files(self) -> list[str]:
-        """Delete the files to which nothing refers; returns their digests."""
+        """Delete the files to which nothing refers; returns their digests.
+
+        None is deleted while it cannot be read to which files a run refers.
+        """
         referenced: set[str] = set()
-        for run_id in await self.run_ids():
-            state = await self.store.get(redis_keys.cloud_run_state(run_id))
-            referenced |= {state.decode()} if state else set()
-            dues = await self.store.scan(redis_keys.cloud_dues(run_id))
-            referenced |= {json.loads(data)["state"] for data in dues.values()}
-            referenced |= {entry.fields["table"] for entry in await self.store.read(redis_keys.cloud_rounds(run_id))}
+        try:
+            for run_id in await self.run_ids():
+                referenced |= await self._files_of(run_id)
+        except RunUnreadable as error:
+            log.warning("no files are deleted: %s", error.detail)
+            return []
         return await self.thread.run(self.blobs.collect, referenced)
+
+    async def _files_of(self, run_id: str) -> set[str]:
+        state = await self.store.get(redis_keys.cloud_run_state(run_id))
+        dues = await self.store.scan(redis_keys.cloud_dues(run_id))
+        rounds = await self.store.read(redis_keys.cloud_rounds(run_id))
+        with reading(run_id, "the names of files"):
+            found = {str(json.loads(data)["state"]) for data in dues.values()}
+            found |= {str(entry.fields["table"]) for entry in rounds}
+        return found | ({state.decode()} if state else set())

@@ -163,8 +163,6 @@ class ResultsFolder:
     ) -> None:
         manifest = Manifest.of(
             info,
-            data_digest=experiment.data.digest,
-            population_digest=experiment.population.digest,
             started_at=self.started.setdefault(info.run, now()),
             ended_at=now() if info.status in FINAL else None,
         )

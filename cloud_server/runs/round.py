@@ -8,19 +8,19 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from cloud_server.runs.answer_checks import AnswerChecks
+from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient, EdgeReply
 from cloud_server.runs.placement import PlacementManager
-from cloud_server.runs.repository import Checkpoint
 from cloud_server.runs.round_map import RoundMap
 from cloud_server.runs.round_record import EdgeReplies, Recorder
-from shared.core.errors import NotReady, StrataError, WireError
+from shared.core.errors import NotReady, StrataError
 from shared.core.records import canonical
 from shared.core.tensors import digest
-from shared.federation.aggregation import Accumulator, check_partial_sum, mean_of
+from shared.federation.aggregation import Accumulator, mean_of
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, RoundOrder
-from shared.federation.update_checks import check_origin
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
@@ -164,42 +164,10 @@ class CloudRound:
     def _workers(self, edge: int) -> set[int]:
         return {seat.number for seat in self.experiment.population.at(edge) if seat.role == "worker"}
 
-    # ---- checks of an answer
-
     def _check_answer(self, edge: int, answer: RoundAnswer[Any]) -> None:
-        """An answer covers only seats that visit its edge, and its sum is one that their updates can have.
-
-        Raises:
-            BadInput, NotFinite, OutOfBound, WireError: it covers other seats, or its sum is not valid.
-        """
-        known = self._workers(edge) | set(self.round_map.seats_at(edge))
-        named = {visit.seat for visit in answer.lines} | answer.bases.keys() | answer.retired.keys()
-        scored_on = set(answer.own_on).union(*(visit.own_on for visit in answer.lines))
-        unknown = scored_on - set(self.experiment.spec.test_on)
-        if unknown:
-            raise WireError(
-                f"the answer of edge {edge} has scores on {min(unknown)[:40]!r}, which is not a test set of this run"
-            )
-        if answer.edge != edge:
-            raise WireError(f"the answer of edge {edge} is that of edge {answer.edge}")
-        if not named <= known:
-            raise WireError(f"the answer of edge {edge} contains seats that do not visit it: {sorted(named - known)}")
-        update: Any = answer.update
-        if answer.partial_sum is not None:
-            update = check_partial_sum(
-                answer.partial_sum,
-                self.experiment.algorithm.update,
-                self.experiment.fixed_point,
-                model=self.experiment.shapes,
-            )
-        if update is not None:
-            self._check_update(self.ctx.at(edge=edge), sorted(known), update)
-
-    def _check_update(self, edge: Context, seats: list[int], update: Any) -> None:
-        """The update is the edge's own if the edge forms a model, else one that its seats can have sent."""
-        clients = {edge.at(seat=seat).client_id for seat in seats}
-        own = self.experiment.algorithm.edge.forms_model(edge) or not seats
-        check_origin(self.experiment, edge if own else edge.at(seat=seats[0]), update, clients or {edge.client_id})
+        """Refuses an answer that its edge cannot have formed; see `AnswerChecks`."""
+        seats = self._workers(edge) | set(self.round_map.seats_at(edge))
+        AnswerChecks(self.experiment, self.ctx.at(edge=edge), edge, seats).check(answer)
 
     def _require_quorum(self, answers: EdgeReplies) -> None:
         n = len(answers.replies) + len(answers.failed)

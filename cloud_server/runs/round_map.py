@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import Placement
-from shared.core.errors import BadInput
-from shared.core.validation import did_you_mean
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, SeatAddress
 from shared.federation.population import latencies
-from shared.simulation import PROFILES
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,7 @@ class RoundMap:
 
 
 def round_map(experiment: Experiment, placement: Placement, registry: Registry) -> RoundMap:
-    """The map for a round that begins now.
-
-    Raises:
-        BadInput: an agent has a profile that is not in the catalogue.
-    """
+    """The map for a round that begins now."""
     names = {edge.number: placement.edges.get(edge.number, "") for edge in experiment.population.edges}
     edges = {edge: name for edge, name in names.items() if registry.edge_is_live(name)}
     away = {edge: name for edge, name in names.items() if edge not in edges}
@@ -75,19 +68,12 @@ def round_map(experiment: Experiment, placement: Placement, registry: Registry) 
 
 
 def _profiles(placement: Placement, registry: Registry) -> dict[int, str]:
-    """By taken seat the profile of its agent; the default for an agent that is no longer registered.
-
-    Raises:
-        BadInput: an agent has a profile that is not in the catalogue.
-    """
-    found = {}
-    for seat, agent in sorted(placement.agents.items()):
-        entry = registry.agents.get(agent)
-        found[seat] = entry.effective_profile if entry else "standard"
-        if found[seat] not in PROFILES:
-            why = f"agent {agent} has the profile {found[seat]!r}" + did_you_mean(found[seat], PROFILES)
-            raise BadInput(f"devices.profile: agent: {why}", field="devices.profile")
-    return found
+    """By taken seat the profile of its agent; the default for an agent that is no longer registered."""
+    agents = registry.agents
+    return {
+        seat: agents[agent].effective_profile if agent in agents else "standard"
+        for seat, agent in sorted(placement.agents.items())
+    }
 
 
 def _visited(experiment: Experiment, placement: Placement, edges: Mapping[int, str]) -> dict[int, int]:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_server.nodes.registry import Registry
+from cloud_server.ownership import Ownership
+from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.placement import PlacementManager
-from cloud_server.runs.repository import Checkpoint, RunRepository
+from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.runtime.compute_thread import ComputeThread
@@ -19,6 +21,7 @@ from shared.runtime.compute_thread import ComputeThread
 class CloudServices:
     """What all runs of a cloud share. `settle_s` is explained in `CloudSettings`."""
 
+    ownership: Ownership
     repository: RunRepository
     registry: Registry
     edges: EdgeClient

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import httpx
 
+from cloud_server.runs.checkpoint import StateUnreadable
 from cloud_server.runs.events import RunEvent
-from cloud_server.runs.repository import RunRepository, StateUnreadable
+from cloud_server.runs.repository import RunRepository
 from shared.core.errors import NotFound, StrataError
 from shared.results.folder import read_rounds
 from shared.results.tracking.live import Live, LiveMlflow, LiveTensorboard
@@ -69,9 +70,14 @@ class Tracking:
         if ended and self._exporting is not None:
             self._exporting.wake()
 
-    def start(self, repository: RunRepository) -> None:
-        """Begin with the runs whose end an earlier cloud process did not export."""
-        self._exporting = Repeating(_pause_s, partial(self._turn, repository), "trackers wait")
+    def start(self, repository: RunRepository, held: asyncio.Event) -> None:
+        """Begin with the runs whose end an earlier cloud process did not export.
+
+        Args:
+            repository: of the runs.
+            held: set while this cloud owns the runs; otherwise nothing is exported.
+        """
+        self._exporting = Repeating(_pause_s, partial(self._turn, repository, held), "trackers wait")
         self._exporting.start()
 
     async def stop(self) -> None:
@@ -80,7 +86,8 @@ class Tracking:
             await self._exporting.stop()
         self.thread.close()
 
-    async def _turn(self, repository: RunRepository) -> None:
+    async def _turn(self, repository: RunRepository, held: asyncio.Event) -> None:
+        await held.wait()
         if not self._looked:
             self._due |= await self._left(repository)
             self._looked = True

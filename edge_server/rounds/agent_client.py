@@ -9,38 +9,33 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from edge_server.roster import Roster
+from edge_server.rounds.exchange import Exchange
 from edge_server.rounds.real_clock import RealClock
-from edge_server.rounds.reply_checks import check_sizes, check_uploads, check_visits
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
-from shared.core.tensor_records import copy_tensors
-from shared.federation.aggregation import Accumulator, check_partial_sum
+from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.messages import (
     EdgePlacement,
     RoundOrder,
-    UploadAnswer,
     UploadOrder,
-    Uploads,
     Visit,
-    VisitAnswer,
     VisitOrder,
     WaveId,
 )
 from shared.federation.real_time import wait_until
-from shared.federation.update_checks import check_origin, clients_of
-from shared.federation.visits.uploads import UploadBuilder, answer_bytes
 from shared.federation.visits.visit import run_visits
+from shared.identity.names import agent_identity
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
-from shared.service.order_headers import EDGE_URL_HEADER, FOR_HEADER, check_reply_key, order_key
+from shared.service.order_headers import FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import StateStore
 from shared.wire import codec
@@ -50,18 +45,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Exchange:
-    """One exchange with the agents of a wave: its visits, or the uploads of held updates."""
-
-    dispatch: Dispatch
-    replies: AgentReplies
-    accumulator: Accumulator
-    deadline: Deadline
-
-
-@dataclass(frozen=True)
 class AgentClient:
-    """Reaches the seats of one edge in one round."""
+    """Reaches the seats of one edge in one round; `own_address` are the headers that tell agents who orders."""
 
     experiment: Experiment
     order: RoundOrder[Any]
@@ -72,7 +57,7 @@ class AgentClient:
     thread: ComputeThread
     stop: threading.Event
     states: StateStore
-    own_url: str
+    own_address: Mapping[str, str]
     ttl_s: float
 
     @property
@@ -89,7 +74,7 @@ class AgentClient:
             dispatch: the wave.
             accumulator: sums the updates, unless the agents hold them.
         """
-        exchange = _Exchange(dispatch, AgentReplies(), accumulator, dispatch.deadline)
+        exchange = Exchange(self.experiment, self.order, dispatch, AgentReplies(), accumulator, dispatch.deadline)
         own: list[VisitRequest] = []
         by_agent: dict[str, list[VisitRequest]] = {}
         for request in dispatch.requests:
@@ -125,16 +110,16 @@ class AgentClient:
             visits=tuple(visits),
         )
 
-    async def _visit_agent(self, exchange: _Exchange, agent: str, requests: list[VisitRequest]) -> None:
+    async def _visit_agent(self, exchange: Exchange, agent: str, requests: list[VisitRequest]) -> None:
         body = codec.encode(self._visit_order(exchange.dispatch.wave_id, requests, exchange.dispatch.hold))
         seats = [request.seat for request in requests]
         model_s = max(self.real.longest_s(item.seat, item.task, body.n_bytes + item.moved_bytes) for item in requests)
         kind = self.experiment.wire_types.visit_answer
-        answer = await self._post(exchange, agent, "visits", body, kind, seats, model_s)
-        if answer is not None:
-            await self._process_safely(exchange, seats, lambda: self._process_answer(exchange, requests, answer))
+        reply = await self._post(exchange, agent, "visits", body, kind, seats, model_s)
+        if reply is not None:
+            await self._process_safely(exchange, seats, lambda: self._process_answer(exchange, requests, reply))
 
-    async def _visit_own(self, exchange: _Exchange, request: VisitRequest) -> None:
+    async def _visit_own(self, exchange: Exchange, request: VisitRequest) -> None:
         """The visit of the edge's own worker: the same, without a link."""
         dispatch, replies, deadline = exchange.dispatch, exchange.replies, exchange.deadline
         order = decoded(self._visit_order(dispatch.wave_id, [request], dispatch.hold))
@@ -150,34 +135,15 @@ class AgentClient:
             if done_at > deadline.at:
                 detail = f"the edge's own worker was not done within {deadline.limit}"
                 return replies.miss_deadline([request.seat], self.order.edge, detail)
-        await self._process_safely(exchange, [request.seat], lambda: self._process_own_visit(exchange, builder))
+        await self._process_safely(exchange, [request.seat], lambda: exchange.take_own_visit(builder))
 
-    def _process_own_visit(self, exchange: _Exchange, builder: UploadBuilder) -> None:
-        for outcome in builder.outcomes:
-            exchange.replies.record(outcome)
-        if builder.hold:
-            exchange.replies.held = {item.seat: item for item in builder.singles}
-        else:
-            self._add_uploads(exchange, builder.uploads())
-
-    def _process_answer(self, exchange: _Exchange, requests: list[VisitRequest], answer: VisitAnswer[Any, Any]) -> None:
-        dispatch, replies = exchange.dispatch, exchange.replies
-        kinds, test_on = {item.seat: item.task.kind for item in requests}, self.experiment.spec.test_on
-        reports = self.experiment.algorithm.reports
-        check_visits(answer, kinds, hold=dispatch.hold, reports=reports, test_on=test_on)
-        singles = {item.seat: item for item in answer.uploads.contributions}
+    def _process_answer(self, exchange: Exchange, requests: list[VisitRequest], reply: Reply[Any]) -> None:
         sizes: dict[Any, int] = {}
-        for request, outcome in zip(requests, answer.outcomes, strict=True):
-            replies.record(outcome)
-            up = answer.uploads.link_bytes.get(outcome.seat) or answer_bytes(outcome, singles.get(outcome.seat))
-            if outcome.held_bytes and not reports:
-                up = outcome.held_bytes  # it sends its update at once; only our services hold it back
-            down = self._down_bytes(dispatch, request, sizes)
-            replies.links[outcome.seat] = LinkUse(down_bytes=down, up_bytes=up)
-        if not dispatch.hold:
-            self._add_uploads(exchange, answer.uploads)
+        exchange.take_visits(
+            requests, reply.record, reply.received_bytes, lambda item: self._down_bytes(exchange.dispatch, item, sizes)
+        )
 
-    def _charge_orders(self, exchange: _Exchange) -> None:
+    def _charge_orders(self, exchange: Exchange) -> None:
         """Charges the orders of seats that drop their visit afterwards; the edge's own worker has no link."""
         sizes: dict[Any, int] = {}
         for request in exchange.dispatch.dropping:
@@ -217,14 +183,14 @@ class AgentClient:
         """
         if not dispatch.hold:
             return
-        exchange = _Exchange(dispatch, replies, accumulator, deadline)
+        exchange = Exchange(self.experiment, self.order, dispatch, replies, accumulator, deadline)
         admitted, late, held = decision.admitted, decision.late, replies.held
         by_agent: dict[str, list[int]] = {}
         for seat in [*admitted, *late]:
             if seat not in held:
                 by_agent.setdefault(self.placement.addresses[seat].agent, []).append(seat)
-        own = Uploads[Any](contributions=tuple(held[seat] for seat in admitted if seat in held))
-        await self.thread.run(self._add_uploads, exchange, own)
+        own = [held[seat] for seat in admitted if seat in held]
+        await self.thread.run(exchange.add_singles, own)
         replies.late |= {seat: decoded(held[seat]) for seat in late if seat in held}
         orders = [(agent, [seat]) for agent, seats in sorted(by_agent.items()) for seat in seats]
         orders = orders if self.real.on else sorted(by_agent.items())
@@ -240,71 +206,28 @@ class AgentClient:
         """Size of the order that fetches the held update of one seat."""
         return codec.size(self._upload_order(wave_id, [seat]))
 
-    async def _fetch_agent(self, exchange: _Exchange, agent: str, seats: list[int], late: list[int]) -> None:
+    async def _fetch_agent(self, exchange: Exchange, agent: str, seats: list[int], late: list[int]) -> None:
         body = codec.encode(self._upload_order(exchange.dispatch.wave_id, seats, late))
         model_s = max(self.real.longest_s(seat, None, body.n_bytes) for seat in seats)
         kind = self.experiment.wire_types.upload_answer
-        answer = await self._post(exchange, agent, "uploads", body, kind, seats, model_s)
-        if answer is not None:
-            await self._process_safely(exchange, seats, lambda: self._process_uploads(exchange, seats, late, answer))
-
-    def _process_uploads(
-        self, exchange: _Exchange, seats: list[int], late: list[int], answer: UploadAnswer[Any]
-    ) -> None:
-        replies, in_time = exchange.replies, [seat for seat in seats if seat not in late]
-        check_uploads(answer, in_time, [seat for seat in late if seat in seats])
-        check_sizes(answer, replies.outcomes, reports=self.experiment.algorithm.reports)
-        replies.failures += answer.failures
-        for item in answer.late:
-            with self._fail_seat_on_error(replies, item.seat):
-                self._check_update(exchange.dispatch, [item.seat], item.update)
-                replies.late[item.seat] = copy_tensors(item)
-        self._add_uploads(exchange, answer.uploads)
-
-    def _add_uploads(self, exchange: _Exchange, uploads: Uploads[Any]) -> None:
-        """Adds updates to the sum; one that cannot be added is a failure of its seat alone."""
-        dispatch, replies, accumulator = exchange.dispatch, exchange.replies, exchange.accumulator
-        for item in uploads.contributions:
-            with self._fail_seat_on_error(replies, item.seat):
-                self._check_update(dispatch, [item.seat], item.update)
-                accumulator.add(item.update, item.n_samples)
-                replies.used.add(item.seat)
-        if uploads.partial_sum is not None:
-            kind, fixed_point = accumulator.kind, accumulator.fixed_point
-            stand_in = check_partial_sum(uploads.partial_sum, kind, fixed_point, model=accumulator.model)
-            self._check_update(dispatch, sorted(uploads.link_bytes), stand_in)
-            accumulator.merge(uploads.partial_sum, take=True, checked=True)
-            replies.used |= uploads.link_bytes.keys()
-
-    def _check_update(self, dispatch: Dispatch, seats: list[int], update: Any) -> None:
-        """Checks that an update, or the stand-in of a sum, can come from the visits of these seats."""
-        wave_id, order = dispatch.wave_id, self.order
-        ctx = self.experiment.ctx(phase="", round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
-        ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave)
-        visits = [ctx.at(phase=dispatch.tasks[seat].phase or order.phase, seat=seat) for seat in seats]
-        check_origin(self.experiment, visits[0], update, clients_of(visits))
-
-    @contextmanager
-    def _fail_seat_on_error(self, replies: AgentReplies, seat: int) -> Iterator[None]:
-        """Converts an error in the block into a failure of one seat."""
-        try:
-            yield
-        except StrataError as error:
-            replies.fail([seat], self.order.edge, error.code, error.detail)
+        reply = await self._post(exchange, agent, "uploads", body, kind, seats, model_s)
+        if reply is not None:
+            take = partial(exchange.take_uploads, seats, late, reply.record, reply.received_bytes)
+            await self._process_safely(exchange, seats, take)
 
     # ---- the wait
 
     async def _post(
         self,
-        exchange: _Exchange,
+        exchange: Exchange,
         agent: str,
         path: str,
         body: codec.Body,
         kind: type[Any],
         seats: list[int],
         model_s: float,
-    ) -> Any | None:
-        """The decoded answer; None if there is none, with failures in the replies.
+    ) -> Reply[Any] | None:
+        """The answer; None if there is none, with failures in the replies.
 
         `model_s`: wall seconds that simulated devices may wait before they answer.
         """
@@ -330,7 +253,7 @@ class AgentClient:
         else:
             replies.socket_bytes += reply.sent_bytes + reply.received_bytes
             replies.testing_s += testing_s(reply.headers)
-            return reply.record
+            return reply
         finally:
             if self.real.on:
                 replies.measure(seats, time.monotonic() - began)
@@ -362,8 +285,8 @@ class AgentClient:
             body,
             kind,
             limit_s=limit_s,
-            peer=f"agent {agent}",
-            headers={EDGE_URL_HEADER: self.own_url, FOR_HEADER: agent, **real.headers(seats[0])},
+            peer=agent_identity(agent),
+            headers={**self.own_address, FOR_HEADER: agent, **real.headers(seats[0])},
             model=self.experiment.shapes,
             n_seats=len(seats),
         )
@@ -378,7 +301,7 @@ class AgentClient:
         check_reply_key(reply.headers, key)
         return reply
 
-    async def _process_safely(self, exchange: _Exchange, seats: list[int], process: Callable[[], None]) -> None:
+    async def _process_safely(self, exchange: Exchange, seats: list[int], process: Callable[[], None]) -> None:
         """Processes an answer on the compute thread; an error fails the visits of all its seats."""
         replies = exchange.replies
         try:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_server.rounds.wave import Wave
-from shared.core.records import Count, Record
+from shared.core.bounds import Count
+from shared.core.records import Record
 from shared.federation.aggregation import Accumulator
 from shared.federation.context import Context
 from shared.federation.messages import Contribution

@@ -14,13 +14,10 @@ from shared.federation.messages import Contribution, Failure, Kind, Outcome, Tas
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import Version
 
-MAX_DETAIL_CHARS = 500
-"""Characters of a failure's detail that are kept."""
-
 
 def failures_of(seats: Collection[int], edge: int, reason: str, detail: str) -> list[Failure]:
     """One failure for each seat."""
-    return [Failure(seat=seat, edge=edge, reason=reason, detail=detail[:MAX_DETAIL_CHARS]) for seat in seats]
+    return [Failure(seat=seat, edge=edge, reason=reason, detail=detail) for seat in seats]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ so that one handler turns all of them into `application/problem+json`. Each clas
       Busy                  503  busy
       TooSlow               408  too_slow
       TooMany               429  too_many
+        Throttled           429  throttled
       Misdirected           421  misdirected
       Cancelled             409  cancelled
 
@@ -38,11 +39,15 @@ class StrataError(Exception):
 
     status: int = 500
     code: str = "internal"
+    retry_after_s: int | None = None
+    """Seconds after which the request may succeed (`Retry-After`), where they are known."""
 
-    def __init__(self, detail: str, *, field: str | None = None) -> None:
+    def __init__(self, detail: str, *, field: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(detail)
         self.detail = detail
         self.field = field
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
 
 
 class BadInput(StrataError):
@@ -152,9 +157,9 @@ class NotReady(StrataError):
 
 
 class Busy(StrataError):
-    """The process has as many connections as it accepts (503)."""
+    """The process has as many connections, or clients of a kind, as it accepts (503)."""
 
-    status, code = 503, "busy"
+    status, code, retry_after_s = 503, "busy", 5
 
 
 class TooSlow(StrataError):
@@ -167,6 +172,12 @@ class TooMany(StrataError):
     """A limit is reached, as that of runs (429); the message names the setting."""
 
     status, code = 429, "too_many"
+
+
+class Throttled(TooMany):
+    """The caller's address has shown too many wrong tokens (429); the message says how long to wait."""
+
+    code = "throttled"
 
 
 class Misdirected(StrataError):

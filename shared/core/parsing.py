@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ MAX_CHARS = 2**20
 """Most characters of a YAML text."""
 MAX_NODES = 2**20
 """Most values of a YAML text, with aliases written out."""
+_STRING = "tag:yaml.org,2002:str"
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What PyYAML raises: its own errors, and those of the functions that make values."""
 
@@ -67,6 +69,40 @@ def parse(text: str | bytes, what: str) -> Any:
         raise WireError(f"the {what} is not valid JSON: {str(error)[:200]}") from None
 
 
+def check_unambiguous(text: bytes, what: str) -> None:
+    """Refuses JSON that other programs may read otherwise.
+
+    Raises:
+        BadInput: names a key that comes twice in an object.
+        WireError: it is not JSON in UTF-8, without a byte order mark.
+    """
+    try:
+        json.loads(text.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the {what} is not JSON in UTF-8: {str(error)[:200]}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON without repeated keys."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        _refuse_repeated([key for key, _ in pairs], "an object of JSON")
+    return found
+
+
+def _refuse_repeated(keys: list[str], where: str) -> None:
+    """Refuses keys of one mapping of which one comes twice.
+
+    Raises:
+        BadInput: names the key.
+    """
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            raise BadInput(f"{key[:100]}: the key comes twice in {where}", field=key[:100])
+        seen.add(key)
+
+
 def _finite(text: str) -> float:
     """Returns a JSON number; refuses NaN, infinity, and numbers beyond a double, as `1e999`."""
     number = float(text)
@@ -104,20 +140,20 @@ def check_text(text: str) -> None:
 
 
 def load(text: str, what: str) -> Any:
-    """Returns the value of a YAML text.
+    """Returns the value of a YAML text. Numbers such as `1e-3` are numbers, as in YAML 1.2 and JSON.
 
     Args:
         text: of one document.
         what: names the text in errors.
 
     Raises:
-        BadInput: it is not valid YAML, too long, or has too many values.
+        BadInput: it is not valid YAML, too long, has too many values, or a mapping has a key twice.
     """
     if len(text) > MAX_CHARS:
         raise BadInput(f"{what} has {len(text)} characters, the limit is {MAX_CHARS}")
-    loader = yaml.SafeLoader("")
+    loader = _Loader("")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -130,9 +166,24 @@ def load(text: str, what: str) -> Any:
         loader.dispose()
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader, which reads YAML 1.1, with the numbers of YAML 1.2."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"), list("-+.0123456789")
+)
+
+
 def _n_nodes(node: Any, known: dict[int, int]) -> int:
-    """Returns the number of nodes from this one downwards, aliases written out; too many for a node within itself."""
+    """Returns the number of nodes from this one downwards, aliases written out; too many for a node within itself.
+
+    Raises:
+        BadInput: a mapping has a key twice. What it merges from another (`<<`) may repeat its keys.
+    """
     if id(node) not in known:
+        if isinstance(node, yaml.MappingNode):
+            _refuse_repeated([key.value for key, _ in node.value if key.tag == _STRING], "a mapping of YAML")
         known[id(node)] = MAX_NODES + 1  # until it is counted: an alias that meets it now is inside it
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
         parts = [part for item in below for part in (item if isinstance(item, tuple) else (item,))]

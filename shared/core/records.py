@@ -10,26 +10,28 @@ add updates up without knowing the algorithm.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-Count = Annotated[int, Field(ge=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
+def _tighten(schema: Any) -> None:
+    """Sets `fail_fast` on all collections of a core schema of pydantic, and `strict` on its numbers, in place.
 
-def _fail_fast(schema: Any) -> None:
-    """Sets pydantic's `fail_fast` on all collections of a core schema, in place."""
+    The keys of a map are texts in JSON, whatever they stand for.
+    """
     if isinstance(schema, list | tuple):
         for item in schema:
-            _fail_fast(item)
+            _tighten(item)
     elif isinstance(schema, dict):
         if schema.get("type") in ("list", "tuple", "set", "frozenset", "dict"):
             schema["fail_fast"] = True
+        if schema.get("type") in ("int", "float", "bool"):
+            schema["strict"] = True
         for key, value in schema.items():
-            if key != "metadata":
-                _fail_fast(value)
+            if key not in ("metadata", "keys_schema"):
+                _tighten(value)
 
 
 class Record(BaseModel):
@@ -37,15 +39,17 @@ class Record(BaseModel):
 
     Of a list or map only the first wrong item is reported: a body of a few megabytes could have millions of them, and
     an error takes a thousand times the memory of the item.
+
+    A number is a number: the text `"0.1"` is none, `true` is none, and `3.0` is no whole number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Returns the schema of the fields, in which validation of a collection ends at its first wrong item."""
+        """Returns the schema of the fields, tightened."""
         schema = handler(source)
-        _fail_fast(schema)
+        _tighten(schema)
         return schema
 
     def replace(self, **changes: object) -> Self:

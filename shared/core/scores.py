@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.core.records import Count, Record
+from shared.core.bounds import Count, Real
+from shared.core.records import Record
 
 
 class Score(Record):
@@ -20,7 +21,7 @@ class Score(Record):
 
     n: Count
     n_correct: Count
-    loss_sum: float
+    loss_sum: Real
 
     @property
     def accuracy(self) -> float | None:

@@ -7,6 +7,7 @@ The checks of a spec are in `shared/spec/experiment.py` and `shared/federation/s
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
@@ -45,6 +46,25 @@ def no_repeats(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
+def visible(text: str) -> str:
+    """Refuses a text with a character that is not seen, or one of nothing but spaces; a validator of fields.
+
+    Refused are control characters, line ends, spaces other than the common one, and what Unicode calls format
+    characters: those of no width, and those that reverse the writing direction.
+
+    Raises:
+        ValueError: names the character.
+    """
+    for character in text:
+        if not character.isprintable():
+            name = unicodedata.name(character, "a control character")
+            raise ValueError(f"U+{ord(character):04X} ({name}) cannot be seen; use letters, digits, signs and spaces")
+    if text and not text.strip():
+        raise ValueError("there are only spaces in it")
+    return text
+
+
+VisibleText = Annotated[str, AfterValidator(visible)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Names = Annotated[tuple[Name, ...], Field(max_length=20), AfterValidator(no_repeats)]
 

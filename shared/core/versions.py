@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
@@ -30,3 +31,10 @@ def version() -> str:
     """Returns the installed version of StrataFL."""
     found = _versions()["stratafl"]
     return "0+unknown" if found == "absent" else found
+
+
+def differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Returns, by name, the pairs of values that differ, as of versions; `unknown` where one side lacks the name."""
+    names = sorted(first.keys() | second.keys())
+    pairs = {name: (first.get(name, "unknown"), second.get(name, "unknown")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

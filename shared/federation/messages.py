@@ -15,11 +15,12 @@ They are generic in the algorithm's own records and decoded with the parametrise
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from shared.core.records import Count, NotNegative, Record
+from shared.core.bounds import Amount, Count, Detail, Figures, Label, VisitFigures
+from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.tensor_records import Tensor
 from shared.federation.aggregation import PartialSum
@@ -68,8 +69,8 @@ class Failure(Record):
 
     seat: int | None = None
     edge: int | None = None
-    reason: str
-    detail: str
+    reason: Label
+    detail: Detail
 
 
 class Visit(Record):
@@ -147,7 +148,7 @@ class Outcome(Record, Generic[P]):
     report: P | None = None
     held_bytes: Count = 0
     fresh_state: bool = False
-    figures: dict[str, float] = Field(default_factory=dict)
+    figures: VisitFigures = Field(default_factory=dict)
     failure: Failure | None = None
 
 
@@ -228,7 +229,7 @@ class RoundOrder(Record, Generic[B]):
     base: Version | None
     bases: dict[int, Version]
     retired: dict[int, str]
-    clock_s: NotNegative
+    clock_s: Annotated[float, Field(ge=0)]
     broadcast: B
 
 
@@ -255,16 +256,16 @@ class RoundAnswer(Record, Generic[U]):
     n_samples: Count = 0
     lines: tuple[VisitRecord, ...] = ()
     failures: tuple[Failure, ...] = ()
-    retired: dict[int, str] = Field(default_factory=dict)
+    retired: dict[int, Detail] = Field(default_factory=dict)
     bases: dict[int, Version] = Field(default_factory=dict)
     base: Version | None = None
     received: Score | None = None
     own: Score | None = None
     own_on: dict[str, Score] = Field(default_factory=dict)
-    simulated_s: NotNegative = 0.0
-    next_on_s: NotNegative | None = None
+    simulated_s: Amount = 0.0
+    next_on_s: Amount | None = None
     fresh_state: bool = False
-    figures: dict[str, Any] = Field(default_factory=dict)
+    figures: Figures = Field(default_factory=dict)
 
 
 class SeatAddress(Record):

@@ -46,6 +46,19 @@ def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
     return full * n + rest * task.batch_size
 
 
+def trained_limits(ctx: Context, task: Task, seat: Seat, *, exact: bool) -> tuple[int, int]:
+    """The least and the most samples that a complete visit can have passed through training.
+
+    `exact`: it trains on all samples of its task and in no other way; an algorithm's own training may use fewer.
+    """
+    n, due = n_held(task, seat), n_trained(ctx, task, seat)
+    if exact:
+        return due, due
+    if due and task.steps is not None:  # the batches of some of its samples may be larger than those of all
+        due = task.steps * min(n, task.batch_size + ctx.model.least_batch - 1)
+    return 0, ctx.model.passes.most(due, n)
+
+
 def share_of(ctx: Context, task: Task, whole: Task, seat: Seat) -> float:
     """The share of the whole task's samples that this task trains on; 1 if the whole task trains on none."""
     due = n_trained(ctx, whole, seat)

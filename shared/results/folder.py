@@ -120,7 +120,7 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
         try:
             cells = next(csv.reader([line.decode()]))  # no cell holds a line break
             if header and cells:
-                found.append(RoundInfo.model_validate(_values(dict(zip(header, cells, strict=False)))))
+                found.append(RoundInfo.model_validate(_values(dict(zip(header, cells, strict=False))), strict=False))
         except (ValueError, csv.Error) as error:
             raise NotFound(f"{path}, line {number}: {_cause(error)}") from None
         header = header or cells

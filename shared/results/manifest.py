@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shared.core.records import Record
 from shared.core.versions import versions
+from shared.run_records.provenance import ProvenanceChange
 from shared.run_records.runs import FINAL, RunInfo
 from shared.training.compute_device import gpu_model
 
@@ -16,11 +17,13 @@ class Manifest(Record):
 
     Attributes:
         clock: as in the spec; with `real`, wall-clock time decides which devices are late, so that runs differ.
-        data_digest: of the data set's arrays; None before it is loaded.
+        data_digest: of the data set's arrays with which the run began; None before it is loaded.
         population_digest: of the seats, their data and profiles; None before they are assigned.
-        versions: of Python and of the packages that compute.
+        versions: of Python and of the packages that compute, when the run began.
         cpu: model and instruction set; another CPU may give other bits.
         gpu: with `device: cuda`, the cloud's GPU and its CUDA version; likewise.
+        changes: the other data, packages and machines with which the run was resumed; after one, no second run that
+            keeps to the values above gives the same model.
         ended_at: None while the run may go on.
     """
 
@@ -33,6 +36,7 @@ class Manifest(Record):
     versions: dict[str, str]
     cpu: str
     gpu: str | None = None
+    changes: tuple[ProvenanceChange, ...] = ()
     started_at: str
     ended_at: str | None = None
 
@@ -41,30 +45,35 @@ class Manifest(Record):
         cls,
         info: RunInfo,
         *,
-        data_digest: str | None = None,
-        population_digest: str | None = None,
         started_at: str | None = None,
         ended_at: str | None = None,
     ) -> Manifest:
-        """The manifest of a run on this machine, with the installed versions.
+        """The manifest of a run: what it began with, or, before that is known, what is installed on this machine.
 
         Args:
             started_at: the start of the run; default: its creation.
             ended_at: the end of the run; ignored while its status is not final.
         """
+        began = info.provenance
         return cls(
             run=info.run,
             seed=info.spec.seed,
             clock=info.spec.clock,
             spec_digest=info.spec.digest(),
-            data_digest=data_digest,
-            population_digest=population_digest,
-            versions=versions(),
-            cpu=cpu_model(),
-            gpu=gpu_model() if info.spec.device == "cuda" else None,
+            data_digest=began.data_digest if began else None,
+            population_digest=began.population_digest if began else None,
+            versions=began.versions if began else versions(),
+            cpu=began.cpu if began else cpu_model(),
+            gpu=began.gpu if began else gpu_of(info.spec.device),
+            changes=info.changes,
             started_at=started_at or info.created_at,
             ended_at=ended_at if info.status in FINAL else None,
         )
+
+
+def gpu_of(device: str) -> str | None:
+    """The GPU of this machine that a spec's `device` uses, None for one that uses none."""
+    return gpu_model() if device == "cuda" else None
 
 
 def cpu_model() -> str:

@@ -119,7 +119,7 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
     path, found = folder / SEATS, []
     for number, row in rows_of(path):
         try:
-            found.append(SeatInfo.model_validate(row))
+            found.append(SeatInfo.model_validate(row, strict=False))
         except ValidationError as error:
             raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
     return tuple(found)

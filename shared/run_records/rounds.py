@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -94,7 +95,22 @@ class RoundDetail(RoundInfo):
     seats: tuple[VisitRow, ...] = ()
 
 
+MAX_PAGE_BYTES = 2**22
+"""Size at which a page of rounds ends; it holds at least one round."""
+
+
 class RoundPage(Record):
     """`GET /runs/{id}/rounds`: in order."""
 
     rounds: tuple[RoundInfo, ...]
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundInfo], skip: int = 0) -> tuple[RoundPage, int | None]:
+        """The page that begins after the first `skip` rounds, and what the next one skips; None after the last."""
+        n_bytes, end = 0, skip
+        for row in rounds[skip:]:
+            n_bytes += len(row.model_dump_json())
+            if n_bytes > MAX_PAGE_BYTES and end > skip:
+                return cls(rounds=tuple(rounds[skip:end])), end
+            end += 1
+        return cls(rounds=tuple(rounds[skip:])), None

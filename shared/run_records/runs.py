@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from shared.core.bounds import RunReason
 from shared.core.records import Record
 from shared.core.scores import Spread
 from shared.core.validation import Id
+from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import Trackers
@@ -24,9 +26,10 @@ class NewRun(Record):
 
 
 class MoreRounds(Record):
-    """Body of `POST /runs/{id}/rounds`."""
+    """Body of `POST /runs/{id}/rounds`; `accept_changes` as at a resumption, if the run has ended."""
 
     num_rounds: int = Field(ge=1, le=100_000)
+    accept_changes: bool = False
 
 
 class RunInfo(Record):
@@ -36,14 +39,15 @@ class RunInfo(Record):
     figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
     `clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the rounds.
     `model_sha256` is the digest of the newest global model. `notes` say how the run differs from what was requested.
-    `tracking`: the trackers to which it is sent.
+    `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
+    checkpoint; `changes` are the other data, packages and machines with which it went on.
     """
 
     run: Id
     name: str
     algorithm: str
     status: Status
-    reason: str | None = None
+    reason: RunReason | None = None
     created_at: str
     rounds: int = 0
     num_rounds: int
@@ -62,13 +66,24 @@ class RunInfo(Record):
     notes: tuple[str, ...] = ()
     tracking: Trackers = ()
     resolved: bool = False
+    provenance: Provenance | None = None
+    changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
 
 
+class UnreadableRun(Record):
+    """A run whose document this version cannot read, with the reason. It can be deleted."""
+
+    run: str
+    created_at: str
+    reason: str
+
+
 class RunPage(Record):
-    """`GET /runs`: newest first."""
+    """`GET /runs`: newest first; those that cannot be read are listed apart."""
 
     runs: tuple[RunInfo, ...]
+    unreadable: tuple[UnreadableRun, ...] = ()
 
 
 class FilePage(Record):

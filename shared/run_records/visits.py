@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from shared.core.records import Count, NotNegative, Record
+from shared.core.bounds import Amount, Count, Detail, Figures, Label
+from shared.core.records import Record
 from shared.core.scores import Score
+from shared.core.validation import visible
+
+VisibleLabel = Annotated[Label, AfterValidator(visible)]
 
 
 class FailureInfo(Record):
@@ -19,8 +23,8 @@ class FailureInfo(Record):
     seat: int | None = None
     edge: str | None = None
     seats: tuple[int, ...] = ()
-    reason: str
-    detail: str
+    reason: Label
+    detail: Detail
 
 
 class VisitFields(Record):
@@ -43,29 +47,29 @@ class VisitFields(Record):
         figures: the algorithm's own figures.
     """
 
-    seat: int
-    edge_round: int = 0
-    wave: int = 0
-    outcome: str
-    reason: str | None = None
-    label: str | None = None
+    seat: Count
+    edge_round: Count = 0
+    wave: Count = 0
+    outcome: Label
+    reason: Detail | None = None
+    label: VisibleLabel | None = None
     n_samples: Count = 0
-    work_share: float = 1.0
+    work_share: Annotated[float, Field(ge=0, le=1)] = 1.0
     down_bytes: Count = 0
     up_bytes: Count = 0
     report_bytes: Count = 0
     moved_bytes: Count = 0
-    begin_s: NotNegative = 0.0
-    down_s: NotNegative = 0.0
-    compute_s: NotNegative = 0.0
-    wait_s: NotNegative = 0.0
-    up_s: NotNegative = 0.0
-    simulated_s: NotNegative = 0.0
-    predicted_s: NotNegative | None = None
-    measured_s: NotNegative | None = None
-    energy_j: NotNegative = 0.0
+    begin_s: Amount = 0.0
+    down_s: Amount = 0.0
+    compute_s: Amount = 0.0
+    wait_s: Amount = 0.0
+    up_s: Amount = 0.0
+    simulated_s: Amount = 0.0
+    predicted_s: Amount | None = None
+    measured_s: Amount | None = None
+    energy_j: Amount = 0.0
     fresh_state: bool = False
-    figures: dict[str, Any] = Field(default_factory=dict)
+    figures: Figures = Field(default_factory=dict)
 
 
 class VisitRecord(VisitFields):

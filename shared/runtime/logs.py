@@ -168,6 +168,8 @@ def unfolded(line: Mapping[str, Any]) -> str:
 
 def plain(text: str) -> str:
     """Escapes all characters that cannot be printed, as those that move a cursor or reverse the writing direction."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 

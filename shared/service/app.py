@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import Response
 
 from shared.core.versions import version
+from shared.identity.names import CLASSES
 from shared.service.api.health import Health
 from shared.service.auth import Guard, guard
 from shared.service.openapi import describe
+from shared.service.peers import peer_guard
 from shared.service.problems import install_problems
 from shared.service.settings import TierSettings, log
+from shared.service.throttle import Throttle
 
 
 def log_mode(tier: str, settings: TierSettings) -> None:
@@ -45,7 +48,9 @@ def make_app(
         routes: a router that all apps with these routes share.
         guards: the guards that routes name (see `guarded`).
     """
-    app = FastAPI(title=title, version=version(), lifespan=lifespan, routes=[*routes.routes] if routes else None)
+    parts = [*routes.routes] if routes else None
+    # FastAPI's pages of the document would run scripts of another site within this one.
+    app = FastAPI(title=title, version=version(), lifespan=lifespan, routes=parts, docs_url=None, redoc_url=None)
     app.state.closing = asyncio.Event()
     app.state.guards = guards or {}
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -53,16 +58,38 @@ def make_app(
     return app
 
 
-def guards_of(settings: TierSettings, metrics_like: str = "tier") -> dict[str, Guard]:
-    """Returns the guards of a tier's routes: `tier` and `API` want these tokens.
+def guards_of(
+    settings: TierSettings, throttle: Throttle, metrics_like: str = "tier", revoked: Container[str] = ()
+) -> dict[str, Guard]:
+    """Returns the guards of a tier's routes. Together they count wrong tokens.
 
-    The guard `metrics` wants the same token as the guard `metrics_like`, or the token for metrics.
+    `cloud`, `edge`, `device` and `fleet` want a node of that class: one that shows the tier token or, in secure mode,
+    its certificate. `joining` lets in everybody in secure mode, where the route itself checks a join token. `API` wants
+    the token of the API. `metrics` wants the token for metrics, or what the guard of `metrics_like` wants.
+
+    Args:
+        settings: of the tier.
+        throttle: counts wrong tokens.
+        metrics_like: `tier` or `API`.
+        revoked: serial numbers of certificates that are refused; it may change.
     """
-    networks, hosts = settings.allowed_networks, settings.allowed_hosts
-    tokens = {"tier": settings.common.tier_token, "API": settings.common.api_token}
-    found = {name: guard(token, networks, name, hosts=hosts) for name, token in tokens.items()}
-    metrics = guard(tokens[metrics_like], networks, metrics_like, settings.common.metrics_token, hosts)
-    return {**found, "metrics": metrics}
+    hosts, common = settings.allowed_hosts, settings.common
+    networks = {"tier": settings.allowed_networks, "API": settings.user_networks}
+    tokens = {"tier": common.tier_token, "API": common.api_token}
+    by_token = {
+        name: guard(token, networks[name], name, hosts=hosts, throttle=throttle) for name, token in tokens.items()
+    }
+    found = {"API": by_token["API"], "joining": _anyone if common.secure else by_token["tier"]}
+    for node_class in CLASSES:
+        found[node_class] = peer_guard(node_class, revoked) if common.secure else by_token["tier"]
+    found["metrics"] = guard(
+        tokens[metrics_like], networks[metrics_like], metrics_like, common.metrics_token, hosts, throttle
+    )
+    return found
+
+
+async def _anyone(request: Request) -> None:
+    """The guard of routes that check their callers themselves."""
 
 
 def metrics_response(registry: CollectorRegistry) -> Response:

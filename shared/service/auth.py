@@ -1,9 +1,10 @@
 """Who may call a tier: callers with its token or, while no token is set (development mode), of the allowed networks.
 
-In development mode a web page must be kept out that a browser in an allowed network shows. The browser's
-`Sec-Fetch-Site` header gives away pages of other sites. It does not where a stranger lets his own domain name resolve
-to this machine (DNS rebinding): his page then calls a tier as its own site, from an address that is trusted. He cannot
-change the `Host` header, which carries his name; so only names that no stranger can own are answered.
+In development mode a web page must be kept out that a browser in an allowed network shows. The browser's headers give
+away pages of other sites: `Sec-Fetch-Site` where the tier is reached over HTTPS or as localhost, else `Origin` or
+`Referer`, which name another host than `Host`. They do not where a stranger lets his own domain name resolve to this
+machine (DNS rebinding): his page then calls a tier as its own site, from an address that is trusted. He cannot change
+the `Host` header, which carries his name; so only names that no stranger can own are answered.
 
 Starlette's `TrustedHostMiddleware` compares `Host` with a list of names, which can express neither "any IP address" nor
 "any name without a dot"; so the check is made here.
@@ -14,12 +15,14 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
 from shared.core.errors import Forbidden, Unauthorised
+from shared.service.throttle import Throttle
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Guard = Callable[[Request], Awaitable[None]]
@@ -28,12 +31,20 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|(?P<name>[^\s:
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _LOCAL = (".localhost", ".local", ".internal", ".home.arpa")
 """Ends of names that nobody can own on the internet (RFC 6761, 6762 and 8375, and ICANN's `internal`)."""
+SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""Methods that change nothing (RFC 9110)."""
+_PORTS = {"http": 80, "https": 443}
 _QUOTED = 100
 """Characters of a caller's text that a message quotes."""
 
 
 def guard(
-    token: str | None, networks: Sequence[Network], what: str, also: str | None = None, hosts: Sequence[str] = ()
+    token: str | None,
+    networks: Sequence[Network],
+    what: str,
+    also: str | None = None,
+    hosts: Sequence[str] = (),
+    throttle: Throttle | None = None,
 ) -> Guard:
     """Returns the guard of routes that refuses callers which may not call them.
 
@@ -43,23 +54,29 @@ def guard(
         what: the token's name in a refusal.
         also: a second token that is accepted, where one is set.
         hosts: further names that are accepted as `Host` in development mode, as `host_name` gives them.
+        throttle: counts wrong tokens, also those shown to others that share it.
 
-    The guard raises `Unauthorised` for a missing or wrong token, `Forbidden` in development mode. It is a coroutine
+    The guard raises `Unauthorised` for a missing or wrong token, `Throttled` after many wrong ones, `Forbidden` in
+    development mode. It is a coroutine
     function: FastAPI calls plain functions in threads, which takes longer than the check itself.
     """
 
+    counted = throttle or Throttle()
+
     async def check(request: Request) -> None:
         shown = bearer(request).encode()
-        if also and hmac.compare_digest(shown, also.encode()):
+        is_right = any(hmac.compare_digest(shown, known.encode()) for known in (token, also) if known)
+        if token and shown and counted.admit(request.client, is_right=is_right):
+            return
+        if not token and is_right:
             return
         if not token:
             address = request.client.host if request.client else None
             if not inside(address, networks):
                 raise Forbidden(f"in development mode only callers of the allowed networks are answered, not {address}")
-            if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-                raise Forbidden("in development mode web pages of other sites are not answered")
+            check_site(request.headers, changes=request.method not in SAFE)
             check_host(request.headers.get("host", ""), hosts)
-        elif not hmac.compare_digest(shown, token.encode()):
+        else:
             raise Unauthorised(f"the {what} token is missing or wrong")
 
     return check
@@ -92,6 +109,46 @@ def inside(address: str | None, networks: Sequence[Network]) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
         parsed = parsed.ipv4_mapped
     return any(parsed in network for network in networks if network.version == parsed.version)
+
+
+# ---- pages of other sites
+
+
+def check_site(headers: Mapping[str, str], *, changes: bool) -> None:
+    """Refuses a request that a page of another site sent. Programs send none of these headers and pass.
+
+    The page's own site is the one that `Host` names, so a proxy in front has to pass `Host` on unchanged. Schemes are
+    not compared, since the proxy may end TLS.
+
+    Args:
+        headers: of the request.
+        changes: whether the request may change something. Then `Referer` is looked at too, where `Origin` is missing;
+            of other requests it is not, since a link on another site leads to a page.
+
+    Raises:
+        Forbidden: naming the header as the field.
+    """
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise _other_site("Sec-Fetch-Site", headers["sec-fetch-site"])
+    name = "Origin" if "origin" in headers else "Referer"
+    page = headers.get(name.lower())
+    if page is not None and (name == "Origin" or changes) and not _is_page_of(page, headers.get("host", "")):
+        raise _other_site(name, page)
+
+
+def _other_site(name: str, value: str) -> Forbidden:
+    return Forbidden(f"{name} {value[:_QUOTED]!r}: web pages of other sites are not answered", field=name)
+
+
+def _is_page_of(page: str, host: str) -> bool:
+    """Whether a page's address, or its origin, has this host and port. `null`, a page of no site, has not."""
+    try:
+        parts = urlsplit(page)
+        port = _PORTS.get(parts.scheme)
+        own = urlsplit(f"{parts.scheme}://{host}")
+        return parts.hostname is not None and (parts.hostname, parts.port or port) == (own.hostname, own.port or port)
+    except ValueError:
+        return False
 
 
 # ---- the Host header

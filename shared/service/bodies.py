@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shared.core.errors import Garbled, TooLarge, WireError
-from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE, TESTING_HEADER
+from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER
 from shared.wire import codec
 
 T = TypeVar("T")
@@ -109,6 +109,12 @@ def testing_s(headers: Mapping[str, str]) -> float:
     except ValueError:
         return 0.0
     return found if 0 <= found <= MAX_TESTING_S else 0.0
+
+
+def socket_bytes(headers: Mapping[str, str]) -> int:
+    """Returns the bytes in `SOCKET_HEADER`; 0 if it is absent or not a count of at most 15 digits."""
+    text = headers.get(SOCKET_HEADER, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
 
 
 # ---- answering

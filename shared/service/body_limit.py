@@ -12,9 +12,11 @@ from collections.abc import Collection
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.core.errors import StrataError, TooLarge, Unauthorised, WireError
+from shared.core.errors import StrataError, Throttled, TooLarge, Unauthorised, WireError
 from shared.service.auth import bearer
+from shared.service.peers import PEER
 from shared.service.problems import problem_of
+from shared.service.throttle import Throttle
 
 JSON_BYTES = 2**24
 """Largest JSON body between tiers."""
@@ -33,18 +35,28 @@ class BodyLimit:
         tokens: all tokens that the app accepts; None among them means that some routes need none.
         limit: in bytes.
         apart: paths whose endpoints read their bodies themselves, each with its own limit.
+        throttle: counts wrong tokens; that of the app's guards.
     """
 
     def __init__(
-        self, app: ASGIApp, tokens: Collection[str | None], limit: int = JSON_BYTES, apart: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        tokens: Collection[str | None],
+        limit: int = JSON_BYTES,
+        apart: Collection[str] = (),
+        throttle: Throttle | None = None,
     ) -> None:
         self.app, self.limit, self.apart = app, limit, frozenset(apart)
+        self.throttle = throttle or Throttle()
         self.tokens = [token.encode() for token in tokens if token]
         self.all_known = len(self.tokens) < len(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
-        refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
+        try:
+            refused = self._refusal(scope) if scope["type"] == "http" and scope["path"] not in self.apart else None
+        except Throttled as error:
+            refused = error
         if refused is None:
             await self.app(scope, receive, send)
         else:
@@ -63,7 +75,10 @@ class BodyLimit:
         return None
 
     def _is_known(self, scope: Scope) -> bool:
-        if scope.get(KNOWN) is True:
+        if scope.get(KNOWN) is True or scope.get("state", {}).get(PEER) is not None:
             return True
         shown = bearer(Request(scope)).encode()
-        return self.all_known or any(hmac.compare_digest(shown, token) for token in self.tokens)
+        if self.all_known or not shown:
+            return self.all_known
+        is_right = any(hmac.compare_digest(shown, token) for token in self.tokens)
+        return self.throttle.admit(scope.get("client"), is_right=is_right)

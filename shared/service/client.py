@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from shared.core.errors import (
     Misdirected,
     PlacementUnknown,
     StrataError,
+    Throttled,
     TooLarge,
     TooSlow,
     Unreachable,
@@ -32,6 +33,8 @@ from shared.core.errors import (
 )
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor
+from shared.identity.names import Identity, peer_of
+from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import computed, content_length, pieces
 from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
 from shared.service.retry import retry
@@ -49,10 +52,24 @@ SMALL_BYTES = 2**20
 """Largest JSON answer that is read."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
-TRANSIENT = (TooSlow, Busy, Misdirected)
+TRANSIENT = (TooSlow, Busy, Misdirected, Throttled)
 """Refusals after which the request is repeated, as after a broken connection."""
 KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *TRANSIENT)}
 """Errors of the other side that are raised as their own class, by code; all others as `StrataError`."""
+
+
+def tier_client(transport: httpx.AsyncBaseTransport | None = None, keys: NodeKeys | None = None) -> httpx.AsyncClient:
+    """Returns the HTTP client of a tier; the way to other tiers is never the environment's choice.
+
+    With `trust_env` httpx would send each request, and the tier token with it, to `HTTP_PROXY` or `ALL_PROXY`, for
+    127.0.0.1 too, and would trust the authorities of `SSL_CERT_FILE`.
+
+    Args:
+        transport: replaces the network in tests.
+        keys: of the node, where nodes show certificates.
+    """
+    limits, verify = httpx.Limits(max_connections=None, max_keepalive_connections=100), keys.client if keys else True
+    return httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify)
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,8 @@ class Caller:
         client: holds the connections.
         token: the tier token, where one is set.
         max_bytes: largest answer that is read.
+        keys: of this node, where nodes show certificates: then each peer must show that of the identity that is called.
+        revoked: serial numbers of certificates that are refused.
         exchanged: called after each record that was answered, with the last part of the path, the bytes of the bodies
             sent and received, and the wall seconds that it took.
     """
@@ -80,6 +99,8 @@ class Caller:
     client: httpx.AsyncClient
     token: str | None = None
     max_bytes: int = 2**31
+    keys: NodeKeys | None = None
+    revoked: Container[str] = ()
     exchanged: Callable[[str, int, int, float], None] = lambda what, sent, received, wall_s: None
 
     def headers(self) -> dict[str, str]:
@@ -94,7 +115,7 @@ class Caller:
         kind: type[R],
         *,
         limit_s: float,
-        peer: str,
+        peer: Identity,
         headers: Mapping[str, str] | None = None,
         model: Mapping[str, Tensor] | None = None,
         n_seats: int = 1,
@@ -106,7 +127,7 @@ class Caller:
             body: the encoded record.
             kind: the answer's type.
             limit_s: wall seconds for all attempts together.
-            peer: names the other side in errors.
+            peer: the other side.
             headers: further headers.
             model: the run's model, for checks while decoding.
             n_seats: number of seats of which the answer may hold updates.
@@ -123,29 +144,34 @@ class Caller:
 
         async def attempt(left: float) -> tuple[bytearray, Mapping[str, str]]:
             try:
-                return await self._once(url(), body, sent)
+                return await self._once(url(), body, sent, peer)
             except Garbled as error:
                 if next(garbled) >= GARBLED_TIMES:
                     raise
                 raise Unreachable(error.detail) from None
 
         began, over = time.monotonic(), (httpx.TransportError, Unreachable, *TRANSIENT)
-        raw, got = await retry(attempt, limit_s=limit_s, peer=peer, over=over)
+        raw, got = await retry(attempt, limit_s=limit_s, peer=str(peer), over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
 
-    async def _once(self, url: str, body: codec.Body, headers: dict[str, str]) -> tuple[bytearray, Mapping[str, str]]:
+    async def _once(
+        self, url: str, body: codec.Body, headers: dict[str, str], peer: Identity
+    ) -> tuple[bytearray, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self.client.build_request("POST", url, content=_stream(body), headers=headers, timeout=timeout)
+        request = self.client.build_request(
+            "POST", url, content=_stream(body), headers=headers, timeout=timeout, extensions=self._called(peer)
+        )
         response = await self.client.send(request, stream=True, follow_redirects=False)
         try:
+            self._check_peer(response, peer)
             if response.status_code != 200:
                 raise remote_error(response.status_code, await _read(response, SMALL_BYTES), url)
             return await _read(response, self.max_bytes), response.headers
         finally:
             await response.aclose()
 
-    async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, peer: str) -> Any:
+    async def call_json(self, method: str, url: str, payload: Any = None, *, limit_s: float, peer: Identity) -> Any:
         """Sends one small JSON request, without retries, and returns the answer's value (None if it is empty).
 
         Raises:
@@ -154,10 +180,17 @@ class Caller:
             StrataError: the other side answered with this error.
         """
         request = self.client.stream(
-            method, url, json=payload, headers=self.headers(), timeout=limit_s, follow_redirects=False
+            method,
+            url,
+            json=payload,
+            headers=self.headers(),
+            timeout=limit_s,
+            follow_redirects=False,
+            extensions=self._called(peer),
         )
         try:
             async with asyncio.timeout(limit_s), request as response:
+                self._check_peer(response, peer)
                 status, body = response.status_code, await _read(response, SMALL_BYTES)
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
@@ -169,6 +202,25 @@ class Caller:
             return json.loads(bytes(body)) if body else None
         except (ValueError, RecursionError):
             raise WireError(f"{peer} answered with no JSON") from None
+
+    def _called(self, peer: Identity) -> dict[str, Any]:
+        """Returns what a connection is opened with: the name that the certificate of the other side must have."""
+        return {"sni_hostname": peer.server_name} if self.keys else {}
+
+    def _check_peer(self, response: httpx.Response, peer: Identity) -> None:
+        """Checks who answers: a connection that is kept open may be that of the node which had this address before.
+
+        Raises:
+            Unreachable: it is another node, or its certificate has been revoked.
+        """
+        if self.keys is None:
+            return
+        connection = response.extensions["network_stream"].get_extra_info("ssl_object")
+        found = peer_of(connection.getpeercert() or {}) if connection is not None else None
+        if found is None or found.identity != peer:
+            raise Unreachable(f"{found.identity if found else 'a node without certificate'} answers for {peer}")
+        if found.serial in self.revoked:
+            raise Unreachable(f"the certificate of {peer} has been revoked")
 
 
 async def while_alive(request: Coroutine[Any, Any, T], check: Callable[[], None], *, poll_s: float = POLL_S) -> T:

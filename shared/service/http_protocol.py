@@ -21,7 +21,9 @@ from typing import Any
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from shared.core.errors import Busy, HeadTooLarge, StrataError, TooSlow
+from shared.core.errors import Busy, Forbidden, HeadTooLarge, StrataError, TooSlow
+from shared.identity.names import Peer, peer_of
+from shared.service.peers import PEER
 from shared.service.problems import problem_of
 
 HEAD_BYTES = 2**16
@@ -67,6 +69,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accepts a connection, or refuses one too many."""
         super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: _peer(transport)}
         self._expect_head(self.limits.head_s)
         if len(self.connections) > self.limits.connections:
             self._refuse(Busy(f"this process takes {self.limits.connections} connections at a time"))
@@ -190,6 +193,15 @@ class Protocol(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def _peer(transport: asyncio.Transport) -> Peer | None:
+    """Returns who is on the other side; None without TLS, without a certificate, or with one that names no node."""
+    certificate = transport.get_extra_info("peercert")
+    try:
+        return peer_of(certificate) if certificate else None
+    except Forbidden:
+        return None
 
 
 def _bytes_of(answer: Response) -> bytes:

@@ -34,7 +34,7 @@ MEANING = {
     421: "The order is for another recipient",
     422: "A field is wrong; `field` names it",
     428: "The edge needs the placement first",
-    429: "More than a limit allows; the message names the setting",
+    429: "More than a limit allows, or too many wrong tokens; the message names the setting, or how long to wait",
     431: "The head of the request is too large",
     502: "Another tier did not answer",
     503: "Not ready: something required is missing, or there are too many connections",
@@ -42,7 +42,7 @@ MEANING = {
 }
 ANYWHERE = (400, 405, 408, 413, 422, 431, 503)
 """Errors that every route may answer."""
-GUARDED = (401, 403)
+GUARDED = (401, 403, 429)
 """Errors that every route but the open ones may answer besides."""
 
 RunId = Annotated[str, Path(min_length=1, max_length=64, description="id of a run; the cloud also knows `latest`")]

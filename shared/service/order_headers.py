@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 from shared.core.errors import Misdirected, WireError
 
+MORE_HEADER = "strata-more"
+"""Of a page of a list: how many items the next page skips; absent from the last page."""
 MEDIA_TYPE = "application/x-safetensors"
 PROBLEM_TYPE = "application/problem+json"
 DIGEST_HEADER = "strata-digest"
@@ -25,6 +27,8 @@ ORDER_KEY_HEADER = "strata-place"
 """The order that an answer belongs to: its `order_key`."""
 FOR_HEADER = "strata-for"
 """The recipient of an order: the name of an edge, the id of an agent."""
+EDGE_NAME_HEADER = "strata-edge"
+"""Edge to agent: the name of the edge whose order it is."""
 EDGE_URL_HEADER = "strata-edge-url"
 """Edge to agent: the address to which the agent sends heartbeats while it works."""
 

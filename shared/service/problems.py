@@ -15,6 +15,7 @@ from starlette.routing import Match
 from shared.core.errors import StrataError
 from shared.service.api.problem import Problem
 from shared.service.order_headers import PROBLEM_TYPE
+from shared.service.response_headers import data_headers
 
 log = logging.getLogger("strata")
 DETAIL_CHARS = 2000
@@ -24,7 +25,7 @@ DETAIL_CHARS = 2000
 def problem(status: int, code: str, detail: str, field: str | None = None) -> JSONResponse:
     """Returns an error response; a detail that quotes a long request is cut."""
     body = Problem(title=code.replace("_", " "), status=status, code=code, detail=detail[:DETAIL_CHARS], field=field)
-    return JSONResponse(body.model_dump(mode="json"), status_code=status, media_type=PROBLEM_TYPE)
+    return JSONResponse(body.model_dump(mode="json"), status, data_headers(), PROBLEM_TYPE)
 
 
 def _allowed(request: Request) -> list[str]:
@@ -35,7 +36,10 @@ def _allowed(request: Request) -> list[str]:
 
 def problem_of(error: StrataError) -> JSONResponse:
     """Returns a `StrataError` as a response."""
-    return problem(error.status, error.code, error.detail, error.field)
+    answer = problem(error.status, error.code, error.detail, error.field)
+    if error.retry_after_s is not None:
+        answer.headers["retry-after"] = str(error.retry_after_s)
+    return answer
 
 
 def install_problems(app: FastAPI) -> None:

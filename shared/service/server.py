@@ -7,17 +7,20 @@ import resource
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
 
+from shared.core.errors import StrataError
+from shared.identity.node_keys import NodeKeys
 from shared.runtime import logs
 from shared.runtime.compute_thread import pin_threads
 from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service.settings import TierSettings
 
+S = TypeVar("S", bound=TierSettings)
 GRACEFUL_S = 5
 """Seconds that open requests get at shutdown."""
 FILES = 2**16
@@ -73,7 +76,9 @@ def limits_of(settings: TierSettings) -> Limits:
     )
 
 
-def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False) -> uvicorn.Config:
+def configure(
+    app: FastAPI, settings: TierSettings, *, websockets: bool = False, keys: NodeKeys | None = None
+) -> uvicorn.Config:
     """Returns uvicorn's configuration. A caller's address is that of its socket; no header changes it."""
     protocol: Any = partial(Protocol, limits_of(settings))
     return uvicorn.Config(
@@ -89,18 +94,38 @@ def configure(app: FastAPI, settings: TierSettings, *, websockets: bool = False)
         http=protocol,
         ws="websockets-sansio" if websockets else "none",
         ws_max_size=WS_BYTES,
+        ssl_context_factory=(lambda config, default: keys.server) if keys else None,
     )
 
 
-def serve(tier: str, settings: TierSettings, create_app: Callable[[Any], FastAPI], *, websockets: bool = False) -> None:
-    """Runs a tier until a signal stops it."""
+def serve(
+    tier: str,
+    settings: S,
+    create_app: Callable[..., FastAPI],
+    keys_of: Callable[[S], NodeKeys],
+    *,
+    websockets: bool = False,
+) -> None:
+    """Runs a tier until a signal stops it.
+
+    Args:
+        tier: its name.
+        settings: of the tier.
+        create_app: makes its app, given the node's keys where nodes show certificates.
+        keys_of: makes the node's keys and gets its certificate; called only where nodes show certificates.
+        websockets: whether the app serves websockets.
+    """
     logs.configure(tier, getattr(settings, "name", tier))
     pin_threads()
     bound = listen(settings)
     log_mode(tier, settings)
     log.info("%s listens on %s:%s", tier, settings.host, settings.port)
-    app = create_app(settings)
-    server = Server(configure(app, settings, websockets=websockets), app)
+    try:
+        keys = keys_of(settings) if settings.common.secure else None
+    except StrataError as error:
+        raise SystemExit(f"{tier} could not start: {error.detail}") from None
+    app = create_app(settings, keys=keys)
+    server = Server(configure(app, settings, websockets=websockets, keys=keys), app)
     server.run(sockets=[bound])
     if not server.started:
         raise SystemExit(f"{tier} could not start; see the log above")

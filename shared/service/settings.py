@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -15,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from shared.service.auth import Network, host_name
 from shared.service.token_files import token_of
 
+LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
 PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 """Networks whose callers are answered in development mode unless a setting says otherwise."""
 log = logging.getLogger("strata")
@@ -62,6 +64,8 @@ class CommonSettings(Environment):
     Attributes:
         metrics_token: accepted by `/metrics` of every tier, and by nothing else.
         tier_token_file: a file that holds the tier token, instead of `tier_token`; `api_token_file` likewise.
+        secure: whether nodes show certificates to each other; then the tier token is not used.
+        join_token: what a node shows once, to get its certificate; `join_token_file` names a file that holds it.
         fsync: whether a tier's files are flushed to the disk before they count, so that they survive a power cut too.
     """
 
@@ -78,14 +82,27 @@ class CommonSettings(Environment):
     api_token_file: Path | None = None
     data_dir: Path | None = None
     cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
+    secure: bool = False
+    join_token: str | None = None
+    join_token_file: Path | None = None
     fsync: bool = True
 
     @model_validator(mode="after")
     def _tokens_of_files(self) -> Self:
+        if self.secure:  # otherwise the file need not be there
+            self.join_token = token_of("STRATA_JOIN_TOKEN", self.join_token, self.join_token_file)
         self.tier_token = token_of("STRATA_TIER_TOKEN", self.tier_token, self.tier_token_file)
         self.api_token = token_of("STRATA_API_TOKEN", self.api_token, self.api_token_file)
-        self.tier_token_file = self.api_token_file = None  # read once: a tier's settings validate these again
+        # Read once: a tier's settings validate these again.
+        self.tier_token_file = self.api_token_file = self.join_token_file = None
+        if self.secure:
+            self.tier_token = secrets.token_hex(32)  # known to nobody else: no token opens what certificates open
         return self
+
+
+def over_tls(url: str, common: CommonSettings) -> str:
+    """Returns the address of a tier as it is called: over TLS in secure mode, whatever the setting says."""
+    return f"https://{url.removeprefix('http://')}" if common.secure and url.startswith("http://") else url
 
 
 class TierSettings(Environment):
@@ -123,3 +140,11 @@ class TierSettings(Environment):
     heartbeat_s: float = Field(default=1.0, gt=0)
     ttl_s: float = Field(default=10.0, gt=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
+
+    @property
+    def user_networks(self) -> list[Network]:
+        """Networks whose users are answered while no API token is set: in secure mode this machine alone.
+
+        Otherwise a node, which is in these networks too, could do everything that users may.
+        """
+        return LOOPBACK if self.common.secure else self.allowed_networks

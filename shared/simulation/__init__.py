@@ -36,6 +36,7 @@ from shared.simulation.profile import REFERENCE_FLOPS as REFERENCE_FLOPS
 from shared.simulation.profile import Link as Link
 from shared.simulation.profile import Profile as Profile
 from shared.simulation.profile_catalogue import PROFILES as PROFILES
+from shared.simulation.profile_catalogue import known_profile as known_profile
 from shared.simulation.profile_sampling import apportioned as apportioned
 from shared.simulation.profile_sampling import catalogue_profile as catalogue_profile
 from shared.simulation.profile_sampling import link_of as link_of

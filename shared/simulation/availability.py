@@ -172,7 +172,8 @@ def _stretch(times: OnOff, begin: float, length: float, seed: int) -> Iterator[I
     on = uniform01(seed) < times.mean_on_s / (times.mean_on_s + times.mean_off_s)
     now, end = begin, begin + length
     while now < end:
-        until = min(now + rng.exponential(times.mean_on_s if on else times.mean_off_s), end)
+        until = now + rng.exponential(times.mean_on_s if on else times.mean_off_s)
+        until = min(max(until, math.nextafter(now, end)), end)  # so late that a short interval is lost in rounding
         if on:
             yield now, until
         now, on = until, not on

@@ -6,6 +6,7 @@ own streams, keyed by (seed, seat, round, edge round, wave, purpose).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from shared.core.records import Record
@@ -26,11 +27,13 @@ class LinkUse(Record):
 class Passes:
     """Expected number of samples that a visit passes through the model; `Outcome.n_trained` counts the real ones.
 
+    An edge refuses a visit that reports more than `most`.
+
     Attributes:
         per_training_sample: passes for each sample of a training step; above 1 if a step computes several gradients or
             trains several models.
         extra_per_sample: passes for each of the client's samples in addition to training.
-        max_extra_per_sample: upper bound on `extra_per_sample`, used for timeouts; None means `extra_per_sample`.
+        max_extra_per_sample: upper bound on `extra_per_sample`; None means `extra_per_sample`.
     """
 
     per_training_sample: float = 1.0
@@ -44,6 +47,10 @@ class Passes:
     def max_extra(self, n_samples: int) -> float:
         """Return an upper bound on the passes in addition to training."""
         return n_samples * (self.extra_per_sample if self.max_extra_per_sample is None else self.max_extra_per_sample)
+
+    def most(self, n_trained: int, n_samples: int) -> int:
+        """Return an upper bound on the passes of a visit that trains on `n_trained` samples and holds `n_samples`."""
+        return math.ceil(self.per_training_sample * n_trained + self.max_extra(n_samples))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from shared.core.records import Count, Record
+from shared.core.bounds import Count
+from shared.core.records import Record
 
 Health = Literal["healthy", "recovering", "degraded", "offline"]
 

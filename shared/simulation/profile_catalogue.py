@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.core.validation import check_known
 from shared.simulation.profile import REFERENCE_FLOPS, Link, Profile
 
 AGENT = "agent"
@@ -163,3 +164,13 @@ DEVICES: dict[str, DeviceEntry] = {
 
 PROFILES: dict[str, Profile] = {"standard": Profile(), **{name: entry.profile(name) for name, entry in DEVICES.items()}}
 """Devices by name. The default, `standard`, has round values chosen for this project, not measured ones."""
+
+
+def known_profile(name: str) -> str:
+    """Return the name of a profile, if the catalogue has it; a validator of fields.
+
+    Raises:
+        ValueError: naming the nearest one.
+    """
+    check_known("profile", name, PROFILES)
+    return name

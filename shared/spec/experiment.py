@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
-from shared.core.validation import Names
+from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import AlgorithmSpec, Count, LostVisits, Selection, Timeouts
 from shared.training.data.augmentation import AugmentSpec
@@ -75,7 +75,7 @@ class ExperimentSpec(Record):
         device: where each process trains and evaluates: its CPU, or a GPU (CUDA).
     """
 
-    name: str = Field(default="experiment", min_length=1, max_length=100)
+    name: VisibleText = Field(default="experiment", min_length=1, max_length=100)
     seed: int = Field(default=0, ge=0, lt=2**53)
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()

@@ -22,6 +22,18 @@ def last_part(key: str) -> str:
     return unquote(key.rpartition(":")[2], errors="surrogatepass")
 
 
+# --- cloud: ownership
+
+
+CLOUD_OWNER = "cloud:owner"
+"""The cloud process that owns all keys of the cloud. Owner: cloud. JSON of an `Owner`. Kept.
+
+Every write of a cloud is guarded by its value.
+"""
+CLOUD_LEASE = "cloud:owner-lease"
+"""While it exists, no other installation takes over. Owner: cloud. `1`. Expiry: the lease."""
+
+
 # --- cloud: runs
 
 
@@ -138,6 +150,20 @@ def cloud_agent(agent_id: str) -> str:
 def cloud_agent_alive(agent_id: str) -> str:
     """The last heartbeat of an agent, as its edges report it. Owner: cloud. JSON. Expiry: the heartbeat's TTL."""
     return f"{CLOUD_AGENTS_ALIVE}{_part(agent_id)}"
+
+
+CLOUD_IDENTITIES = "cloud:identity:"
+CLOUD_REVOKED = "cloud:revoked:"
+
+
+def cloud_identity(uri: str) -> str:
+    """The key and the certificates of a node. Owner: cloud. JSON of a `Binding`. Deleted when the node is revoked."""
+    return f"{CLOUD_IDENTITIES}{_part(uri)}"
+
+
+def cloud_revoked(serial: str) -> str:
+    """The mark of a revoked certificate, sent with heartbeats. Owner: cloud. `1`. Expiry: the certificate's end."""
+    return f"{CLOUD_REVOKED}{_part(serial)}"
 
 
 def cloud_topology() -> str:

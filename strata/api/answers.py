@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -18,11 +19,12 @@ R = TypeVar("R", bound=Record)
 
 
 class Refused(StrataError):
-    """The cloud answered with an error; status, code, field and detail are the cloud's."""
+    """The cloud answered with an error; status, code, field, detail and `Retry-After` are the cloud's."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, retry_after: str = "") -> None:
         super().__init__(problem.detail, field=problem.field)
         self.status, self.code = problem.status, problem.code
+        self.retry_after_s = min(int(retry_after), 3600) if re.fullmatch("[0-9]{1,9}", retry_after) else None
 
 
 def path(*parts: str) -> str:
@@ -54,7 +56,8 @@ def parse(kind: type[R], response: httpx.Response) -> R:
 def refused(response: httpx.Response) -> Refused:
     """The error in an error response; a generic one if a proxy answered instead of the cloud."""
     try:
-        return Refused(Problem.model_validate(json.loads(response.content)))
+        problem = Problem.model_validate(json.loads(response.content))
+        return Refused(problem, response.headers.get("retry-after", ""))
     except (ValueError, ValidationError):
         title = response.reason_phrase or "error"
         detail = f"{response.request.url} answered {response.status_code} {title}"

@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 
-from shared.core.errors import WireError
+from shared.core.errors import Busy, WireError
 from shared.run_records.events import Event
-from shared.run_records.rounds import RoundDetail, RoundPage
+from shared.run_records.rounds import RoundDetail, RoundInfo, RoundPage
 from shared.run_records.runs import RunInfo, RunPage, SeatPage
+from shared.service.order_headers import MORE_HEADER
 from shared.simulation.digital_twin import TwinList
 from strata.api import answers
-from strata.api.answers import parse, path, refused
+from strata.api.answers import Refused, parse, path, refused
 from strata.api.sse import messages
 from strata.api.topology_client import TopologyClient
 
@@ -46,8 +47,12 @@ class Client(TopologyClient):
         return parse(RunInfo, response)
 
     def runs(self, limit: int = 50) -> tuple[RunInfo, ...]:
-        """The newest runs first."""
-        return self._get(RunPage, "/runs", params={"limit": limit}).runs
+        """The newest runs first, without those that the cloud cannot read."""
+        return self.run_page(limit).runs
+
+    def run_page(self, limit: int = 50) -> RunPage:
+        """The newest runs first, and those that the cloud cannot read."""
+        return self._get(RunPage, "/runs", params={"limit": limit})
 
     def run(self, run: str) -> RunInfo:
         """One run; `latest` is the newest."""
@@ -57,9 +62,9 @@ class Client(TopologyClient):
         """Pause the run after its current round."""
         return self._post(run, "pause")
 
-    def resume(self, run: str) -> RunInfo:
-        """Resume a paused, stopped or failed run."""
-        return self._post(run, "resume")
+    def resume(self, run: str, *, accept_changes: bool = False) -> RunInfo:
+        """Resume a paused, stopped or failed run; `accept_changes` goes on with other data and packages than before."""
+        return self._post(run, "resume", **({"params": {"accept_changes": True}} if accept_changes else {}))
 
     def stop(self, run: str) -> RunInfo:
         """Stop a run now; its committed rounds are kept."""
@@ -67,7 +72,12 @@ class Client(TopologyClient):
 
     def rounds(self, run: str) -> RoundPage:
         """All committed rounds in order."""
-        return self._get(RoundPage, path("runs", run, "rounds"))
+        found, skip = list[RoundInfo](), "0"
+        while skip:
+            answer = self._request("GET", path("runs", run, "rounds"), params={"skip": skip})
+            found += parse(RoundPage, answer).rounds
+            skip = answer.headers.get(MORE_HEADER, "")
+        return RoundPage(rounds=tuple(found))
 
     def round(self, run: str, round_no: int) -> RoundDetail:
         """One round with a record of each visit."""
@@ -108,14 +118,16 @@ class Client(TopologyClient):
     def events(self, run: str, *, after: str | None = None, idle_s: float = 5.0) -> Iterator[Event | None]:
         """The events of a run, from the first one or from after an id, without end: the reader decides when to stop.
 
-        A broken connection is resumed after the last event. After a silence or a reconnection the iterator yields
-        None, so that the reader can check the run itself.
+        A broken connection is resumed after the last event; a cloud that has too many readers is asked again when it
+        says. After a silence, a reconnection or such a refusal the iterator yields None, so that the reader can check
+        the run itself.
 
         Raises:
             Unreachable: the cloud could not be reached again in time.
         """
         last, lost_at, backoff_s = after, None, _BACKOFF_S
         while True:
+            wait_s = 0.0
             try:
                 for event in self._stream(run, last, idle_s):
                     lost_at, backoff_s = None, _BACKOFF_S
@@ -123,12 +135,16 @@ class Client(TopologyClient):
                     yield event
             except httpx.ReadTimeout:
                 lost_at = None  # the cloud was connected, but silent
+            except Refused as error:
+                if error.code != Busy.code:
+                    raise
+                lost_at, wait_s = None, float(error.retry_after_s or 0)
             except httpx.HTTPError as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > self._reconnect_s:
                     raise self._broken(error) from error
             yield None
-            time.sleep(backoff_s)
+            time.sleep(max(backoff_s, wait_s))
             backoff_s = min(2 * backoff_s, _BACKOFF_CAP_S)
 
     def _stream(self, run: str, last: str | None, idle_s: float) -> Iterator[Event | None]:
@@ -141,5 +157,5 @@ class Client(TopologyClient):
             for message in messages(response.iter_lines()):
                 yield None if message is None else answers.event(message.text)
 
-    def _post(self, run: str, verb: str) -> RunInfo:
-        return parse(RunInfo, self._request("POST", path("runs", run, verb)))
+    def _post(self, run: str, verb: str, **options: Any) -> RunInfo:
+        return parse(RunInfo, self._request("POST", path("runs", run, verb), **options))

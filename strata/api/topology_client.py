@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx
 
+from shared.core.addresses import is_loopback
 from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
 from shared.core.records import Record
 from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
+from shared.service.api.identities import IdentityPage
 from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
 from shared.service.token_files import token_of
-from strata.api.answers import parse, refused
+from strata.api.answers import parse, path, refused
 
 R = TypeVar("R", bound=Record)
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _TRIES = 4
 _BACKOFF_S = 0.2
 
@@ -26,12 +29,17 @@ _BACKOFF_S = 0.2
 class TopologyClient:
     """A connection to one cloud; a context manager.
 
+    To a cloud on another machine the user's own settings apply (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`,
+    `SSL_CERT_FILE`, `SSL_CERT_DIR`): the proxy that they name sees what is sent over plain HTTP, the token too.
+
     GETs and the creation of a run (which carries an idempotency key) are repeated when the connection breaks.
 
     Args:
         url: address of the cloud, such as `http://host:port`.
         token: token for `Authorization: Bearer`; None = STRATA_API_TOKEN or the content of STRATA_API_TOKEN_FILE.
         timeout_s: longest wait for an answer.
+        authority: a file with the certificate of the authority that signs the cloud's; None = STRATA_CA_FILE or, where
+            that is not set, the authorities that this machine trusts.
         transport: replaces the HTTP transport in tests.
     """
 
@@ -41,18 +49,19 @@ class TopologyClient:
         *,
         token: str | None = None,
         timeout_s: float = 30.0,
+        authority: Path | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         token = token or _token_of_environment()
         self.url = url.rstrip("/")
         try:
-            host = httpx.URL(self.url).host
             self._http = httpx.Client(
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=timeout_s,
                 transport=transport,
-                trust_env=host not in _LOOPBACK,  # no proxy between this machine and itself
+                verify=_trusting(authority),
+                trust_env=not is_loopback(httpx.URL(self.url).host),
             )
         except httpx.InvalidURL as error:
             raise Unreachable(f"{url!r} is not a valid address of a cloud: {error}") from None
@@ -96,6 +105,16 @@ class TopologyClient:
         if response.is_error and response.status_code != 503:
             raise refused(response)
         return parse(Health, response)
+
+    # ---- identities
+
+    def identities(self) -> IdentityPage:
+        """The nodes that have certificates, in secure mode."""
+        return self._get(IdentityPage, "/identities")
+
+    def revoke(self, node_class: str, name: str) -> None:
+        """Revoke the certificates of a node, in secure mode; its name is then free for another key."""
+        self._request("DELETE", path("identities", node_class, name))
 
     # ---- requests
 
@@ -147,3 +166,18 @@ def _token_of_environment() -> str | None:
         return token_of(name, os.environ.get(name), os.environ.get(f"{name}_FILE"))
     except ValueError as error:
         raise BadInput(str(error)) from None
+
+
+def _trusting(authority: Path | None) -> ssl.SSLContext | bool:
+    """The certificates to trust: those of this authority alone, or those that this machine trusts.
+
+    Raises:
+        BadInput: the file cannot be read, or is no certificate.
+    """
+    path = authority or os.environ.get("STRATA_CA_FILE")
+    if not path:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(path))
+    except OSError as error:  # an `ssl.SSLError` is one too
+        raise BadInput(f"STRATA_CA_FILE: {path} holds no certificate: {error}", field="STRATA_CA_FILE") from None

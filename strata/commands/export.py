@@ -117,11 +117,9 @@ def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:
 
 
 def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:
-    import json
-    import sys
-
     from shared.core.formatting import csv_text
     from shared.results.folder import write_file
+    from strata.output import json_text, print_text
 
     rows: list[dict[str, Any]] = [
         {
@@ -138,9 +136,9 @@ def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:
         columns = dict.fromkeys(name for row in rows for name in row)
         text = csv_text([{name: row.get(name) for name in columns} for row in rows])
     else:
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        text = "".join(json_text(row) + "\n" for row in rows)
     if out is None:
-        sys.stdout.write(text)
+        print_text(text)
         return ""
     write_file(out, text.encode())
     return f"{len(rows)} rows in {out}"

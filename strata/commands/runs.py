@@ -27,18 +27,20 @@ def ls(
 ) -> None:
     """List the newest runs of the cloud, or, if no cloud is running, those in the results folders."""
     from shared.results.folder import run_folders, summary
+    from shared.run_records.runs import RunPage
     from strata.output import print_json, stdout
     from strata.tables import runs_table
 
     if known_url(url):
         with connect(url) as client:
-            runs = list(client.runs(limit))
+            page = client.run_page(limit)
     else:
-        runs = [info for _, info in run_folders(runs_dir)[:limit]]
+        page = RunPage(runs=tuple(info for _, info in run_folders(runs_dir)[:limit]))
     if format is Format.json:
-        print_json([summary(info, _local(runs_dir, info.run)) for info in runs])
+        lost = [{**each.model_dump(mode="json"), "status": "unreadable"} for each in page.unreadable]
+        print_json([summary(info, _local(runs_dir, info.run)) for info in page.runs] + lost)
     else:
-        stdout().print(runs_table(runs) if runs else "no runs")
+        stdout().print(runs_table(page.runs, page.unreadable) if page.runs or page.unreadable else "no runs")
 
 
 def show(
@@ -182,10 +184,20 @@ def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format
         _print(client.pause(client.run(run).run), format)
 
 
-def resume(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:
-    """Resume a paused, stopped or failed run from its last committed round."""
+def resume(
+    run: RunArgument,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on with other data or packages than the run began with.")
+    ] = False,
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Resume a paused, stopped or failed run from its last committed round.
+
+    It is refused if the run began with other data, seats, code or packages; --accept-changes records what differs.
+    """
     with connect(url) as client:
-        _print(client.resume(client.run(run).run), format)
+        _print(client.resume(client.run(run).run, accept_changes=accept_changes), format)
 
 
 def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:

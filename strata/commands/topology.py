@@ -42,6 +42,9 @@ def up(
     ready_s: Annotated[
         float, typer.Option(min=1, help="Longest wait, in seconds, until all edges and devices have registered.")
     ] = 120.0,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Nodes show certificates to each other, and users connect over TLS.")
+    ] = False,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
@@ -54,13 +57,19 @@ def up(
     if running:
         raise Conflict(f"a topology is already running at {running.url}; `strata down` stops it")
     topology = Topology(
-        edges=edges, devices=devices, agents=agents, port=_port(port), folder=state_dir, runs_dir=runs_dir
+        edges=edges,
+        devices=devices,
+        agents=agents,
+        port=_port(port),
+        folder=state_dir,
+        runs_dir=runs_dir,
+        secure=secure,
     )
     with as_interrupt(), contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         with stderr().status(f"starting cloud, {edges} edges, {len(topology.devices_per_agent)} agents"):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
-        stack.enter_context(home.announced(topology.url, (topology.folder / "logs").resolve()))
+        stack.enter_context(home.announced(topology.url, (topology.folder / "logs").resolve(), topology.authority_file))
         fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)
@@ -80,16 +89,20 @@ def _port(requested: int | None) -> int:
 
 
 def _say_ready(topology: Topology, format: Format) -> None:
+    from rich.text import Text
+
     from strata.output import print_json, stdout
 
-    agents = len(topology.devices_per_agent)
+    agents, dashboard = len(topology.devices_per_agent), f"{topology.url}/ui/"
     if format is Format.json:
-        ready = {"url": topology.url, "pid": os.getpid(), "edges": len(topology.edge_names), "agents": agents}
-        print_json(ready | {"devices": sum(topology.devices_per_agent), "folder": str(topology.folder)}, indent=None)
+        ready = {"url": topology.url, "dashboard": dashboard, "pid": os.getpid(), "edges": len(topology.edge_names)}
+        ready |= {"agents": agents, "devices": sum(topology.devices_per_agent), "folder": str(topology.folder)}
+        print_json(ready, indent=None)
         return
     console = stdout()
     words = f"{len(topology.edge_names)} edges, {agents} agents with {sum(topology.devices_per_agent)} devices"
-    console.print(f"[green]ready[/green] at {topology.url}: {words}", highlight=False)
+    console.print(Text("ready", style="green"), f"at {topology.url}: {words}", highlight=False)
+    console.print(f"dashboard: {dashboard}", highlight=False, soft_wrap=True)
     console.print(f"logs in {topology.folder / 'logs'}; Ctrl-C stops everything", highlight=False, soft_wrap=True)
 
 

@@ -7,7 +7,8 @@ import socket
 import threading
 
 from shared.runtime import logs
-from strata.fleet.cloud_client import CloudClient
+from shared.service.joining import token_for
+from strata.fleet.cloud_client import CloudClient, fleet_keys
 from strata.fleet.containers import Containers
 from strata.fleet.reconciler import Fleet
 from strata.fleet.settings import FleetSettings
@@ -21,8 +22,12 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     backend = Containers(settings.services, grace_s=settings.grace_s)
-    with CloudClient(settings.cloud_url, settings.common.tier_token) as cloud:
-        fleet = Fleet(f"compose-{socket.gethostname()}"[:64], backend, cloud, drain_s=settings.drain_s)
+    name, joining = f"compose-{socket.gethostname()}"[:64], None
+    if settings.common.secure:
+        keys = fleet_keys(name, settings.state_dir)
+        joining = keys, token_for(keys.identity, settings.common)
+    with CloudClient(settings.cloud_url, settings.common.tier_token, joining) as cloud:
+        fleet = Fleet(name, backend, cloud, drain_s=settings.drain_s)
         while not ended.is_set():
             fleet.settle(ended.is_set)
             ended.wait(settings.every_s)

@@ -1,15 +1,21 @@
-"""The fleet's client of the cloud: one small JSON request with the tier token."""
+"""The fleet's client of the cloud: one small JSON request with the tier token or, in secure mode, its certificate."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Self
 
 import httpx
 from pydantic import ValidationError
 
 from shared.core.errors import Unreachable, WireError
+from shared.identity.join_tokens import JoinToken
+from shared.identity.names import CLOUD, Identity
+from shared.identity.node_keys import NodeKeys
 from shared.service.api.membership import FleetOrders, FleetReport
 from shared.service.client import remote_error
+from shared.service.joining import join_once
 
 ANSWER_S = 5.0
 
@@ -20,14 +26,28 @@ class CloudClient:
     Args:
         url: address of the cloud.
         tier_token: the token shared by all tiers; None in development mode.
+        joining: in secure mode, the fleet's keys and its join token.
         transport: replaces the HTTP transport in tests.
     """
 
-    def __init__(self, url: str, tier_token: str | None, transport: httpx.BaseTransport | None = None) -> None:
-        headers = {"authorization": f"Bearer {tier_token}"} if tier_token else {}
-        self.url = url
+    def __init__(
+        self,
+        url: str,
+        tier_token: str | None,
+        joining: tuple[NodeKeys, JoinToken] | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        headers = {"authorization": f"Bearer {tier_token}"} if tier_token and not joining else {}
+        self.url, self._joining = url, joining
+        self._called = {"sni_hostname": CLOUD.server_name} if joining else {}
         # No proxy, as between all tiers: only the cloud may see the token.
-        self._http = httpx.Client(headers=headers, timeout=ANSWER_S, transport=transport, trust_env=False)
+        self._http = httpx.Client(
+            headers=headers,
+            timeout=ANSWER_S,
+            transport=transport,
+            trust_env=False,
+            verify=joining[0].client if joining else True,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -42,8 +62,13 @@ class CloudClient:
             Unreachable: the cloud did not answer in time.
             StrataError: the cloud answered with an error.
         """
+        if self._joining and time.time() >= self._joining[0].renew_at:
+            keys, token = self._joining
+            join_once(keys, self.url, token)
         try:
-            answer = self._http.post(f"{self.url}/fleet", json=report.model_dump(mode="json"))
+            answer = self._http.post(
+                f"{self.url}/fleet", json=report.model_dump(mode="json"), extensions=dict(self._called)
+            )
         except httpx.HTTPError as error:
             raise Unreachable(f"the cloud at {self.url}: {type(error).__name__}: {error}") from None
         if answer.status_code != 200:
@@ -54,3 +79,8 @@ class CloudClient:
             raise WireError(
                 f"the cloud at {self.url} gave invalid orders: {error.error_count()} fields are wrong"
             ) from None
+
+
+def fleet_keys(name: str, folder: Path) -> NodeKeys:
+    """The keys of a fleet of this name, in a folder of its own."""
+    return NodeKeys(Identity(node_class="fleet", name=name), folder / "identity")

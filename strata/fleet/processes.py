@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shared.identity.join_tokens import read_token
 from shared.runtime.memory import PROCESS_BYTES, check_processes
-from strata.fleet.cloud_client import CloudClient
+from strata.fleet.cloud_client import CloudClient, fleet_keys
 from strata.fleet.plan import Agent, Service
 from strata.fleet.reconciler import Fleet
 
@@ -72,7 +73,10 @@ def _number(name: str) -> int:
 @contextlib.contextmanager
 def fleet_of(topology: Topology, name: str) -> Iterator[Fleet]:
     """The fleet of a local topology, registered with its cloud. Call `settle` regularly, from this thread."""
-    with CloudClient(topology.url, topology.tier_token) as cloud:
+    joining = None
+    if topology.secure:
+        joining = fleet_keys(name, topology.folder / "fleet"), read_token(topology.join_token("fleet"))
+    with CloudClient(topology.url, topology.tier_token, joining) as cloud:
         fleet = Fleet(name, Processes(topology), cloud, begins=True)
         fleet.settle()
         yield fleet

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from shared.core.validation import Id
-from shared.service.settings import CommonSettings, Environment, split_commas
+from shared.service.settings import CommonSettings, Environment, over_tls, split_commas
 
 
 class FleetSettings(Environment):
     """The settings of the fleet of containers.
 
     Attributes:
+        state_dir: folder of its key and certificate, in secure mode.
         services: the Compose services that it scales, separated by commas.
         every_s: seconds between two turns.
         drain_s: seconds after which a leaving agent is stopped even if a round still needs it.
@@ -24,8 +26,14 @@ class FleetSettings(Environment):
     model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
 
     cloud_url: str = "http://cloud:8000"
+    state_dir: Path = Path(".strata/fleet")
     services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
     every_s: float = Field(default=1.0, gt=0)
     drain_s: float = Field(default=120.0, ge=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
+
+    @model_validator(mode="after")
+    def _call_cloud_over_tls(self) -> Self:
+        self.cloud_url = over_tls(self.cloud_url, self.common)
+        return self

@@ -19,11 +19,16 @@ _PROBE_S = 1.0
 
 @dataclass(frozen=True)
 class Running:
-    """A running `strata up`: the URL of its cloud, its process id, and the folder of its logs."""
+    """A running `strata up`: the URL of its cloud, its process id, the folder of its logs.
+
+    Attributes:
+        authority: in secure mode, the file with the certificate of the authority that signs the cloud's.
+    """
 
     url: str
     pid: int
     logs: str = ""
+    authority: str = ""
 
 
 def folder() -> Path:
@@ -43,13 +48,14 @@ def running() -> Running | None:
             if _taken(lock.fileno(), fcntl.LOCK_SH):
                 return None
         fields = json.loads((folder() / _NOTE).read_text(encoding="utf-8"))
-        return Running(url=str(fields["url"]), pid=int(fields["pid"]), logs=str(fields.get("logs", "")))
+        logs, authority = (str(fields.get(name, "")) for name in ("logs", "authority"))
+        return Running(url=str(fields["url"]), pid=int(fields["pid"]), logs=logs, authority=authority)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @contextlib.contextmanager
-def announced(url: str, logs: Path | None = None) -> Iterator[None]:
+def announced(url: str, logs: Path | None = None, authority: Path | None = None) -> Iterator[None]:
     """Let other commands find this process' topology while the context is open.
 
     Raises:
@@ -65,7 +71,8 @@ def announced(url: str, logs: Path | None = None) -> Iterator[None]:
             time.sleep(0.02)
         part = note.with_name(f".{note.name}.{os.getpid()}")
         part.write_text(
-            json.dumps(asdict(Running(url=url, pid=os.getpid(), logs=str(logs or "")))) + "\n", encoding="utf-8"
+            json.dumps(asdict(Running(url, os.getpid(), str(logs or ""), str(authority or "")))) + "\n",
+            encoding="utf-8",
         )
         part.replace(note)
         try:

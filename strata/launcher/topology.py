@@ -27,6 +27,7 @@ from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
+    from shared.identity.names import NodeClass
     from strata.launcher.redis_server import RedisServer
 
 
@@ -53,6 +54,7 @@ class Topology:
         fork: how processes start: True = forked from a fork server of this topology, which has imported the tiers;
             a fork server = forked from that one; False = each is executed. Results do not depend on it. The default
             is to fork on Linux; other systems do not promise that their libraries survive a fork.
+        secure: whether nodes show certificates to each other, and to users over TLS.
         env: environment variables for all processes; they override this process' own.
         env_of: environment variables for single processes by name (`cloud`, `edge-1`, `agent-1`); they override all.
 
@@ -60,7 +62,7 @@ class Topology:
         url: address of the cloud, known after `start`.
         ports: the port of each process by name; that of the cloud stays the same when it is started again.
         folder: the folder of state and logs, known after `start`.
-        tier_token: the secret that the tiers of this topology share.
+        tier_token: the secret that the tiers of this topology share, unless they show certificates.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Topology:
         profiles: Sequence[str] | None = None,
         modules: Modules | None = None,
         fork: bool | ForkServer = sys.platform == "linux",
+        secure: bool = False,
         env: Mapping[str, str] | None = None,
         env_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
@@ -95,6 +98,7 @@ class Topology:
         self._port = port
         self._modules = modules or Modules()
         self._fork = fork
+        self.secure = secure
         self._fork_server = None if isinstance(fork, bool) else fork
         self._env = dict(env or {})
         self._env_of = {name: dict(more) for name, more in (env_of or {}).items()}
@@ -221,7 +225,7 @@ class Topology:
         """
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
-        with TopologyClient(self.url, timeout_s=5.0) as client:
+        with TopologyClient(self.url, timeout_s=5.0, authority=self.authority_file) as client:
             while True:
                 self.check()
                 info, missing = poll_topology(client, self.edge_names, agents)
@@ -285,7 +289,7 @@ class Topology:
     def _start_cloud(self) -> None:
         env = {"CLOUD_REDIS_URL": self.redis.url, "CLOUD_RUNS_DIR": str(self._runs_dir)}
         self._spawn("cloud", "CLOUD", self._modules.cloud, env, port=self.ports.get("cloud", self._port))
-        self.url = f"http://{_HOST}:{self.ports['cloud']}"
+        self.url = f"{'https' if self.secure else 'http'}://{_HOST}:{self.ports['cloud']}"
 
     def _start_edge(self, name: str) -> None:
         env = {"EDGE_NAME": name, "EDGE_CLOUD_URL": self.url, "EDGE_REDIS_URL": self.redis.url}
@@ -301,12 +305,43 @@ class Topology:
             self.ports[name] = listener.getsockname()[1]
             own = {"HOST": _HOST, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
             everything = self._environment(
-                {**env, **{f"{tier}_{key}": value for key, value in own.items()}, **self._env_of.get(name, {})}
+                {
+                    **env,
+                    **{f"{tier}_{key}": value for key, value in own.items()},
+                    **self._identity(tier),
+                    **self._env_of.get(name, {}),
+                }
             )
             log = self.folder / "logs" / f"{name}.log"
             server = self._fork_server
             start = server.start if server is not None and server.can_start(everything) else execute
             self._processes[name] = start(name, module, everything, log, {f"{tier}_FD": listener.fileno()})
+
+    @property
+    def authority_file(self) -> Path | None:
+        """The certificate of the authority that signs the cloud's; None unless nodes show certificates."""
+        return self._authority_folder / "authority.pem" if self.secure else None
+
+    @property
+    def _authority_folder(self) -> Path:
+        return self.folder / "authority"
+
+    def join_token(self, node_class: NodeClass) -> str:
+        """The join token of a class of nodes."""
+        from shared.identity.authority import authority_of
+        from shared.identity.join_tokens import load_tokens
+
+        fingerprint = authority_of(self._authority_folder).fingerprint
+        return str(load_tokens(self._authority_folder, fingerprint).of(node_class))
+
+    def _identity(self, tier: str) -> dict[str, str]:
+        """The variables with which a process of this tier shows who it is."""
+        if not self.secure:
+            return {}
+        found = {"STRATA_SECURE": "1", "STRATA_JOIN_TOKEN_FILE": ""}
+        if tier == "CLOUD":
+            return found | {"CLOUD_AUTHORITY_DIR": str(self._authority_folder), "STRATA_JOIN_TOKEN": ""}
+        return found | {"STRATA_JOIN_TOKEN": self.join_token("edge" if tier == "EDGE" else "device")}
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """The environment that all processes of this topology share, updated with `more`."""

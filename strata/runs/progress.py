@@ -115,7 +115,7 @@ class LiveView:
             TextColumn("{task.description}"),
             self._bar,
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),

@@ -25,9 +25,11 @@ LINES = {
     "transport": ("topology", "in-memory copies", "peak memory"),
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
-    "train": ("resnet18",),
+    "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),
     "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
     "half": ("mlp: 0.50 x operations, 0.50 x bytes",),
+    "events": ("CPU a round, 0 clients", "CPU a round, 2 clients"),
+    "tls": ("mlp: a round over mutual TLS", "mlp: a round without", "transport: a round over mutual TLS"),
     "profile": (
         *("cloud_server: wait for edges", "cloud_server: aggregate", "cloud_server: write files"),
         *("edge_server: wait for agents", "edge_server: take answers", "edge_server: record of visits"),

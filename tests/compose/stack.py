@@ -17,10 +17,12 @@ PROJECT = "stratafl-test"
 ENDED = ("completed", "failed", "stopped")
 
 
-def compose(*words: str) -> str:
+def compose(*words: str, project: str = PROJECT, **variables: str) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "DEVICES_", "AGENT_"))}
-    command = ["docker", "compose", "-p", PROJECT, *words]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    command = ["docker", "compose", "-p", project, *words]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env | variables, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 

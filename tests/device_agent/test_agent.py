@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from device_agent.membership import Membership, agent_id
+from device_agent.membership import EdgeAddress, Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
@@ -149,14 +149,16 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: FakeHost | Non
     networks = [ipaddress.ip_network("10.0.0.0/8")]
     host: Any = keeper or FakeHost()
     beat = AgentHeartbeat(agent="a-1")
-    return Membership(caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics())
+    return Membership(
+        caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics(), set()
+    )
 
 
 async def test_states_of_runs_deleted_meanwhile_are_dropped_at_registration() -> None:
     keeper = FakeHost("r1", "r2", "r3")
-    welcome = {"edge_url": "http://10.0.0.1:9100", "runs": ["r2", "r4"]}
+    welcome = {"edge": "edge-1", "edge_url": "http://10.0.0.1:9100", "runs": ["r2", "r4"]}
     member = membership({"http://cloud:8000/agents": welcome}, [], keeper)
-    assert await member.register() == "http://10.0.0.1:9100"
+    assert await member.register() == ("edge-1", "http://10.0.0.1:9100")
     assert keeper.kept == {"r2"}
 
 
@@ -179,7 +181,7 @@ async def test_states_of_runs_deleted_meanwhile_are_dropped_at_registration() ->
 )
 async def test_an_order_cannot_make_an_agent_call_arbitrary_addresses(url: str) -> None:
     member = membership({}, [])
-    with member.working_for(url):
+    with member.working_for(EdgeAddress("edge-1", url)):
         assert member.edges == {}
 
 
@@ -192,7 +194,8 @@ async def test_an_agent_sends_heartbeats_to_an_ordering_edge_until_its_work_is_d
     }
     member = membership(answers, heard)
     member.start()
-    with member.working_for(edge):
+    address = EdgeAddress("edge-1", edge)
+    with member.working_for(address):
         async with asyncio.timeout(20):
             while heard.count(f"{edge}/heartbeats") < 5:  # noqa: ASYNC110 - a heartbeat sets no event
                 await asyncio.sleep(0.01)
@@ -201,29 +204,36 @@ async def test_an_agent_sends_heartbeats_to_an_ordering_edge_until_its_work_is_d
             n_before = len(heard)
             while len(heard) < n_before + 3:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.01)
-        assert edge in member.edges
+        assert address in member.edges
     async with asyncio.timeout(20):
-        while edge in member.edges:  # noqa: ASYNC110 - it fails and has no orders: dropped
+        while address in member.edges:  # noqa: ASYNC110 - it fails and has no orders: dropped
             await asyncio.sleep(0.01)
     await member.stop()
-    assert member.heartbeat_edge_url == ""
+    assert member.heartbeat_edge is None
+
+
+def home(member: Membership) -> EdgeAddress | None:
+    return member.heartbeat_edge
 
 
 async def test_an_agent_whose_home_edge_is_lost_registers_again() -> None:
     first, second = "http://10.0.0.1:9100", "http://10.0.0.2:9100"
     heard: list[str] = []
     answers: dict[str, Any] = {
-        "http://cloud:8000/agents": {"edge_url": first},
+        "http://cloud:8000/agents": {"edge": "edge-1", "edge_url": first},
         f"{first}/heartbeats": {},
         f"{second}/heartbeats": {},
     }
     member = membership(answers, heard)
     await member._beat_heartbeat_edge()
-    assert member.heartbeat_edge_url == first
-    answers |= {f"{first}/heartbeats": httpx.ConnectError("gone"), "http://cloud:8000/agents": {"edge_url": second}}
+    assert home(member) == ("edge-1", first)
+    answers |= {
+        f"{first}/heartbeats": httpx.ConnectError("gone"),
+        "http://cloud:8000/agents": {"edge": "edge-2", "edge_url": second},
+    }
     with pytest.raises(Exception, match="gone"):
         await member._beat_heartbeat_edge()
-    assert member.heartbeat_edge_url == ""
+    assert home(member) is None
     await member._beat_heartbeat_edge()
-    assert member.heartbeat_edge_url == second
+    assert home(member) == ("edge-2", second)
     assert heard.count("http://cloud:8000/agents") == 2

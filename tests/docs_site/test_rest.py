@@ -34,7 +34,7 @@ def test_an_operation_lists_its_parameters_and_answers(api: dict[str, Any]) -> N
     create = page.partition("### `POST /runs`\n")[2].partition("\n### ")[0]
     assert "Body: [NewRun](rest-schemas.md#newrun)" in create
     assert "| `201` | [RunInfo](rest-schemas.md#runinfo) |" in create
-    assert "| `429` |" in create
+    assert "| `409` |" in create
     assert "| `422` |" not in create  # errors of all operations are listed once, above
     assert "| `422` | A field is wrong" in page.partition("## Errors")[2].partition("\n## ")[0]
     runs = page.partition("### `GET /runs`\n")[2].partition("\n### ")[0]

@@ -1,11 +1,13 @@
-"""A deployment without faults, whose layout differs from those with faults."""
+"""A deployment without faults, whose layout differs from those with faults; a browser, and a window of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.e2e.browser import Visitor, browser
 from tests.soak.deployment import Deployment
 
 pytest.register_assert_rewrite("tests.e2e.real_faults")
@@ -18,3 +20,19 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         tmp_path_factory.mktemp("reference") / "deployment", edges=2, devices=4, agents=1, ttl_s=30
     ) as deployment:
         yield deployment
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser."""
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def visitor(chromium: Any, url: str) -> Iterator[Visitor]:
+    """A window; the test fails if its pages had errors, or asked another site for anything."""
+    found = Visitor(chromium, url)
+    yield found
+    assert found.complaints == []
+    found.window.close()

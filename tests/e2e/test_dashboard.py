@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from shared.service.body_limit import ANONYMOUS_BYTES
-from tests.e2e.browser import Visitor, browser
+from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -25,12 +25,6 @@ num_rounds: 3
 num_devices: 4
 devices: {profile: agent}
 """
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
@@ -52,15 +46,6 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     yield found
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-
-
-@pytest.fixture
-def visitor(chromium: Any, url: str) -> Iterator[Visitor]:
-    """A window; the test fails if its pages had errors."""
-    found = Visitor(chromium, url)
-    yield found
-    assert found.complaints == []
-    found.window.close()
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:

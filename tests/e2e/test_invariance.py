@@ -38,7 +38,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "four agents": {"agent_devices": (2, 2, 1, 1)},
     "four agents, the last first": {"agent_devices": (2, 2, 1, 1), "order": (3, 2, 1, 0)},
     "four agents, mixed": {"agent_devices": (1, 3, 1, 1), "order": (2, 0, 3, 1)},
-    "several profiles": {"agent_devices": (2, 2, 1, 1), "profiles": ("slow", "standard", "fast", "slow")},
+    "several profiles": {"agent_devices": (2, 2, 1, 1), "profiles": ("phone_low", "standard", "jetson", "phone_low")},
     "fewer devices than seats": {"agent_devices": (1, 1, 1, 1)},
     "six agents": {"agent_devices": (1,) * 6},
 }

@@ -143,7 +143,9 @@ def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_fig
     spec = {**yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")), "num_rounds": 4}
     alone = run_in_topology(spec, tmp_path, agents=1)
     four = run_in_topology(spec, tmp_path, agents=4)
-    backwards = run_in_topology(spec, tmp_path, agents=4, order=[3, 1, 0, 2], profiles=["b", "a", "d", "c"])
+    backwards = run_in_topology(
+        spec, tmp_path, agents=4, order=[3, 1, 0, 2], profiles=["jetson", "gateway", "standard", "phone_low"]
+    )
     assert four == alone
     assert backwards == alone
 

@@ -86,6 +86,11 @@ class MemoryStore:
         self._check_stream(stream)
         return self._append(stream, data)
 
+    async def last_id(self, stream: str) -> str:
+        """See `Store.last_id`."""
+        entries = self._after(stream, (0, 0), None)
+        return entries[-1].id if entries else "0"
+
     async def read(
         self, stream: str, after: str = "0", limit: int | None = None, block_s: float | None = None
     ) -> list[Entry]:

@@ -12,7 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 ROWS = [row.split("|")[1:-1] for row in TEXT.splitlines() if row.startswith("| ")]
 DEFAULTS = {"HEAD_S": 10, "BODY_S": 20, "BODY_RATE": 65_536, "UNREAD_S": 60, "MAX_CONNECTIONS": 10_000}
-DEFAULTS |= {"MAX_BODY_BYTES": 2**31, "CLOUD_MAX_SPEC_BYTES": 2**20, "CLOUD_MAX_RUNS": 1000}
+DEFAULTS |= {
+    "MAX_BODY_BYTES": 2**31,
+    "CLOUD_MAX_SPEC_BYTES": 2**20,
+    "CLOUD_MAX_RUNS": 1000,
+    "CLOUD_MAX_EVENT_CLIENTS": 2000,
+    "CLOUD_LEASE_S": 15,
+}
 
 
 def test_every_claim_names_an_existing_test() -> None:

@@ -60,7 +60,7 @@ async def test_deeply_nested_json_is_refused_without_a_crash(tmp_path: Path, n: 
             assert answer.status_code in (400, 413, 422), answer.text
             assert answer.headers["content-type"] == "application/problem+json"
             assert len(answer.content) < 3000
-        assert (await fed.client.get("/runs")).json() == {"runs": []}
+        assert (await fed.client.get("/runs")).json()["runs"] == []
 
 
 async def test_a_spec_larger_than_the_setting_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ STAY = (
     redis_keys.CLOUD_AGENTS,
     redis_keys.CLOUD_AGENTS_ALIVE,
     redis_keys.cloud_topology(),
+    redis_keys.CLOUD_OWNER,
+    redis_keys.CLOUD_LEASE,
     "cloud:idempotency:",
 )
 SETTLE_S = 20.0

@@ -16,10 +16,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from shared.federation.spec_parser import parse_run_spec
 from shared.run_records.events import Event
-from shared.run_records.rounds import RoundDetail
+from shared.run_records.rounds import RoundDetail, RoundInfo, RoundPage
 from shared.run_records.runs import RunInfo
 from shared.service.api.algorithms import AlgorithmInfo
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
+from shared.service.order_headers import MORE_HEADER
 from shared.simulation.digital_twin import TwinList
 from tests.strata.samples import a_round, a_run, a_twin, some_seats
 
@@ -47,7 +48,9 @@ class FakeCloud:
         self.ends_as = "completed"
         self.holds = False
         self.waits_for_reads, self.n_reads = False, 0
+        self.accepted = False
         self.breaks_after: int | None = None
+        self.busy_times = 0
         self.stream_starts: list[str | None] = []
         self.runs: dict[str, RunInfo] = {"r1": a_run()}
         self.seen: list[tuple[str, str]] = []
@@ -135,13 +138,18 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         return cloud.find(run).model_dump(mode="json")
 
     @app.post("/runs/{run}/{verb}")
-    async def change_run(run: str, verb: str) -> Any:
+    async def change_run(run: str, verb: str, accept_changes: bool = False) -> Any:
+        cloud.accepted = cloud.accepted or accept_changes
         status = {"pause": "pausing", "resume": "running", "stop": "stopped"}[verb]
         return cloud.change(run, status=status, reason=None).model_dump(mode="json")
 
     @app.get("/runs/{run}/rounds")
-    async def rounds(run: str) -> Any:
-        return {"rounds": [row.model_dump(mode="json", exclude={"seats"}) for row in cloud.rounds]}
+    async def rounds(run: str, response: Response, skip: int = 0) -> Any:
+        infos = [RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in cloud.rounds]
+        page, more = RoundPage.of(infos, skip)
+        if more is not None:
+            response.headers[MORE_HEADER] = str(more)
+        return page.model_dump(mode="json")
 
     @app.get("/runs/{run}/rounds/{number}")
     async def one_round(run: str, number: int) -> Any:
@@ -152,7 +160,12 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         return {"seats": [seat.model_dump(mode="json") for seat in some_seats()]}
 
     @app.get("/runs/{run}/events")
-    async def events(run: str, request: Request) -> StreamingResponse:
+    async def events(run: str, request: Request) -> Response:
+        if cloud.busy_times:
+            cloud.busy_times -= 1
+            refused = _problem(503, "busy", "too many clients")
+            refused.headers["retry-after"] = "0"
+            return refused
         after = request.headers.get("last-event-id")
         cloud.stream_starts.append(after)
         return StreamingResponse(_stream(cloud, run, int(after or 0)), media_type="text/event-stream")

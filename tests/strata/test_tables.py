@@ -15,9 +15,10 @@ from shared.core.formatting import duration
 from shared.federation.spec_parser import parse_spec
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
+from shared.run_records.runs import UnreadableRun
 from shared.run_records.visits import VisitRow
 from strata.output import Column, FittedTable
-from strata.tables import rounds_table, visits_table
+from strata.tables import rounds_table, runs_table, visits_table
 from tests.strata.conftest import Strata
 from tests.strata.samples import a_round, a_run
 
@@ -111,3 +112,10 @@ def test_a_line_is_drawn_below_the_given_rows() -> None:
     lines = lines_of(FittedTable([Column("lr", ["1", "2", "3"])], lined=frozenset({1})), 80)
     assert [cells_of(line)[0] for line in lines[3:-1]] == ["1", "2", lines[5].strip(), "3"]
     assert lines[5].startswith("├")
+
+
+def test_a_run_that_cannot_be_read_has_a_line_with_the_reason() -> None:
+    lost = UnreadableRun(run="r9", created_at="2026-01-02T03:04:05Z", reason="the document of run r9 [b] is broken")
+    text = " ".join(lines_of(runs_table([a_run()], [lost]), 250))
+    assert "unreadable (the document of run r9 [b] is broken)" in text
+    assert "r1" in text

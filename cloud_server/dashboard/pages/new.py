@@ -48,6 +48,8 @@ class View:
         self.dashboard, self.page = dashboard, page
         self.document: dict[str, Any] = {"name": "experiment"}
         self.fields = {field.name: field for field in fields_of(RunSpec.model_json_schema())}
+        self.invalid: dict[str, str] = {}  # what is wrong with inputs of the form, by field
+        self.written = _text(self.document)  # the text that the form shows
 
     def build(self) -> None:
         """Create the page's elements."""
@@ -81,6 +83,7 @@ class View:
 
     def _show_form(self) -> None:
         self.form.clear()
+        self.invalid.clear()
         with self.form:
             with card("Experiment"), ui.element("div").classes("facts"):
                 for name in _EXPERIMENT_FIELDS:
@@ -116,24 +119,52 @@ class View:
     def _input(self, field: FormField, path: tuple[str, ...], value: Any) -> None:
         """The input of a field; its value is written to the document at `path`."""
 
+        name = ".".join(path)
+
         def changed(event: events.ValueChangeEventArguments[Any]) -> None:
             try:
-                entered = parse_value(field, event.value)
+                entered = self._entered(field, event.value)
             except BadInput as error:
-                self.error.set_text(error.detail)
+                self.invalid[name] = f"{name}: {error.detail.removeprefix(field.name).lstrip()}"
+                self._check()
                 return
+            self.invalid.pop(name, None)
             value = field.default if entered is None else entered
             self.document = with_value(self.document, path, value, field.default)
             if path[0] == "algorithm" and isinstance(self.document.get("algorithm"), dict):
                 self.document["algorithm"].setdefault("name", "fedavg")
             self._write_text()
 
-        _INPUTS[field.kind](field, field.default if value is None else value, changed)
+        def unreadable(event: events.GenericEventArguments) -> None:
+            """The browser has cut a number that it cannot read, such as `1e`, from what it sends."""
+            if event.args:
+                self.invalid[name] = f"{name}: not a number"
+            elif self.invalid.get(name) == f"{name}: not a number":
+                del self.invalid[name]
+            self._check()
+
+        line = _INPUTS[field.kind](field, field.default if value is None else value, changed)
+        if isinstance(line, ui.number) and field.nullable:
+            line.on("keyup", unreadable, js_handler="(event) => emit(event.target.validity.badInput)")
+
+    def _entered(self, field: FormField, value: Any) -> Any:
+        """The value of an input, None for an empty one.
+
+        Raises:
+            BadInput: it is not a value of the field, or an error in the spec's text must be mended first.
+        """
+        if self.text.value != self.written and not self._check():
+            raise BadInput("not taken over: first mend the text of the spec")
+        entered = parse_value(field, value)
+        if entered is None and field.kind in ("integer", "number") and not field.nullable:
+            raise BadInput("a number is needed")
+        return entered
 
     # ---- the text
 
     def _write_text(self) -> None:
-        self.text.set_value(_text(self.document))
+        self.written = _text(self.document)
+        self.text.set_value(self.written)
         self._check()
 
     async def _uploaded(self, event: events.UploadEventArguments) -> None:
@@ -142,8 +173,10 @@ class View:
         self._text_changed()
 
     def _text_changed(self) -> None:
-        if self._check():
+        if self.text.value != self.written and self._check():
+            self.written = self.text.value or ""
             self._show_form()
+            self._check()
 
     def _read(self) -> dict[str, Any]:
         raw = parsing.load(self.text.value or "", "the spec")
@@ -152,7 +185,7 @@ class View:
         return raw
 
     def _check(self) -> bool:
-        """Whether the text is a valid spec; shows the error if not."""
+        """Whether the text is a valid spec; shows its error or that of an input of the form."""
         try:
             raw = self._read()
             parse_run_spec(raw)
@@ -160,11 +193,13 @@ class View:
             self.error.set_text(f"{error.field}: {error.detail}" if error.field else error.detail)
             return False
         self.document = raw
-        self.error.set_text("")
+        self.error.set_text(next(iter(self.invalid.values()), ""))
         return True
 
     async def _start(self) -> None:
         with notify_outcome():
+            for field, error in self.invalid.items():
+                raise BadInput(error, field=field)
             info = await self.dashboard.cloud.runs.create(self._read(), None)
             ui.navigate.to(f"/runs/{info.run}")
 
@@ -176,33 +211,35 @@ def _text(document: Mapping[str, Any]) -> str:
 OnChange = Callable[[events.ValueChangeEventArguments[Any]], None]
 
 
-def _number_input(field: FormField, value: Any, on_change: OnChange) -> None:
+def _number_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
     whole = field.kind == "integer"
     number = ui.number(field.name, value=value, step=1 if whole else None, on_change=on_change)
     number.props("dense" + (" clearable" if field.nullable else ""))
     if field.low is not None and field.high is not None:
         number.tooltip(f"from {field.low:g} to {field.high:g}")
+    return number
 
 
-def _choice_input(field: FormField, value: Any, on_change: OnChange) -> None:
-    ui.select(list(field.choices), label=field.name, value=value, on_change=on_change, clearable=field.nullable).props(
-        "dense"
-    )
+def _choice_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
+    choice = ui.select(list(field.choices), label=field.name, value=value, on_change=on_change)
+    return choice.props("dense" + (" clearable" if field.nullable else ""))
 
 
-def _switch_input(field: FormField, value: Any, on_change: OnChange) -> None:
-    ui.switch(field.name, value=bool(value), on_change=on_change)
+def _switch_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
+    return ui.switch(field.name, value=bool(value), on_change=on_change)
 
 
-def _text_input(field: FormField, value: Any, on_change: OnChange) -> None:
-    ui.input(field.name, value="" if value is None else str(value), on_change=on_change).props("dense debounce=400")
+def _text_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
+    line = ui.input(field.name, value="" if value is None else str(value), on_change=on_change)
+    return line.props("dense debounce=400")
 
 
-def _yaml_input(field: FormField, value: Any, on_change: OnChange) -> None:
+def _yaml_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
     shown = "" if value in (None, field.default) else _flow_yaml(value)
     line = ui.input(field.name, value=shown, on_change=on_change).props("dense debounce=600").classes("w-full")
     if field.default is not None:
         line.props(f'stack-label placeholder="{_placeholder(field.default)}"')
+    return line
 
 
 def _placeholder(default: Any) -> str:
@@ -215,7 +252,7 @@ def _flow_yaml(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip().removesuffix("...").strip()
 
 
-_INPUTS: dict[str, Callable[[FormField, Any, OnChange], None]] = {
+_INPUTS: dict[str, Callable[[FormField, Any, OnChange], ui.element]] = {
     "text": _text_input,
     "integer": _number_input,
     "number": _number_input,

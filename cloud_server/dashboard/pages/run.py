@@ -8,8 +8,10 @@ from typing import cast
 import yaml
 from nicegui import ui
 
+from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
+from cloud_server.dashboard.tables import Figure, columns_of, figure, percentage, row_of
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, accuracy, bytes_on_links, clients
@@ -21,7 +23,11 @@ from shared.results.tracking.tracker_notes import tracked_lines
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 
+_AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
+_COLUMNS = (
+    "round", "phase", "visits", "used", "lost", "accuracy", "train loss", "bytes", "simulated time (s)",
+)  # fmt: skip
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
     "resume": ("paused", "stopped", "failed"),
@@ -62,45 +68,33 @@ class View:
     def build(self) -> None:
         """Create the page's elements; refreshing fills them."""
         self._build_header()
-        theme = self.page.theme
+        page = self.page
         with ui.element("div").classes("wide w-full"):
             with card("Accuracy and loss"):
                 axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_accuracy_by(event.value))
                 axis.props("dense no-caps")
-                self.accuracy = Panel(theme, titled=False)
+                self.accuracy = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
-                self.clients = Panel(theme, titled=False)
+                self.clients = Panel(page, titled=False)
         with card("Timeline of a round"):
             with ui.row().classes("items-center w-full no-wrap"):
                 self.round_slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
                 self.round_slider.props('label aria-label="Round"')
                 self.round_label = ui.label().style("white-space: nowrap")
-            self.timeline = Panel(theme, titled=False)
+            self.timeline = Panel(page, titled=False)
         with ui.element("div").classes("wide w-full"):
             with card("Bytes on links"):
-                self.bytes = Panel(theme, titled=False)
+                self.bytes = Panel(page, titled=False)
             with card("Samples per class of each seat"):
-                self.partition = Panel(theme, titled=False)
+                self.partition = Panel(page, titled=False)
         self.algorithm_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
-            columns = [
-                {"name": name, "label": name, "field": name, "align": "left", "sortable": True}
-                for name in (
-                    "round",
-                    "phase",
-                    "visits",
-                    "used",
-                    "lost",
-                    "accuracy",
-                    "train loss",
-                    "bytes",
-                    "simulated time (s)",
-                )
-            ]
-            self.table = ui.table(columns=columns, rows=[], row_key="round", pagination=10).classes("w-full")
+            self.table = ui.table(columns=columns_of(_COLUMNS), rows=[], row_key="round", pagination=10).classes(
+                "w-full"
+            )
             self.table.props("flat dense")
         with ui.expansion("Spec", icon="description").classes("w-full"):
-            self.spec = ui.code("", language="yaml").classes("w-full")
+            self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)
         self.page.start_refreshing(self._refresh)
 
     def _build_header(self) -> None:
@@ -109,7 +103,7 @@ class View:
             self.status = ui.badge().props("role=status")
             ui.space()
             self.buttons = {action: self._button(action) for action in ("pause", "resume", "stop")}
-            self.n_more = ui.number("More rounds", value=5, min=1, max=100_000, step=1, format="%d").classes("w-24")
+            self.n_more = ui.number("More rounds", value=5, step=1).classes("w-24")
             ui.button("Add", icon="add", on_click=self._add_rounds).props("outline")
         self.reason = ui.label().classes("text-body2")
         self.tracking = ui.label().classes("text-body2")
@@ -134,8 +128,9 @@ class View:
     # ---- user actions
 
     async def _add_rounds(self) -> None:
-        with notify_outcome(f"{int(self.n_more.value or 1)} rounds added."):
-            await self.dashboard.cloud.runs.add_rounds(self.run_id, int(self.n_more.value or 1))
+        with notify_outcome("Rounds added."):
+            n_more = whole_number("More rounds", self.n_more.value, 1, 100_000)
+            await self.dashboard.cloud.runs.add_rounds(self.run_id, n_more)
             await self._refresh()
 
     def _files(self) -> None:
@@ -201,7 +196,7 @@ class View:
                     "model SHA-256": (info.model_sha256 or "-")[:12],
                 }
             )
-        self.spec.set_content(_yaml(info))
+        self.spec.set_text(_yaml(info))
 
     async def _show_rounds(self, run_view: RunView) -> None:
         history = run_view.history
@@ -211,7 +206,7 @@ class View:
         for picture in own_pictures(history):
             if picture.name not in self.algorithm_panels:
                 with self.algorithm_box, card(picture.title):
-                    self.algorithm_panels[picture.name] = Panel(self.page.theme, titled=False)
+                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
             self.algorithm_panels[picture.name].show(picture)
         self.table.rows = [_row(row) for row in reversed(history.trained)]
         self.table.update()
@@ -234,19 +229,20 @@ class View:
 
 
 def _row(info: RoundInfo) -> dict[str, object]:
-    score = (info.evaluation or {}).get("global")
-    divisor, unit = scale("bytes", info.bytes_up + info.bytes_down)
-    return {
+    score, n_bytes = (info.evaluation or {}).get("global"), info.bytes_up + info.bytes_down
+    divisor, unit = scale("bytes", n_bytes)
+    cells = {
         "round": info.round_no,
         "phase": info.phase,
         "visits": info.n_visits,
         "used": info.n_used,
         "lost": len(info.failures),
-        "accuracy": f"{score.accuracy:.2%}" if score and score.accuracy is not None else "",
-        "train loss": "" if info.train_loss is None else f"{info.train_loss:.4g}",
-        "bytes": f"{(info.bytes_up + info.bytes_down) / divisor:.3g} {unit}",
-        "simulated time (s)": f"{info.simulated_s:.4g}",
+        "accuracy": percentage(score.accuracy if score else None),
+        "train loss": figure(info.train_loss),
+        "bytes": Figure(n_bytes, f"{n_bytes / divisor:.3g} {unit}"),
+        "simulated time (s)": figure(info.simulated_s),
     }
+    return row_of(cells)
 
 
 def _yaml(info: RunInfo) -> str:

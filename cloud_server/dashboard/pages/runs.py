@@ -9,12 +9,13 @@ from fastapi import Query
 from nicegui import ui
 
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, notify_outcome, open_page
+from cloud_server.dashboard.tables import Figure, columns_of, figure, percentage, row_of
 from shared.core.errors import StrataError
 from shared.core.formatting import percent, scale
 from shared.plots.curves import comparison
 from shared.plots.picture import Lines
 from shared.results.comparison import Comparison, Point, compare
-from shared.run_records.runs import RunInfo
+from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated time", "created", "run")
 _MAX_LISTED = 1000
@@ -40,7 +41,7 @@ class View:
 
     def __init__(self, dashboard: Dashboard, page: Page) -> None:
         self.dashboard, self.page = dashboard, page
-        self.infos: list[RunInfo] | None = None
+        self.runs: RunPage | None = None
 
     def build(self) -> None:
         """Create the page's elements; refreshing fills them."""
@@ -52,10 +53,7 @@ class View:
             ui.button("New run", icon="add", on_click=lambda: ui.navigate.to("/new")).props("unelevated")
             self.compare = ui.button("Compare", icon="stacked_line_chart", on_click=self._compare).props("outline")
             self.remove = ui.button("Remove", icon="delete", on_click=self._confirm_removal).props("outline")
-        columns: list[dict[str, Any]] = [
-            {"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in _COLUMNS
-        ]
-        self.table = ui.table(columns=columns, rows=[], row_key="run", selection="multiple", pagination=20)
+        self.table = ui.table(columns=columns_of(_COLUMNS), rows=[], row_key="run", selection="multiple", pagination=20)
         self.table.classes("w-full").props('flat bordered dense no-data-label="No runs yet"')
         self.table.bind_filter_from(self.filter, "value")
         self.table.add_slot(
@@ -68,10 +66,10 @@ class View:
         self.page.start_refreshing(self._refresh)
 
     async def _refresh(self) -> None:
-        infos = await self.dashboard.cloud.repository.infos(_MAX_LISTED)
-        if infos != self.infos:
-            self.infos = infos
-            self.table.rows = [_row(info) for info in infos]
+        runs = await self.dashboard.cloud.runs.page(_MAX_LISTED)
+        if runs != self.runs:
+            self.runs = runs
+            self.table.rows = [_row(info) for info in runs.runs] + [_unreadable_row(each) for each in runs.unreadable]
             self.table.update()
 
     def _update_buttons(self) -> None:
@@ -102,18 +100,25 @@ class View:
 
 def _row(info: RunInfo) -> dict[str, Any]:
     divisor, unit = scale("bytes", info.bytes_up)
-    return {
+    cells = {
         "run": info.run,
         "name": info.name,
         "algorithm": info.algorithm,
         "status": info.status + (f": {info.reason[:60]}" if info.reason else ""),
-        "rounds": f"{info.rounds}/{info.num_rounds}",
-        "accuracy": "" if info.accuracy is None else f"{info.accuracy:.2%}",
-        "loss": "" if info.loss is None else f"{info.loss:.4g}",
-        "bytes up": f"{info.bytes_up / divisor:.3g} {unit}",
-        "simulated time": f"{info.simulated_s:.4g} s",
+        "rounds": Figure(info.rounds, f"{info.rounds}/{info.num_rounds}"),
+        "accuracy": percentage(info.accuracy),
+        "loss": figure(info.loss),
+        "bytes up": Figure(info.bytes_up, f"{info.bytes_up / divisor:.3g} {unit}"),
+        "simulated time": figure(info.simulated_s, "s"),
         "created": info.created_at[:19].replace("T", " "),
     }
+    return row_of(cells)
+
+
+def _unreadable_row(each: UnreadableRun) -> dict[str, Any]:
+    created = each.created_at[:19].replace("T", " ")
+    status = f"unreadable: {each.reason}"[:200]
+    return {**dict.fromkeys(_COLUMNS, ""), "run": each.run, "name": each.run, "status": status, "created": created}
 
 
 async def _build_comparison(dashboard: Dashboard, page: Page, run_ids: list[str]) -> None:
@@ -150,30 +155,32 @@ def _show_comparison(compared: Comparison, page: Page) -> None:
         ui.label(remark).classes("text-caption")
     target = percent(compared.target)
     differs = list(dict.fromkeys(key for curve in compared.curves for key in curve.differs))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "run": curve.label,
             **{key: str(curve.differs.get(key, "")) for key in differs},
-            "accuracy": "" if curve.accuracy is None else f"{curve.accuracy:.2%}",
+            "accuracy": percentage(curve.accuracy),
             "rounds": curve.info.rounds,
-            "simulated time": f"{curve.info.simulated_s:.4g} s",
-            "MB up": f"{curve.info.bytes_up / 1e6:.4g}",
+            "simulated time": figure(curve.info.simulated_s, "s"),
+            "MB up": figure(curve.info.bytes_up / 1e6),
             f"to reach {target}": _reached(curve.reached(compared.target)),
         }
         for curve in compared.curves
     ]
-    columns = [{"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in rows[0]]
-    ui.table(columns=columns, rows=rows, row_key="run").props("flat bordered dense").classes("w-full")
+    ui.table(columns=columns_of(rows[0]), rows=[row_of(row) for row in rows], row_key="run").props(
+        "flat bordered dense"
+    ).classes("w-full")
     picture = comparison(compared.curves, compared.target)
     if picture is None:
         return
     for shown in picture.panels:
         title = f"Accuracy by {shown.x.label}" if isinstance(shown, Lines) else "Clients after the last round"
         with card(title):
-            Panel(page.theme, titled=False).show(picture.replace(panels=(shown,)))
+            Panel(page, titled=False).show(picture.replace(panels=(shown,)))
 
 
-def _reached(point: Point | None) -> str:
+def _reached(point: Point | None) -> Figure:
     if point is None:
-        return "not reached"
-    return f"round {point.round_no}, {point.simulated_s:.4g} s, {point.bytes_up / 1e6:.4g} MB up"
+        return Figure(None, "not reached")
+    text = f"round {point.round_no}, {point.simulated_s:.4g} s, {point.bytes_up / 1e6:.4g} MB up"
+    return Figure(point.round_no, text)

@@ -7,15 +7,17 @@ from typing import Any
 
 from nicegui import ui
 
+from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
+from cloud_server.dashboard.tables import columns_of, figure, percentage, row_of
 from cloud_server.dashboard.topology_graph import graph
 from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, nodes_of
 from cloud_server.node_views import change_agent, topology_of
 from cloud_server.nodes.twin_client import twins_of
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
-from shared.service.api.nodes import AgentChange, TopologyInfo
+from shared.service.api.nodes import MAX_DEVICES, AgentChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
@@ -46,7 +48,7 @@ class View:
             self.headline = ui.label().classes("text-h6").props("role=heading aria-level=1")
             self.run_link = ui.link("", "/runs")
             ui.space()
-            self.wanted = ui.number("Devices", min=0, step=1, format="%d").classes("w-28")
+            self.wanted = ui.number("Devices", step=1).classes("w-28")
             self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
             self.scale_tooltip = ui.tooltip("")
             self.scale_tooltip.move(self.scale)
@@ -60,10 +62,7 @@ class View:
         )
         self.empty = ui.label("No edge or agent has registered yet. Start edges and devices.").classes("text-italic")
         with ui.expansion("As a table", icon="table_rows").classes("w-full"):
-            columns = [
-                {"name": name, "label": name, "field": name, "align": "left", "sortable": True}
-                for name in ("name", "tier", "state", "parent", "details")
-            ]
+            columns = columns_of(("name", "tier", "state", "parent", "details"))
             self.table = ui.table(columns=columns, rows=[], row_key="key", pagination=25).classes("w-full")
             self.table.props("dense flat wrap-cells")
             self.table.on("rowClick", lambda event: self._open(event.args[1]["key"]))
@@ -73,6 +72,7 @@ class View:
                 "@click.stop=\"$parent.$emit('open', props.row.key)\" /></q-td>",
             )
             self.table.on("open", lambda event: self._open(event.args))
+        self.page.redraws.append(lambda: self._draw(self.nodes, self.run_view))
         self.page.start_refreshing(self._refresh)
 
     async def _refresh(self) -> None:
@@ -115,7 +115,7 @@ class View:
         if run_view is not None:
             info = run_view.info
             self.run_link.set_text(f"{info.name}: {info.status}, round {info.rounds} of {info.num_rounds}")
-            self.run_link.props(f'href="/ui/runs/{info.run}"')
+            self.run_link.props["href"] = f"/runs/{info.run}"
 
     # ---- scaling
 
@@ -130,8 +130,9 @@ class View:
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
 
     async def _scale(self) -> None:
-        with notify_outcome(f"{int(self.wanted.value or 0)} devices requested; the fleet starts or stops agents."):
-            await self.dashboard.cloud.fleet.set_wanted_devices(int(self.wanted.value or 0))
+        with notify_outcome("Requested; the fleet starts or stops agents."):
+            wanted = whole_number("Devices", self.wanted.value, 0, MAX_DEVICES)
+            await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
 
     # ---- dialog of one node
 
@@ -176,7 +177,7 @@ class View:
         if seat.agent:
             self._build_controls(seat.agent)
         with card("Samples per class"):
-            Panel(self.page.theme, titled=False).show(partition([seat], ""))
+            Panel(self.page, titled=False).show(partition([seat], ""))
         twin = ui.column().classes("w-full items-stretch")
         with card("Visits"):
             self._build_visits(run_view, number)
@@ -188,7 +189,7 @@ class View:
         if not twins:
             return
         rows = [{"seat": str(twin.seat), **_twin_facts(twin)} for twin in twins]
-        columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in rows[0]]
+        columns = columns_of(rows[0], sortable=False)
         with card("Digital twins"):
             ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
 
@@ -215,17 +216,19 @@ class View:
             ui.label("No visits yet.").classes("text-italic")
             return
         rows = [
-            {
-                "round": round_no,
-                "outcome": ", ".join(filter(None, (row.outcome, row.reason, row.label))),
-                "simulated time (s)": f"{row.simulated_s:.4g}",
-                "bytes up": row.up_bytes,
-                "bytes down": row.down_bytes,
-                "local-model accuracy": "" if row.own_accuracy is None else f"{row.own_accuracy:.1%}",
-            }
+            row_of(
+                {
+                    "round": round_no,
+                    "outcome": ", ".join(filter(None, (row.outcome, row.reason, row.label))),
+                    "simulated time (s)": figure(row.simulated_s),
+                    "bytes up": row.up_bytes,
+                    "bytes down": row.down_bytes,
+                    "local-model accuracy": percentage(row.own_accuracy),
+                }
+            )
             for round_no, row in reversed(visits)
         ]
-        columns = [{"name": name, "label": name, "field": name, "align": "left"} for name in _VISIT_COLUMNS]
+        columns = columns_of(_VISIT_COLUMNS)
         ui.table(columns=columns, rows=rows, pagination=10).props("dense flat").classes("w-full")
 
     def _build_controls(self, agent: str) -> None:

@@ -54,6 +54,7 @@ def check_partial_sum(
         name, grouped, _ = key.partition("/")
         if name not in means or bool(grouped) != means[name].by_group:
             raise WireError(f"{kind.__name__} averages no field {key!r}")
+        _check_weight(key, part.weight, means[name], partial_sum)
         _check_part(key, part, means[name], fixed_point)
     for name, values in partial_sum.each.items():
         if name not in fields_with(kind, PerClient):
@@ -66,6 +67,15 @@ def check_partial_sum(
         if partial_sum.n_updates or any(partial_sum.each.values())
         else None
     )
+
+
+def _check_weight(key: str, weight: int, how: Mean, partial_sum: PartialSum) -> None:
+    """Checks that a field is not weighted by more than the updates behind it; some of them may lack it."""
+    what, most = "samples", partial_sum.n_samples
+    if how.weight == "one":
+        what, most = "updates", partial_sum.n_updates
+    if weight > most:
+        raise WireError(f"{key}: a weight of {weight}, in a sum of {most} {what}")
 
 
 def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> None:

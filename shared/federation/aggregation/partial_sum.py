@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from shared.core.bounds import Count
 from shared.core.exact_sum import fixed_point_exponent
-from shared.core.records import Count, Record
+from shared.core.records import Record
 from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import KeptBy
 

@@ -3,8 +3,9 @@
 An algorithm is a frozen value (`Algorithm`): stateless hook objects of the three tiers, and the types of its records.
 """
 
+from shared.core.bounds import Count
 from shared.core.errors import BadInput, WireError
-from shared.core.records import Count, Nothing, Record
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
 from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without

@@ -160,6 +160,11 @@ class Algorithm:
         """Whether a seat has a state to keep between visits; the default state has buffers only if they stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
 
+    @property
+    def trains_by_default(self) -> bool:
+        """Whether its devices train as FedAvg's do: on all samples of their task, and in no other way."""
+        return getattr(type(self.device), "local_update", None) is DeviceHooks.local_update
+
     def check_spec(self, spec: ExperimentSpec) -> None:
         """Check that a spec is one that this algorithm can run.
 

@@ -102,7 +102,7 @@ def _run_visit_safely(
     except Exception as error:
         log.exception("visit of seat %s failed", visit.seat)
         reason, detail = "error", f"{type(error).__name__}: {error}"
-    failure = Failure(seat=visit.seat, edge=order.edge, reason=reason, detail=detail[:500])
+    failure = Failure(seat=visit.seat, edge=order.edge, reason=reason, detail=detail)
     return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))
 
 

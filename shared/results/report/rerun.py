@@ -44,8 +44,11 @@ def rerun(info: RunInfo, manifest: Manifest | None, rounds: Sequence[RoundInfo])
         equal |= {name: digest for name, digest in given.items() if digest}
         equal |= {"versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items())}
         equal |= {"CPU": manifest.cpu, **({"GPU": manifest.gpu} if manifest.gpu else {})}
+        for change in manifest.changes:
+            equal |= {f"after round {change.after_round}": "; ".join(change.differences)}
     deadlines = (info.spec.round_deadline_s, info.spec.report_deadline_s)
-    repeatable = info.spec.clock == "simulated" or deadlines == (None, None)
+    in_time = info.spec.clock == "simulated" or deadlines == (None, None)
+    repeatable = in_time and not (manifest and manifest.changes)
     return Rerun(equal, _losses(rounds), repeatable, info.model_sha256)
 
 

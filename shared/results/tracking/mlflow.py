@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from shared.core.addresses import is_loopback
 from shared.core.errors import BadInput, Conflict, Unreachable
 from shared.results.tracking.scalars import Tracked
 
@@ -51,6 +52,7 @@ class MlflowServer:
             auth=(user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
             timeout=_ANSWER_S,
             transport=transport,
+            trust_env=not is_loopback(url.host),
         )
 
     async def __aenter__(self) -> MlflowServer:

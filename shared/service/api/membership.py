@@ -6,15 +6,24 @@ from typing import Annotated
 
 from pydantic import Field
 
+from shared.core.bounds import Amount, Count
 from shared.core.records import Record
 from shared.core.validation import ID, Id
 
 MAX_AGENTS = 100_000
-"""Agents that a fleet may report."""
+"""Most agents that a fleet reports, that an edge hears, or that the cloud registers."""
+
+
+Name = Annotated[str, Field(max_length=100)]
+Versions = Annotated[dict[Name, Name], Field(max_length=50)]
 
 
 class AgentRegistration(Record):
-    """Agent to cloud. The cloud sends a request to the source address of this one and expects the nonce there."""
+    """Agent to cloud. The cloud sends a request to the source address of this one and expects the nonce there.
+
+    Attributes:
+        versions: of the agent's Python and packages; an agent whose versions are not the cloud's takes part in no run.
+    """
 
     agent: str = Field(pattern=ID)
     name: str = Field(pattern=ID)
@@ -22,34 +31,40 @@ class AgentRegistration(Record):
     profile: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
+    versions: Versions = Field(default_factory=dict)
 
 
 class AgentRegistrationAnswer(Record):
     """Cloud to agent.
 
     Attributes:
-        edge_url: the edge for its heartbeats; empty while no edge is alive.
+        edge: the edge for its heartbeats; empty while no edge is alive.
+        edge_url: its address.
         runs: all runs; the agent deletes what it keeps of others, which were deleted while it was away.
+        left_out: why it takes part in no run, None if it does.
     """
 
+    edge: str = ""
     edge_url: str = ""
     runs: tuple[str, ...] = ()
+    left_out: str | None = None
 
 
 class AgentHeartbeat(Record):
     """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` the number of orders running or waiting."""
 
     agent: str = Field(pattern=ID)
-    visiting: int | None = None
-    waiting: int = 0
+    visiting: Count | None = None
+    waiting: Count = 0
 
 
 class EdgeRegistration(Record):
-    """Edge to cloud."""
+    """Edge to cloud; `versions` as in `AgentRegistration`."""
 
     edge: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
+    versions: Versions = Field(default_factory=dict)
 
 
 class EdgeRegistrationAnswer(Record):
@@ -58,25 +73,27 @@ class EdgeRegistrationAnswer(Record):
     Attributes:
         url: the address at which other tiers reach the edge.
         runs: all runs; the edge deletes what it keeps of others, which were deleted while it was away.
+        left_out: why it takes part in no run, None if it does.
     """
 
     url: str
     runs: tuple[str, ...] = ()
+    left_out: str | None = None
 
 
 class RosterEntry(Record):
     """An agent as an edge last heard it."""
 
     agent: str = Field(pattern=ID)
-    age_s: float = Field(ge=0)
-    visiting: int | None = None
+    age_s: Amount
+    visiting: Count | None = None
 
 
 class EdgeHeartbeat(Record):
     """Edge to cloud, with the roster of the agents that it hears."""
 
     edge: str = Field(pattern=ID)
-    roster: tuple[RosterEntry, ...] = ()
+    roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
 
 
 class HeartbeatAnswer(Record):
@@ -88,6 +105,7 @@ class HeartbeatAnswer(Record):
         moved: URLs of agents that recently came back at another address.
         deleted: recently deleted runs; the edge deletes what it keeps of them.
         left: agents that a fleet has stopped; no round waits for them.
+        revoked: serial numbers of certificates that the edge must refuse.
     """
 
     unknown: tuple[str, ...] = ()
@@ -95,12 +113,19 @@ class HeartbeatAnswer(Record):
     moved: dict[str, str] = Field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
 
 
 class AgentHeartbeatAnswer(Record):
-    """Edge to agent. `deleted` are recently deleted runs; the agent deletes what it keeps of them."""
+    """Edge to agent.
+
+    Attributes:
+        deleted: recently deleted runs; the agent deletes what it keeps of them.
+        revoked: serial numbers of certificates that the agent must refuse.
+    """
 
     deleted: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
 
 
 class NonceAnswer(Record):
@@ -138,7 +163,7 @@ class FleetReport(Record):
     agents: tuple[FleetAgent, ...] = Field(default=(), max_length=MAX_AGENTS)
     leaving: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
     left: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
-    wanted: dict[Id, int] = Field(default_factory=dict)
+    wanted: dict[Id, Count] = Field(default_factory=dict, max_length=100)
     error: str | None = Field(default=None, max_length=2000)
 
 

@@ -9,13 +9,14 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shared.core.records import Record
 
-State = Literal["alive", "suspect", "lost", "revived", "offline", "leaving", "left"]
+State = Literal["alive", "suspect", "lost", "revived", "left_out", "offline", "leaving", "left"]
 """The state of a node. Of an agent or edge:
 
 - alive: heard within half the TTL;
 - suspect: silent for more than half the TTL;
 - lost: silent for more than the TTL;
-- revived: heard again after a loss, within the last TTL.
+- revived: heard again after a loss, within the last TTL;
+- left_out: alive, but in no run: its versions of code or packages are not the cloud's.
 
 Of an agent also:
 
@@ -36,6 +37,7 @@ class AgentInfo(Record):
         seats: its seats in the active run.
         visiting: the seat whose visit runs.
         online: whether it makes visits; changed by `PATCH /agents/{id}`.
+        reason: why it is left out.
     """
 
     agent: str
@@ -49,6 +51,7 @@ class AgentInfo(Record):
     seats: tuple[int, ...] = ()
     visiting: int | None = None
     online: bool = True
+    reason: str | None = None
 
 
 class AgentPage(Record):
@@ -58,13 +61,14 @@ class AgentPage(Record):
 
 
 class EdgeInfo(Record):
-    """A registered edge."""
+    """A registered edge; `reason`: why it is left out."""
 
     edge: str
     url: str
     state: State
     last_seen_s: float
     n_agents: int
+    reason: str | None = None
 
 
 class EdgePage(Record):

@@ -4,10 +4,12 @@
     Batch          what one transaction does, with compare-and-set guards
     Entry          one entry of a stream
     RedisStore     Redis 6.2 or newer
+    FencedStore    a store that only its owner writes to
 
 Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
+from shared.storage.key_value.fenced import FencedStore, StandingBy
 from shared.storage.key_value.redis import RedisStore
 from shared.storage.key_value.store import (
     BadEntryId,
@@ -24,9 +26,11 @@ __all__ = [
     "BadEntryId",
     "Batch",
     "Entry",
+    "FencedStore",
     "GuardFailed",
     "Payload",
     "RedisStore",
+    "StandingBy",
     "Store",
     "StoreUnavailable",
     "WrongKind",

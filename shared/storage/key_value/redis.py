@@ -130,6 +130,12 @@ class RedisStore:
         with self._named_errors(stream):
             return cast(bytes, await self._redis.xadd(stream, {_FIELD: data})).decode()
 
+    async def last_id(self, stream: str) -> str:
+        """See `Store.last_id`."""
+        with self._named_errors(stream):
+            newest = await self._redis.xrevrange(stream, count=1)
+        return cast(bytes, newest[0][0]).decode() if newest else "0"
+
     async def read(
         self, stream: str, after: str = "0", limit: int | None = None, block_s: float | None = None
     ) -> list[Entry]:

@@ -148,6 +148,9 @@ class Store(Protocol):
     async def append(self, stream: str, payload: Payload) -> str:
         """Appends to a stream and returns the entry's id, which is larger than all before it."""
 
+    async def last_id(self, stream: str) -> str:
+        """Returns the id of a stream's newest entry, `"0"` if it has none."""
+
     async def read(
         self, stream: str, after: str = "0", limit: int | None = None, block_s: float | None = None
     ) -> list[Entry]:

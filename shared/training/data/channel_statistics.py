@@ -13,7 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from shared.core.records import Count, Record
+from shared.core.bounds import Count
+from shared.core.records import Record
 from shared.training.loop import Transform
 
 

@@ -172,7 +172,7 @@ async def test_service_discovery_lists_the_live_tiers_for_prometheus(tmp_path: P
 
 
 async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(2, 1), profiles=("fast", "slow")) as fed:
+    async with Federation(tmp_path / "f", agent_devices=(2, 1), profiles=("jetson", "phone_low")) as fed:
         found = (await fed.client.get("/topology")).json()
         assert (found["n_devices"], found["n_agents"], found["wanted"]) == (3, 2, {})
         assert [edge["edge"] for edge in found["edges"]] == ["edge-1", "edge-2"]
@@ -182,7 +182,7 @@ async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
             for edge, old in zip((await fed.client.get("/edges")).json()["edges"], found["edges"], strict=True)
         ]
         one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
-        assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "fast", "alive")
+        assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "jetson", "alive")
         assert {device["name"] for device in found["agents"]} == {"agent-0", "agent-1"}
 
 
@@ -248,6 +248,8 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
         ("GET", "/agents"), ("GET", "/agents/{agent}"), ("PATCH", "/agents/{agent}"), ("GET", "/algorithms"),
         ("GET", "/edges/{edge}/twins"), ("GET", "/agents/{agent}/twin"),
+        ("GET", "/identities/authority"), ("POST", "/identities"), ("GET", "/identities"),
+        ("DELETE", "/identities/{node_class}/{name}"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
     }  # fmt: skip
     known = set(document["components"]["schemas"])

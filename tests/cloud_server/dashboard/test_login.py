@@ -80,6 +80,8 @@ async def test_websockets_follow_the_same_rules() -> None:
     login = Login(guarded_app, None, LOOPBACK)
     assert await websocket_reply(login, host=host, origin=f"http://{host}") == "websocket.accept"
     assert await websocket_reply(login, host=host, origin="http://evil.example") == "websocket.close"
+    assert await websocket_reply(login, host=host, referer="http://evil.example/") == "websocket.close"
+    assert await websocket_reply(login, host="lab:443", origin="https://lab") == "websocket.accept", "behind a proxy"
     with_token = Login(guarded_app, "secret", LOOPBACK)
     assert await websocket_reply(with_token, host=host, origin=f"http://{host}") == "websocket.close"
     session = with_token.sessions.begin()

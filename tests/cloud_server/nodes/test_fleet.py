@@ -249,7 +249,9 @@ async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         cloud = fed.apps["cloud"].state.cloud
         names = tuple(f"agent-{number}" for number in range(300))
-        entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard") for n in names]
+        entries = [
+            AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard", versions={}) for n in names
+        ]
         agents = cloud.registry.agents = CountingDict({entry.agent: entry for entry in entries})
         cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
         report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
@@ -339,7 +341,7 @@ async def test_simultaneous_changes_of_one_agent_all_take_effect(
             await go_on.wait()
             await put_now(*args)
 
-        monkeypatch.setattr(registry.store, "put", put_late)
+        monkeypatch.setattr(registry.stored.store, "put", put_late)
         moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
         changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs import executor
+from shared.core.versions import versions
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.cloud_server.streaming import opened
@@ -333,7 +334,12 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
         await fed.stop("cloud")
         for number in range(6):
             gone = AgentEntry(
-                agent=f"a-0{number}", name=f"gone-{number}", url="http://127.0.0.1:9", devices=9, profile="standard"
+                agent=f"a-0{number}",
+                name=f"gone-{number}",
+                url="http://127.0.0.1:9",
+                devices=9,
+                profile="standard",
+                versions=versions(),
             )
             await fed.store.put(redis_keys.cloud_agent(gone.agent), gone.model_dump_json().encode())
         await fed.start_cloud()

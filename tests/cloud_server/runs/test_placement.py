@@ -14,13 +14,14 @@ import yaml
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import place_seats
+from device_agent.membership import EdgeAddress
 from shared.core.errors import NotReady
 from shared.results.folder import read_run
 from tests.federation import EDGE_PORT, Federation, Gate, small_spec
 
 
 def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
-    return AgentEntry(agent=name, name=name, url="http://127.0.0.1:1", devices=devices, profile=profile)
+    return AgentEntry(agent=name, name=name, url="http://127.0.0.1:1", devices=devices, profile=profile, versions={})
 
 
 # ---- bind
@@ -242,8 +243,8 @@ async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it
 
             return held_visits
 
-        def is_heard(agent: Any, edge: str) -> bool:
-            heard = rosters[edge].heard.get(agent.membership.registration.agent)
+        def is_heard(agent: Any, edge: EdgeAddress) -> bool:
+            heard = rosters[edge.url].heard.get(agent.membership.registration.agent)
             return heard is not None and heard[0] >= fed.clock.skipped_at
 
         for agent in agents:

@@ -13,6 +13,7 @@ from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateCh
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import Placement, PlacementManager
 from cloud_server.runs.round_map import round_map
+from shared.core.versions import versions
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.population import latencies
 from shared.federation.spec_parser import parse_spec
@@ -32,11 +33,13 @@ def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: 
     """Returns a registry with agents a0 to a8 and some edges; `silent` ones exceeded their TTL."""
     found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S, clock=lambda: NOW_S)
     for name in edges:
-        found.edges[name] = EdgeEntry(edge=name, url=f"http://{name}")
+        found.edges[name] = EdgeEntry(edge=name, url=f"http://{name}", versions=versions())
         found.seen_edges[name] = LastSeen(NOW_S - (silent_s if name in silent else 0), TTL_S)
     for number in range(9):
         agent = f"a{number}"
-        found.agents[agent] = AgentEntry(agent=agent, name=agent, url=f"http://{agent}", devices=1, profile="standard")
+        found.agents[agent] = AgentEntry(
+            agent=agent, name=agent, url=f"http://{agent}", devices=1, profile="standard", versions=versions()
+        )
         found.seen_agents[agent] = LastSeen(NOW_S - (silent_s if agent in silent else 0), TTL_S)
     return found
 

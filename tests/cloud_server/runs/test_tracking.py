@@ -216,7 +216,7 @@ async def test_an_unusable_tracker_is_refused_at_submission(tmp_path: Path, monk
         assert (problem["field"], "MLFLOW_TRACKING_URI is not set" in problem["detail"]) == ("tracking", True)
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert "stratafl[tensorboard]" in (await refused(tracking="tensorboard"))["detail"]
-        assert (await fed.client.get("/runs")).json() == {"runs": []}
+        assert (await fed.client.get("/runs")).json()["runs"] == []
 
 
 def test_only_new_figures_are_exported() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import torch
 
-from edge_server.rounds.agent_client import AgentClient, _Exchange
+from edge_server.rounds.exchange import Exchange
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.aggregation import Accumulator
@@ -35,7 +35,8 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
         return {name: coded(tensor) for name, tensor in experiment.shapes.items()}
 
     scales = {0: 1.0, 1: math.nan, 2: 0.5}
-    updates = [Contribution[Any](seat=s, n_samples=5, update=kind(delta=delta(scales[s]))) for s in scales]
+    held = [len(experiment.seat(seat).train) for seat in scales]
+    updates = [Contribution[Any](seat=s, n_samples=held[s], update=kind(delta=delta(scales[s]))) for s in scales]
     outcomes = tuple(Outcome[Any](seat=seat, kind="train") for seat in scales)
     answer = VisitAnswer[Any, Any](outcomes=outcomes, uploads=Uploads[Any](contributions=tuple(updates)))
     read = codec.decode(
@@ -43,16 +44,16 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
     )
 
     order = SimpleNamespace(n_clients=3, edge=0, phase="train")
-    client = AgentClient(experiment, *cast("Any", (order, *(None,) * 9)))
     accumulator, replies = Accumulator(kind, experiment.fixed_point), AgentReplies()
     dispatch = Dispatch(WaveId(run_id="r", round_no=1), dict.fromkeys(scales, Task()), [])
-    client._add_uploads(_Exchange(dispatch, replies, accumulator, Deadline()), cast("Any", read).uploads)
+    exchange = Exchange(experiment, cast("Any", order), dispatch, replies, accumulator, Deadline())
+    exchange.add_singles(cast("Any", read).uploads.contributions)
     assert replies.used == {0, 2}
     assert [(failure.seat, failure.reason) for failure in replies.failures] == [(1, "wire")]
     name = next(iter(experiment.shapes))
     place = f"uploads.contributions.1.update.delta.{name}"
     assert replies.failures[0].detail == f"{place}: a tensor coded by ternary: the scale is nan"
-    assert (accumulator.n_updates, accumulator.n_samples) == (2, 10)
+    assert (accumulator.n_updates, accumulator.n_samples) == (2, held[0] + held[2])
 
 
 async def test_an_error_that_nobody_expected_costs_the_visits_of_one_agent_and_is_recorded(tmp_path: Path) -> None:

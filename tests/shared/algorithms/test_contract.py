@@ -20,7 +20,7 @@ import torch
 
 import shared.algorithms
 import tests.probes
-from cloud_server.runs.repository import Checkpoint
+from cloud_server.runs.checkpoint import Checkpoint
 from shared.core.errors import BadInput
 from shared.core.records import Nothing, Record
 from shared.core.tensor_records import ModelState

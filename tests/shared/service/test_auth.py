@@ -1,4 +1,4 @@
-"""The Host check of development mode, at every route of every tier."""
+"""The checks of development mode of Host, and of pages of other sites, at every route of every tier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from cloud_server.settings import CloudSettings
-from shared.service.auth import host_name, is_trusted_host
+from shared.core.errors import Forbidden
+from shared.service.auth import check_site, host_name, is_trusted_host
 from tests.federation import CLOUD_PORT, Federation
 from tests.security.test_tokens import OPEN, TOKENS, routes_of
 
@@ -96,6 +97,81 @@ async def test_the_cloud_answers_to_a_name_that_its_setting_allows(tmp_path: Pat
                 assert (await fed.client.get(path, headers={"host": host})).status_code == status, (path, host)
         beat: dict[str, Any] = {"headers": {"host": "lab.example"}, "json": {}}
         assert (await fed.client.post("/heartbeats", **beat)).status_code == 422, "heard, and no heartbeat"
+
+
+LAN = "10.1.2.3:8000"
+OWN = [
+    {},
+    {"origin": f"http://{LAN}"},
+    {"referer": f"http://{LAN}/docs?x=1"},
+    {"origin": f"https://{LAN}", "sec-fetch-site": "same-origin"},
+    {"sec-fetch-site": "none"},
+]
+"""Headers of programs, and of the cloud's own pages, at this address."""
+OTHERS = [
+    ("Origin", "http://evil.example"),
+    ("Origin", "http://10.1.2.3"),
+    ("Origin", "http://10.1.2.3:8001"),
+    ("Origin", "http://10.1.2.3:8000.evil.example"),
+    ("Origin", "http://10.1.2.3:8000@evil.example"),
+    ("Origin", "null"),
+    ("Origin", ""),
+    ("Origin", "http://[::1"),
+    ("Referer", "http://evil.example/10.1.2.3:8000"),
+    ("Referer", "http://10.1.2.3:99999/"),
+    ("Sec-Fetch-Site", "cross-site"),
+    ("Sec-Fetch-Site", "same-site"),
+]
+"""A header of a page of another site, whose request goes to that address."""
+
+
+@pytest.mark.parametrize("headers", OWN)
+async def test_programs_and_own_pages_pass(tmp_path: Path, headers: dict[str, str]) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
+        answer = await fed.client.post("/runs/none/pause", headers={"host": LAN, **headers})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), "let in, and no such run"
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+async def test_a_page_of_another_site_cannot_change_anything(tmp_path: Path, name: str, value: str) -> None:
+    """A browser sends `Sec-Fetch-Site` only to HTTPS and localhost; elsewhere the other two give the page away."""
+    tried = 0
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
+        for app in fed.apps.values():
+            inner = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=inner, base_url=f"http://{LAN}") as http:
+                for method, path in sorted(set(routes_of(app.routes))):
+                    if method in ("GET", "HEAD") or path in OPEN:
+                        continue
+                    url = path.replace("{", "").replace("}", "").replace(":path", "")
+                    answer = await http.request(method, url, json={}, headers={name: value})
+                    assert (answer.status_code, answer.json()["field"]) == (403, name), (method, path)
+                    assert name in answer.json()["detail"]
+                    tried += 1
+    assert tried > 15
+
+
+@pytest.mark.parametrize(
+    ("host", "page"),
+    [
+        ("lab.example", "https://lab.example"),
+        ("lab.example:443", "https://lab.example"),
+        ("lab.example", "https://lab.example:443/ui/"),
+        ("lab.example:80", "http://LAB.example"),
+        ("[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_a_usual_port_behind_a_proxy_may_be_left_out(host: str, page: str) -> None:
+    check_site({"host": host, "origin": page}, changes=True)
+    with pytest.raises(Forbidden):
+        check_site({"host": "127.0.0.1:8000", "origin": page}, changes=True)
+
+
+def test_a_link_on_another_site_leads_to_a_page() -> None:
+    linked = {"host": LAN, "referer": "http://evil.example/"}
+    check_site(linked, changes=False)
+    with pytest.raises(Forbidden):
+        check_site(linked, changes=True)
 
 
 async def test_with_tokens_the_name_does_not_matter(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,6 +30,8 @@ from shared.core.errors import (
 )
 from shared.core.records import Nothing, Record
 from shared.core.tensor_records import Tensor
+from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
+from shared.identity.node_keys import NodeKeys
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import BodyResponse, read_body
@@ -104,12 +107,57 @@ async def post(
     body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         caller = Caller(client, **options)
-        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, peer="agent seven")
+        return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, peer=agent_identity("seven"))
 
 
 async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 60.0) -> Any:
     async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
-        return await Caller(client).call_json(method, URL + path, limit_s=limit_s, peer="the cloud")
+        return await Caller(client).call_json(method, URL + path, limit_s=limit_s, peer=CLOUD)
+
+
+class FakeStream:
+    """A connection whose other side shows this certificate."""
+
+    def __init__(self, identity: Identity | None, serial: str = "A1") -> None:
+        names = (("URI", identity.uri),) if identity else ()
+        self.shown = {"subjectAltName": names, "serialNumber": serial, "notAfter": "Jan  1 00:00:00 2040 GMT"}
+
+    def get_extra_info(self, what: str) -> Any:
+        return self if what == "ssl_object" else None
+
+    def getpeercert(self) -> dict[str, Any]:
+        return self.shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "revoked", "why"),
+    [
+        (agent_identity("seven"), (), None),
+        (agent_identity("eight"), (), "agent eight answers for agent seven"),
+        (edge_identity("seven"), (), "edge seven answers for agent seven"),
+        (agent_identity("seven"), ("a1",), "the certificate of agent seven has been revoked"),
+        (None, (), "names no node"),
+    ],
+)
+async def test_an_answer_counts_only_from_the_node_that_was_called(
+    tmp_path: Path, shown: Identity | None, revoked: tuple[str, ...], why: str | None
+) -> None:
+    called: list[Any] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        called.append(request.extensions.get("sni_hostname"))
+        return httpx.Response(200, json={"x": 1}, extensions={"network_stream": FakeStream(shown)})
+
+    keys = NodeKeys(CLOUD, tmp_path)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        caller = Caller(client, keys=keys, revoked=revoked)
+        asked = caller.call_json("GET", "https://a/nonce", limit_s=60, peer=agent_identity("seven"))
+        if why is None:
+            assert await asked == {"x": 1}
+        else:
+            with pytest.raises(StrataError, match=why):
+                await asked
+    assert called == [agent_identity("seven").server_name]
 
 
 def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:

@@ -24,6 +24,7 @@ from shared.run_records.visits import VisitRecord
 from shared.service.app import guards_of, make_app
 from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
 from shared.service.settings import CommonSettings, TierSettings
+from shared.service.throttle import Throttle
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -160,7 +161,7 @@ def lost(seat: int | None, reason: str) -> RunEvent:
 
 
 def line(seat: int, outcome: str) -> VisitRecord:
-    return VisitRecord(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE, label=HOSTILE)
+    return VisitRecord(seat=seat, edge_round=0, wave=0, outcome=outcome, reason=HOSTILE)
 
 
 def test_names_from_outside_create_no_series() -> None:
@@ -259,7 +260,9 @@ async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
     own: str | None, also: str | None, opens: set[str | None]
 ) -> None:
     settings = TierSettings(common=CommonSettings(tier_token=own, metrics_token=also))
-    app = make_app("probe", routes=metrics_router(lambda request: AgentMetrics()), guards=guards_of(settings))
+    app = make_app(
+        "probe", routes=metrics_router(lambda request: AgentMetrics()), guards=guards_of(settings, Throttle())
+    )
     opened = set()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tier") as client:
         for token in (None, "own", "extra", "guess"):

@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
+from shared.identity.node_keys import NodeKeys
 from shared.runtime import compute_thread
 from shared.service import app as app_module
 from shared.service import server
@@ -52,6 +53,10 @@ class FakeServer:
             found.close()
 
 
+def no_keys(settings: TierSettings) -> NodeKeys:
+    raise AssertionError("a node needs keys in secure mode only")
+
+
 @pytest.fixture
 def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """`serve` with a fake server and without effect on this process; the log levels that it set."""
@@ -64,7 +69,7 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_log_level_may_be_lower_case(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
     monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
-    server.serve("probe", TierSettings(port=0), lambda settings: app())
+    server.serve("probe", TierSettings(port=0), lambda settings, keys: app(), no_keys)
     assert quiet_serve == ["DEBUG"]
 
 
@@ -73,7 +78,7 @@ def test_a_tier_that_could_not_start_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr(FakeServer, "starts", False)
     with pytest.raises(SystemExit, match="probe could not start"):
-        server.serve("probe", TierSettings(port=0), lambda settings: app())
+        server.serve("probe", TierSettings(port=0), lambda settings, keys: app(), no_keys)
 
 
 def test_connections_take_at_most_half_of_the_open_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise, takewhile
 
 import numpy as np
@@ -77,6 +78,16 @@ def test_an_unavailable_device_returns_at_its_first_available_instant() -> None:
 
 
 # ---- traces
+
+
+def test_intervals_shorter_than_the_rounding_of_a_late_instant_come_to_an_end() -> None:
+    """An instant is as late as reports make it: up to 1e18 seconds, which floats tell apart by 128."""
+    short = OnOff(mean_on_s=0.5, mean_off_s=0.5)
+    length = CYCLES * 1.0
+    assert math.ulp(1e18) > length
+    for at_s in (1e16, 1e17, 1e18):
+        back_s = next_on(short, 0, at_s, streams_of(0))
+        assert back_s is None or back_s >= at_s
 
 
 def test_a_trace_interval_includes_its_start_and_excludes_its_end() -> None:

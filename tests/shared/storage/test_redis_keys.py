@@ -25,6 +25,8 @@ ARGUMENTS: dict[str, Any] = {
     "idempotency_key": "i",
     "round_no": 3,
     "version": Version(3, 1, 1),
+    "uri": "strata://edge/e1",
+    "serial": "a1",
 }
 
 

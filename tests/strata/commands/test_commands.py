@@ -115,6 +115,15 @@ def test_broken_event_stream_continues_where_it_broke(
     assert json.loads(result.out.splitlines()[-1])["rounds"] == 3
 
 
+def test_a_cloud_with_too_many_readers_is_asked_again(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path
+) -> None:
+    cloud.busy_times = 2
+    result = strata("run", spec_file, "--url", url, "--format", "json")
+    assert (result.code, cloud.busy_times, cloud.stream_starts) == (0, 0, [None])
+    assert json.loads(result.out.splitlines()[-1])["rounds"] == 3
+
+
 def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) -> None:
     cloud.holds = True
     command = [sys.executable, "-m", "strata.main", "run", str(spec_file), "--url", url, "--format", "json"]
@@ -219,6 +228,12 @@ def test_commands_change_the_run_named_by_latest(
     result = strata(verb, "latest", "--url", url, "--format", "json")
     assert json.loads(result.out)["status"] == status
     assert ("POST", f"/runs/r1/{verb}") in cloud.seen
+    assert not cloud.accepted
+
+
+def test_resume_accepts_changes_only_if_asked_to(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    assert strata("resume", "latest", "--accept-changes", "--url", url).code == 0
+    assert cloud.accepted
 
 
 def test_watch_follows_a_run_to_its_end(strata: Strata, url: str, cloud: FakeCloud) -> None:

@@ -28,6 +28,7 @@ from shared.results.matplotlib_figures import SCREEN
 from shared.results.reader import read_edges
 from shared.results.report.figures import write_pictures
 from shared.results.writer import write_results
+from shared.run_records.provenance import Provenance
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
 from shared.run_records.visits import FailureInfo
 from tests.strata.samples import SPEC, a_round, a_run, some_seats
@@ -205,13 +206,16 @@ def test_run_before_its_first_round_has_empty_tables(tmp_path: Path) -> None:
 
 def test_manifest_has_versions_and_gets_its_end_with_the_run() -> None:
     still = Manifest.of(a_run(status="running"), ended_at="2026-01-02T04:00:00Z")
-    ended = Manifest.of(a_run(), ended_at="2026-01-02T04:00:00Z", data_digest="d", population_digest="p")
+    began = Provenance(data_digest="d", population_digest="p", versions={"torch": torch.__version__}, cpu="a cpu")
+    ended = Manifest.of(a_run(provenance=began), ended_at="2026-01-02T04:00:00Z")
     assert still.ended_at is None
     assert ended.ended_at == "2026-01-02T04:00:00Z"
     assert (ended.seed, ended.spec_digest) == (7, SPEC.digest())
     assert (ended.data_digest, ended.population_digest) == ("d", "p")
     assert ended.versions["torch"] == torch.__version__
-    assert ended.cpu
+    assert (ended.cpu, ended.changes) == ("a cpu", ())
+    assert still.versions["torch"] == torch.__version__
+    assert still.cpu
 
 
 def test_interrupted_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> Cloud
             raise answer
         return answer
 
-    return CloudClient("http://cloud:1", "secret", httpx.MockTransport(answered))
+    return CloudClient("http://cloud:1", "secret", transport=httpx.MockTransport(answered))
 
 
 def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:

@@ -157,6 +157,7 @@ def test_a_signal_right_after_the_start_is_not_lost(scripts: Path) -> None:
 
 def test_a_server_that_does_not_answer_in_time_is_ended(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.launcher.fork_server._ANSWER_S", 0.2)
+    monkeypatch.setattr("strata.launcher.fork_server._CLOSE_S", 0.5)  # it does not end by itself
     with server(scripts, "sleeper") as forks:  # its import takes ten minutes
         with pytest.raises(DeadlineExceeded, match=r"has not answered for 0\.2 s"):
             start(forks, scripts, "polite")

@@ -358,8 +358,10 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
 def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
     process, printed, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())
-    assert note == {"url": printed["url"], "pid": process.pid, "logs": f"{printed['folder']}/logs"}
+    known = {"url": printed["url"], "pid": process.pid, "logs": f"{printed['folder']}/logs", "authority": ""}
+    assert note == known
     assert (printed["edges"], printed["agents"], printed["devices"]) == (1, 2, 3)
+    assert printed["dashboard"] == f"{printed['url']}/ui/"
     second = strata("up")
     assert second.code == 1
     assert printed["url"] in second.err

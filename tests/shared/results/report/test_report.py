@@ -14,6 +14,7 @@ from shared.core.errors import NotFound
 from shared.federation.spec_parser import parse_spec
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import COLUMNS
+from shared.results.report import page as page_module
 from shared.results.report.figures import write_pictures
 from shared.results.report.page import report
 from shared.results.report.svg import inline
@@ -85,6 +86,13 @@ def folder(tmp_path: Path) -> Path:
     return in_folder(tmp_path / "r1")
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures have their titles, but nothing is drawn in them: most of the time of a report goes there."""
+    for name in ("drawn", "drawn_comparison"):
+        monkeypatch.setattr(page_module, name, lambda *_: b'<svg xmlns="http://www.w3.org/2000/svg"/>')
+
+
 def test_one_run_with_its_figures_tables_spec_and_manifest(folder: Path) -> None:
     text = report([folder])
     page = Page(text)
@@ -119,6 +127,7 @@ def test_the_same_folders_give_the_same_bytes(tmp_path: Path, folder: Path) -> N
     assert report([folder, other]) == report([folder, other])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_several_runs_are_compared_first(tmp_path: Path, folder: Path) -> None:
     other = in_folder(tmp_path / "r2", spec=parse_spec({**SPEC.model_dump(mode="json"), "lr": 0.5}))
     page = Page(report([folder, other], target=0.92))
@@ -156,6 +165,7 @@ def test_a_report_loads_nothing_from_the_network_and_its_ids_are_unique(tmp_path
     assert {link[1:] for link in links if link.startswith("#")} | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_timeline_shows_the_requested_round(folder: Path) -> None:
     with pytest.raises(NotFound, match="no round 7"):
         report([folder], round_no=7)
@@ -163,12 +173,14 @@ def test_the_timeline_shows_the_requested_round(folder: Path) -> None:
     assert "timeline of" not in report([folder], round_no=1)  # in which all times are 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
     words = " ".join(Page(report([in_folder(tmp_path / "r1", [], rounds=0, accuracy=None, status="failed")])).text)
     assert "No figures before the first round." not in words  # the partition is known
     assert "failed" in words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_lost_contributions_are_shown_in_the_form_of_a_spec(tmp_path: Path) -> None:
     off = FailureInfo(seat=0, reason="unavailable", detail="off")
     gone = FailureInfo(edge="edge-2", seats=(3, 1), reason="lost", detail="silent")
@@ -178,6 +190,7 @@ def test_lost_contributions_are_shown_in_the_form_of_a_spec(tmp_path: Path) -> N
     assert "Faults lost contributions" not in "".join(Page(report([in_folder(tmp_path / "r2", rounds[:1])])).text)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) -> None:
     write_pictures(folder, folder / "plots", "png", COLUMNS["double"])
     (folder / "seats.ndjson").unlink()
@@ -227,6 +240,7 @@ def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) 
     assert "edge-2 done" not in Page(text).text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_path: Path, folder: Path) -> None:
     (folder / "edges.ndjson").unlink()
     text = report([folder])
@@ -239,6 +253,7 @@ def test_a_folder_of_an_earlier_version_has_no_rounds_of_edges_and_says_so(tmp_p
     assert "Not recorded: rounds 1, 2" in report([part])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_invalid_line_is_named(folder: Path) -> None:
     with (folder / "devices.ndjson").open("ab") as file:
         file.write(b'{"round_no":3,"kind":"train"}\n')

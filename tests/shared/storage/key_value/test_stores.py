@@ -13,8 +13,18 @@ import pytest
 from redis.asyncio import Redis
 
 from shared.core.errors import Conflict
-from shared.storage.key_value import BadEntryId, Batch, Entry, GuardFailed, RedisStore, Store, WrongKind
-from shared.storage.key_value.store import parse_entry_id
+from shared.storage.key_value import (
+    BadEntryId,
+    Batch,
+    Entry,
+    FencedStore,
+    GuardFailed,
+    RedisStore,
+    StandingBy,
+    Store,
+    WrongKind,
+)
+from shared.storage.key_value.store import Put, parse_entry_id
 from strata.launcher.redis_server import RedisServer
 from tests.fakes.memory_store import MemoryStore
 
@@ -92,10 +102,35 @@ class InRedis(StoreUnderTest):
         return int((await self.redis.info("clients"))["blocked_clients"])
 
 
-@pytest.fixture(params=["memory", "redis"])
+class Token:
+    """A fence whose owner is this process while `held`."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.held = key, True
+
+    def guard(self) -> tuple[str, bytes]:
+        if not self.held:
+            raise StandingBy("another process owns it")
+        return self.key, b"mine"
+
+    async def found(self, value: bytes | None, expected: bytes) -> None:
+        self.held = False
+
+
+class Fenced(InMemory):
+    """The store in this process behind a fence; the token has no prefix of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fence = Token("owner")
+        self.store = FencedStore(self.memory, self.fence)
+        self.memory._put(Put("owner", b"mine", None))
+
+
+@pytest.fixture(params=["memory", "redis", "fenced"])
 async def trainer(request: pytest.FixtureRequest) -> AsyncIterator[StoreUnderTest]:
-    if request.param == "memory":
-        yield InMemory()
+    if request.param != "redis":
+        yield InMemory() if request.param == "memory" else Fenced()
         return
     found = InRedis(request.getfixturevalue("redis_server"))
     yield found
@@ -203,6 +238,11 @@ class TestStreams:
         assert [(entry.id, entry.data) for entry in after] == [(ids[2], b"2"), (ids[3], b"3")]
         assert await trainer.store.read(trainer.key("s"), after=ids[4]) == []
         assert await trainer.store.read(trainer.key("s"), limit=0) == []
+
+    async def test_the_newest_id_of_a_stream(self, trainer: StoreUnderTest) -> None:
+        assert await trainer.store.last_id(trainer.key("s")) == "0"
+        ids = [await trainer.store.append(trainer.key("s"), b"%d" % n) for n in range(3)]
+        assert await trainer.store.last_id(trainer.key("s")) == ids[-1]
 
     async def test_ids_grow_within_one_millisecond(self, trainer: StoreUnderTest) -> None:
         ids = await trainer.store.commit(
@@ -333,3 +373,26 @@ async def test_memory_ids_grow_although_the_wall_clock_jumps_back() -> None:
     ids.append(await store.append("s", b"4"))
     assert ids == ["1000000-0", "1000000-1", "1000000-2", "1001000-0"]
     assert [entry.data for entry in await store.read("s", after=ids[0])] == [b"2", b"3", b"4"]
+
+
+class TestFence:
+    async def test_no_write_of_a_process_that_is_not_the_owner_is_carried_out(self) -> None:
+        fenced = Fenced()
+        await fenced.store.put("kept", b"1")
+        before = dict(await fenced.memory.scan(""))
+        fenced.memory._put(Put("owner", b"another", None))
+        batch = Batch().put("kept", b"2").append("s", b"2")
+        writes = [
+            fenced.store.put("kept", b"2"),
+            fenced.store.append("s", b"2"),
+            fenced.store.delete("kept"),
+            fenced.store.delete_prefix("k"),
+            fenced.store.commit(batch),
+        ]
+        for write in writes:
+            fenced.fence.held = True  # each finds out by itself
+            with pytest.raises(StandingBy):
+                await write
+        assert await fenced.memory.scan("") == {**before, "owner": b"another"}
+        assert await fenced.memory.keys("s") == []
+        assert await fenced.store.get("kept") == b"1"

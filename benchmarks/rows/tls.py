@@ -1,0 +1,31 @@
+"""The cost of secure mode: rounds over mutual TLS beside rounds without, of small models and of a large one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.data import make_images
+from benchmarks.federation import federation, spec_of
+from benchmarks.sizes import Sizes
+from benchmarks.table import Line, compared, timed
+from benchmarks.turns import in_turns
+
+
+def lines(folder: Path, sizes: Sizes) -> list[Line]:
+    """Two lines for the row `mlp`, whose rounds are short, and for `transport`, whose bodies are large."""
+    large = {"data": "cifar10", "model": sizes.transport_model, "num_edges": 2, "num_devices": sizes.transport_devices}
+    make_images(folder / "data", sizes.mlp.data, sizes.mlp.n_devices * sizes.mlp.n_samples)
+    make_images(folder / "data", "cifar10", 10 * sizes.transport_devices)
+    found = []
+    for name, spec in (("mlp", spec_of(sizes.mlp)), ("transport", {**large, "algorithm": "bench_transport"})):
+        with ExitStack() as stack:
+            rounds = {}
+            for how in ("mutual TLS", "plain"):
+                place, env = folder / name / how, {"STRATA_DATA_DIR": str(folder / "data")}
+                run = stack.enter_context(federation(place, spec, env=env, secure=how == "mutual TLS"))
+                rounds[how] = run.round
+            seconds = in_turns(rounds, sizes.n_rounds)
+        found.append(timed("tls", f"{name}: a round over mutual TLS", seconds["mutual TLS"]))
+        found.append(compared("tls", f"{name}: a round without", seconds["plain"], seconds["mutual TLS"]))
+    return found

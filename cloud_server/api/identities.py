@@ -1,0 +1,60 @@
+"""The endpoints of `/identities`: nodes get certificates, users see and revoke them. Only in secure mode."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from cloud_server.dependencies import TheCloud
+from cloud_server.nodes.identities import Identities
+from cloud_server.nodes.revocation import announce, forget
+from shared.core.errors import NotFound
+from shared.core.validation import Id
+from shared.identity.names import Identity, NodeClass
+from shared.service.api.identities import AuthorityInfo, CertificateAnswer, CertificateRequest, IdentityPage
+from shared.service.auth import guarded
+from shared.service.openapi import problems
+from shared.service.peers import peer_in
+
+
+async def identities_of(cloud: TheCloud) -> Identities:
+    """The identities of nodes.
+
+    Raises:
+        NotFound: nodes show no certificates here.
+    """
+    if cloud.identities is None:
+        raise NotFound("nodes show no certificates here: STRATA_SECURE is not set")
+    return cloud.identities
+
+
+TheIdentities = Annotated[Identities, Depends(identities_of)]
+open_router = APIRouter(tags=["identities"], responses=problems(404), dependencies=[guarded("joining")])
+router = APIRouter(tags=["identities"], responses=problems(404), dependencies=[guarded("API")])
+
+
+@open_router.get("/identities/authority")
+async def authority(identities: TheIdentities) -> AuthorityInfo:
+    """The certificate of the authority; whoever has a join token knows its fingerprint."""
+    return AuthorityInfo(authority=identities.authority.pem)
+
+
+@open_router.post("/identities", responses=problems(401, 403, 409))
+async def certificate(asked: CertificateRequest, request: Request, identities: TheIdentities) -> CertificateAnswer:
+    """Sign a certificate for a node that shows the join token of its class, or its present certificate."""
+    return await identities.issue(asked, peer_in(request))
+
+
+@router.get("/identities")
+async def identities_page(identities: TheIdentities) -> IdentityPage:
+    """The nodes that have certificates."""
+    return IdentityPage(identities=tuple(await identities.infos()))
+
+
+@router.delete("/identities/{node_class}/{name}", status_code=204)
+async def revoke(node_class: NodeClass, name: Id, cloud: TheCloud, identities: TheIdentities) -> None:
+    """Revoke the certificates of a node: no tier answers it any more, and its name is free for another key."""
+    await identities.revoke(Identity(node_class=node_class, name=name))
+    await forget(cloud.registry, node_class, name)
+    await announce(cloud.registry, cloud.revoked)

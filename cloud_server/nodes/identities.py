@@ -1,0 +1,198 @@
+"""The identities of nodes: which key each name is bound to, and which certificates have been revoked."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+
+from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
+from shared.core.records import Record
+from shared.identity.authority import Authority, key_digest, public_key_of
+from shared.identity.join_tokens import JoinTokens
+from shared.identity.names import CLASSES, CLOUD, Identity, Peer, serial_text
+from shared.identity.node_keys import NodeKeys
+from shared.runtime.background import Repeating
+from shared.service.api.identities import CertificateAnswer, CertificateRequest, IdentityInfo
+from shared.storage import redis_keys
+from shared.storage.key_value import Batch, Store, StoreUnavailable
+
+log = logging.getLogger(__name__)
+LOOK_S = 60.0
+"""Seconds between two looks whether the cloud's own certificate should be renewed."""
+MAX_NAMES = 200_000
+"""Nodes that have certificates: whoever has a join token can ask for any number."""
+CERTIFICATES = 20
+"""Certificates of a name that are remembered, newest last, so that they can be revoked."""
+
+
+class Binding(Record):
+    """What the cloud keeps of a name.
+
+    Attributes:
+        key_sha256: of the public key to which the name is bound.
+        certificates: the ends of its certificates (seconds since the epoch) by serial number (hexadecimal).
+    """
+
+    identity: Identity
+    key_sha256: str
+    certificates: dict[str, float]
+
+
+class Identities:
+    """Signs certificates of nodes, and revokes them.
+
+    Args:
+        store: keeps the bindings of names to keys.
+        keys: the cloud's own.
+        authority: signs.
+        tokens: the join tokens.
+        valid_s: seconds for which a certificate holds.
+        hosts: names and addresses by which users reach the cloud.
+        revoked: serial numbers of certificates that have been revoked and have not ended; kept here.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: NodeKeys,
+        authority: Authority,
+        tokens: JoinTokens,
+        valid_s: float,
+        hosts: Sequence[str],
+        revoked: set[str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.keys, self.authority, self.tokens = store, keys, authority, tokens
+        self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
+        self._looking = Repeating(LOOK_S, self._look, "certificates")
+        self._loaded, self._n_names = False, 0
+
+    async def start(self) -> None:
+        """Read what has been revoked, and begin to renew the cloud's own certificate."""
+        with suppress(StoreUnavailable):  # then it is read as soon as Redis answers
+            await self.load()
+        self._looking.start()
+
+    async def stop(self) -> None:
+        """Stop that."""
+        await self._looking.stop()
+
+    async def _look(self) -> None:
+        if not self._loaded:
+            await self.load()
+        if self.clock() >= self.keys.renew_at:
+            issue_own(self.keys, self.authority, self.valid_s, self.hosts)
+
+    async def load(self) -> None:
+        """Read which certificates an earlier cloud process revoked."""
+        self.revoked |= {redis_keys.last_part(key) for key in await self.store.scan(redis_keys.CLOUD_REVOKED)}
+        self._n_names = len(await self.store.keys(redis_keys.CLOUD_IDENTITIES))
+        self._loaded = True
+
+    async def issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
+        """Sign a certificate for a node; asked again by the same node, another one for the same key.
+
+        Args:
+            asked: by the node.
+            peer: who asks, where the connection shows a certificate: a node may renew its own without a join token.
+
+        Raises:
+            Unauthorised: the join token is wrong.
+            Forbidden: the class has one node, the cloud; or the certificate that is shown has been revoked.
+            Conflict: the name is bound to another key, or was asked for by two at the same time.
+            TooMany: `MAX_NAMES` nodes have certificates.
+            BadInput: the signing request is malformed.
+        """
+        identity = Identity(node_class=asked.node_class, name=asked.name)
+        if identity.node_class == CLOUD.node_class:
+            raise Forbidden("the cloud makes its own certificate", field="node_class")
+        if peer is not None and peer.serial in self.revoked:
+            raise Forbidden(f"the certificate of {peer.identity} has been revoked")
+        if peer is None or peer.identity != identity or peer.not_after < self.clock():
+            self.tokens.check(identity.node_class, asked.secret)
+        key, digest = redis_keys.cloud_identity(identity.uri), key_digest(public_key_of(asked.request))
+        data = await self.store.get(key)
+        before = Binding.model_validate_json(data) if data else None
+        if before is not None and before.key_sha256 != digest:
+            raise Conflict(
+                f"the name of {identity} is bound to another key; `strata revoke` sets it free", field="name"
+            )
+        if before is None and self._n_names >= MAX_NAMES:
+            raise TooMany(f"{self._n_names} nodes have certificates, the limit is {MAX_NAMES}: revoke some")
+        certificate = self.authority.issue(asked.request, identity, self.valid_s)
+        serial, ends = serial_text(certificate.serial_number), certificate.not_valid_after_utc.timestamp()
+        known = {} if before is None else before.certificates
+        alive = {number: end for number, end in known.items() if end > self.clock()}
+        kept = dict(list(alive.items())[1 - CERTIFICATES :])
+        binding = Binding(identity=identity, key_sha256=digest, certificates={**kept, serial: ends})
+        # Guarded: of two keys that ask for a name at the same time, one gets it.
+        await self.store.commit(Batch().expect(key, data).put(key, binding.model_dump_json().encode()))
+        self._n_names += before is None
+        log.info("%s has a certificate until %s", identity, certificate.not_valid_after_utc.isoformat())
+        pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return CertificateAnswer(certificate=pem, authority=self.authority.pem)
+
+    async def revoke(self, identity: Identity) -> None:
+        """Revoke all certificates of a node, and set its name free for another key.
+
+        Raises:
+            NotFound: no node has this identity.
+        """
+        key = redis_keys.cloud_identity(identity.uri)
+        data = await self.store.get(key)
+        if data is None:
+            raise NotFound(f"{identity} has no certificate")
+        binding = Binding.model_validate_json(data)
+        batch = Batch().expect(key, data).delete(key)
+        alive = {serial: end - self.clock() for serial, end in binding.certificates.items() if end > self.clock()}
+        for serial, left_s in alive.items():
+            batch.put(redis_keys.cloud_revoked(serial), b"1", left_s)
+        await self.store.commit(batch)
+        self.revoked.update(alive)
+        self._n_names -= 1
+        log.warning("the certificates of %s have been revoked", identity)
+
+    async def infos(self) -> list[IdentityInfo]:
+        """The nodes that have certificates, by class and name."""
+        stored = (await self.store.scan(redis_keys.CLOUD_IDENTITIES)).values()
+        bindings = sorted(map(Binding.model_validate_json, stored), key=lambda binding: binding.identity.uri)
+        return [
+            IdentityInfo(
+                node_class=binding.identity.node_class,
+                name=binding.identity.name,
+                key_sha256=binding.key_sha256,
+                not_after=max(binding.certificates.values()),
+            )
+            for binding in bindings
+        ]
+
+
+def write_tokens(tokens: JoinTokens, folder: Path) -> None:
+    """Write each class's join token into a folder of its own below this one, from which its nodes read it."""
+    for node_class in CLASSES:
+        if node_class == CLOUD.node_class:
+            continue
+        into = folder / node_class
+        into.mkdir(parents=True, exist_ok=True)
+        part = into / ".token.part"
+        part.write_text(str(tokens.of(node_class)), encoding="ascii")
+        part.replace(into / "token")
+
+
+def cloud_keys(authority: Authority, state_dir: Path, valid_s: float, hosts: Sequence[str]) -> NodeKeys:
+    """The keys of the cloud itself, with a new certificate, which its own authority signs."""
+    keys = NodeKeys(CLOUD, state_dir / "identity")
+    issue_own(keys, authority, valid_s, hosts)
+    return keys
+
+
+def issue_own(keys: NodeKeys, authority: Authority, valid_s: float, hosts: Sequence[str]) -> None:
+    """Sign a new certificate of the cloud with its own authority."""
+    certificate = authority.issue(keys.request(), CLOUD, valid_s, hosts)
+    keys.install(certificate.public_bytes(serialization.Encoding.PEM).decode(), authority.pem)

@@ -1,0 +1,55 @@
+"""What follows a revocation: the cloud forgets the node and tells others at once.
+
+Heartbeats tell the nodes that this does not reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from cloud_server.nodes.liveness import LastSeen
+from cloud_server.nodes.registry import Registry
+from shared.core.errors import StrataError
+from shared.identity.names import Identity, NodeClass, agent_identity, edge_identity
+from shared.service.api.identities import RevokedList
+from shared.storage import redis_keys
+
+log = logging.getLogger(__name__)
+ANSWER_S = 5.0
+"""Longest wait for a node, in wall seconds."""
+AT_ONCE = 50
+"""Nodes that are told at the same time."""
+
+
+async def forget(registry: Registry, node_class: NodeClass, name: str) -> None:
+    """Forget a node at once; an agent's seats move to others."""
+    known: dict[str, tuple[dict[str, Any], dict[str, LastSeen], str]] = {
+        "device": (registry.agents, registry.seen_agents, redis_keys.cloud_agent(name)),
+        "edge": (registry.edges, registry.seen_edges, redis_keys.cloud_edge(name)),
+    }
+    if node_class in known:
+        entries, seen, key = known[node_class]
+        entries.pop(name, None)
+        seen.pop(name, None)
+        registry.changed_at = registry.clock()
+        await registry.stored.delete(key)
+
+
+async def announce(registry: Registry, serials: tuple[str, ...]) -> None:
+    """Tell all live edges and agents; an agent then leaves an edge that has been revoked and still answers it."""
+    edges = [(edge_identity(name), registry.edges[name].url) for name in registry.live_edges()]
+    agents = [
+        (agent_identity(name), entry.url) for name, entry in registry.agents.items() if registry.agent_is_live(name)
+    ]
+    free, body = asyncio.Semaphore(AT_ONCE), RevokedList(serials=serials).model_dump(mode="json")
+
+    async def tell(node: Identity, url: str) -> None:
+        async with free:
+            try:
+                await registry.caller.call_json("PUT", f"{url}/revoked", body, limit_s=ANSWER_S, peer=node)
+            except StrataError as error:
+                log.warning("%s hears of a revocation with its heartbeats only: %s", node, error.detail)
+
+    await asyncio.gather(*(tell(node, url) for node, url in [*edges, *agents]))

@@ -1,0 +1,112 @@
+"""What a node shows others, and how it knows them: its key, its certificate and the authority, in its state folder."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from shared.core.errors import BadInput
+from shared.identity.authority import fingerprint, write_key
+from shared.identity.names import Identity
+
+KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "node-key.pem", "node.pem", "authority.pem"
+
+
+@dataclass
+class NodeKeys:
+    """The key pair of a node, drawn once, and the certificate that it has got.
+
+    Attributes:
+        identity: of the node.
+        folder: holds the files.
+        server: accepts connections, with or without a certificate of the other side: the routes decide.
+        client: opens connections to nodes whose certificate this authority signed.
+    """
+
+    identity: Identity
+    folder: Path
+    server: ssl.SSLContext = field(init=False)
+    client: ssl.SSLContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server, self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.server.verify_mode = ssl.CERT_OPTIONAL
+        for context in (self.server, self.client):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.server.set_alpn_protocols(["http/1.1"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / KEY_FILE).exists():
+            write_key(self.folder / KEY_FILE, ec.generate_private_key(ec.SECP256R1()))
+        if self.certificate is not None:
+            self._load()
+
+    @property
+    def certificate(self) -> x509.Certificate | None:
+        """The node's certificate, None before it has one."""
+        path = self.folder / CERTIFICATE_FILE
+        return x509.load_pem_x509_certificate(path.read_bytes()) if path.exists() else None
+
+    @property
+    def renew_at(self) -> float:
+        """Seconds since the epoch from which the certificate should be renewed: two thirds of its time have passed."""
+        found = self.certificate
+        if found is None:
+            return 0.0
+        begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+        return begins + (ends - begins) * 2 / 3
+
+    def holds(self, authority: str, now: float) -> bool:
+        """Whether the node has a certificate, of the authority with this fingerprint, that has not ended."""
+        found, path = self.certificate, self.folder / AUTHORITY_FILE
+        if found is None or not path.exists():
+            return False
+        signer = x509.load_pem_x509_certificate(path.read_bytes())
+        return fingerprint(signer) == authority and now < found.not_valid_after_utc.timestamp()
+
+    def request(self) -> str:
+        """A signing request for the node's key (PEM)."""
+        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+        return builder.sign(self._key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+    def install(self, certificate: str, authority: str) -> None:
+        """Keeps a certificate, which new connections show from now on.
+
+        Args:
+            certificate: of this node (PEM).
+            authority: the certificate of the authority that signed it (PEM).
+
+        Raises:
+            BadInput: it is for another key or another node, or another authority signed it.
+        """
+        try:
+            read, signer = (x509.load_pem_x509_certificate(text.encode()) for text in (certificate, authority))
+            read.verify_directly_issued_by(signer)
+            names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+            raise BadInput(f"the certificate cannot be used: {type(error).__name__} {error}".rstrip()) from None
+        if read.public_key() != self._key().public_key():
+            raise BadInput("the certificate is for another key")
+        if names.get_values_for_type(x509.UniformResourceIdentifier) != [self.identity.uri]:
+            raise BadInput(f"the certificate is not that of {self.identity}")
+        for name, text in ((AUTHORITY_FILE, authority), (CERTIFICATE_FILE, certificate)):
+            part = self.folder / f".{name}.part"
+            part.write_text(text, encoding="ascii")
+            part.replace(self.folder / name)
+        self._load()
+
+    def _load(self) -> None:
+        for context in (self.server, self.client):
+            context.load_cert_chain(self.folder / CERTIFICATE_FILE, self.folder / KEY_FILE)
+            context.load_verify_locations(self.folder / AUTHORITY_FILE)
+
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        found = serialization.load_pem_private_key((self.folder / KEY_FILE).read_bytes(), password=None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise BadInput(f"{self.folder / KEY_FILE} holds no key of this node")
+        return found

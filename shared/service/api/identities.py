@@ -1,0 +1,68 @@
+"""The bodies of `/identities`: how a node gets its certificate, and what users see of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.core.records import Record
+from shared.core.validation import Id
+from shared.identity.names import NodeClass
+
+Pem = Annotated[str, Field(max_length=8192)]
+
+
+class CertificateRequest(Record):
+    """Node to cloud.
+
+    Attributes:
+        node_class: of the node.
+        name: of the node, unique in its class.
+        request: a signing request for the node's key (PEM).
+        secret: that of the class's join token; not needed over a connection that shows the node's certificate.
+    """
+
+    node_class: NodeClass
+    name: Id
+    request: Pem
+    secret: str = Field(default="", max_length=64)
+
+
+class CertificateAnswer(Record):
+    """Cloud to node: its certificate and that of the authority (PEM)."""
+
+    certificate: Pem
+    authority: Pem
+
+
+class AuthorityInfo(Record):
+    """`GET /identities/authority`: the authority's certificate (PEM), which whoever knows its fingerprint can check."""
+
+    authority: Pem
+
+
+class RevokedList(Record):
+    """Cloud to node: the serial numbers of all certificates that have been revoked and have not ended."""
+
+    serials: tuple[Annotated[str, Field(max_length=64)], ...] = Field(max_length=100_000)
+
+
+class IdentityInfo(Record):
+    """A node that has a certificate.
+
+    Attributes:
+        key_sha256: of its public key, to which the name is bound.
+        not_after: when its newest certificate ends, in seconds since the epoch.
+    """
+
+    node_class: NodeClass
+    name: Id
+    key_sha256: str
+    not_after: float
+
+
+class IdentityPage(Record):
+    """`GET /identities`."""
+
+    identities: tuple[IdentityInfo, ...]

@@ -1,0 +1,191 @@
+"""How a node gets its certificate from the cloud before it serves, and renews it afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from shared.core.errors import BadInput, Busy, Forbidden, TooMany, TooSlow, Unreachable, WireError
+from shared.identity.join_tokens import JoinToken, read_token
+from shared.identity.names import CLOUD, Identity
+from shared.identity.node_keys import NodeKeys
+from shared.runtime.background import Repeating
+from shared.service.api.identities import AuthorityInfo, CertificateAnswer, CertificateRequest
+from shared.service.client import Caller, remote_error
+from shared.service.retry import backoff
+from shared.service.settings import CommonSettings, TierSettings
+
+log = logging.getLogger(__name__)
+ANSWER_S = 10.0
+"""Longest wait for an answer of the cloud."""
+LOOK_S = 60.0
+"""Seconds between two looks whether the certificate should be renewed."""
+
+
+def joined(identity: Identity, settings: TierSettings, cloud_url: str) -> NodeKeys:
+    """Returns the keys of a node with a certificate, for which it waits.
+
+    Raises:
+        BadInput: no join token is set, or it is another class's.
+        StrataError: the cloud refuses.
+    """
+    keys = NodeKeys(identity, settings.state_dir / "identity")
+    join(keys, cloud_url, token_for(identity, settings.common))
+    return keys
+
+
+def token_for(identity: Identity, common: CommonSettings) -> JoinToken:
+    """Returns the join token of a node's class, as it is set.
+
+    Raises:
+        BadInput: none is set, or it is another class's.
+    """
+    field = "STRATA_JOIN_TOKEN"
+    if not common.join_token:
+        raise BadInput(f"STRATA_SECURE needs {field} or {field}_FILE", field=field)
+    token = read_token(common.join_token, field)
+    if token.node_class != identity.node_class:
+        raise BadInput(f"{field} is of the class {token.node_class}, not {identity.node_class}", field=field)
+    return token
+
+
+def join(
+    keys: NodeKeys,
+    cloud_url: str,
+    token: JoinToken,
+    *,
+    transport: httpx.BaseTransport | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Gets a certificate, unless the node has one that holds; waits as long as the cloud cannot be reached.
+
+    Args:
+        keys: of the node; the certificate is kept there.
+        cloud_url: address of the cloud (`https://...`).
+        token: of the node's class.
+        transport: replaces the network in tests.
+        wait: sleeps between attempts.
+
+    Raises:
+        StrataError: the cloud refuses: a wrong token, or a name that is bound to another key.
+    """
+    for attempt in itertools.count():
+        if keys.holds(token.fingerprint, time.time()):
+            return
+        try:
+            return join_once(keys, cloud_url, token, transport)
+        except (Unreachable, Busy, TooMany, TooSlow) as error:
+            log.warning("%s waits for its certificate: %s", keys.identity, error.detail)
+        wait(backoff(attempt))
+
+
+def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx.BaseTransport | None = None) -> None:
+    """Gets a certificate, by one attempt; the arguments are those of `join`.
+
+    The authority's certificate is fetched over a connection that is not checked, and checked by its fingerprint.
+
+    Raises:
+        Unreachable: the cloud does not answer.
+        StrataError: it refuses.
+    """
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+    raw = _ask("GET", f"{cloud_url}/identities/authority", None, unchecked, transport)
+    authority = _read(AuthorityInfo, raw).authority
+    try:
+        found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority)).hexdigest()
+    except ValueError:
+        found = ""
+    if found != token.fingerprint:
+        raise Forbidden(f"the cloud at {cloud_url} is of another authority than the join token names")
+    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    checked.load_verify_locations(cadata=authority)
+    asked = CertificateRequest(
+        node_class=keys.identity.node_class, name=keys.identity.name, request=keys.request(), secret=token.secret
+    )
+    answer = _read(CertificateAnswer, _ask("POST", f"{cloud_url}/identities", asked.model_dump(), checked, transport))
+    keys.install(answer.certificate, authority)
+
+
+def _ask(method: str, url: str, body: Any, context: ssl.SSLContext, transport: httpx.BaseTransport | None) -> bytes:
+    with httpx.Client(verify=context, trust_env=False, timeout=ANSWER_S, transport=transport) as client:
+        try:
+            answer = client.request(method, url, json=body, extensions={"sni_hostname": CLOUD.server_name})
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
+    if answer.status_code != 200:
+        raise remote_error(answer.status_code, bytearray(answer.content), url)
+    return answer.content
+
+
+def _read(kind: Any, raw: bytes) -> Any:
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise WireError(f"the cloud answered with no {kind.__name__}: {error.error_count()} fields are wrong") from None
+
+
+@asynccontextmanager
+async def renewed(keys: NodeKeys | None, caller: Caller, cloud_url: str) -> AsyncIterator[None]:
+    """Renews a node's certificate while the context lasts; does nothing where nodes show none."""
+    if keys is None:
+        yield
+        return
+    renewal = Renewal(keys, caller, cloud_url)
+    renewal.start()
+    try:
+        yield
+    finally:
+        await renewal.stop()
+
+
+class Renewal:
+    """Renews the certificate of a node while it runs, long before it ends.
+
+    Args:
+        keys: of the node.
+        caller: the HTTP client that shows the present certificate.
+        cloud_url: address of the cloud.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, keys: NodeKeys, caller: Caller, cloud_url: str, clock: Callable[[], float] = time.time) -> None:
+        self.keys, self.caller, self.cloud_url, self.clock = keys, caller, cloud_url, clock
+        self._looking = Repeating(LOOK_S, self.look, "the certificate is not renewed")
+
+    def start(self) -> None:
+        """Begins to look whether the certificate should be renewed."""
+        self._looking.start()
+
+    async def stop(self) -> None:
+        """Stops looking."""
+        await self._looking.stop()
+
+    async def look(self) -> None:
+        """Renews the certificate if two thirds of its time have passed.
+
+        Raises:
+            StrataError: the cloud cannot be reached, or refuses.
+        """
+        if self.clock() < self.keys.renew_at:
+            return
+        who = self.keys.identity
+        asked = CertificateRequest(node_class=who.node_class, name=who.name, request=self.keys.request())
+        raw = await self.caller.call_json(
+            "POST", f"{self.cloud_url}/identities", asked.model_dump(), limit_s=ANSWER_S, peer=CLOUD
+        )
+        try:
+            answer = CertificateAnswer.model_validate(raw)
+        except ValidationError:
+            raise WireError("the cloud answered with no certificate") from None
+        self.keys.install(answer.certificate, answer.authority)
+        log.info("%s has renewed its certificate", who)

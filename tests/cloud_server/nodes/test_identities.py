@@ -1,0 +1,190 @@
+"""Which keys get certificates under which names, and what a revocation does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from cloud_server.nodes.identities import CERTIFICATES, Identities
+from shared.core.errors import BadInput, Conflict, Forbidden, NotFound, Unauthorised
+from shared.identity.authority import make_authority
+from shared.identity.join_tokens import load_tokens
+from shared.identity.names import CLOUD, Identity, Peer, agent_identity, edge_identity
+from shared.identity.node_keys import NodeKeys
+from shared.service.api.identities import CertificateAnswer, CertificateRequest
+from tests.fakes.memory_store import MemoryStore
+
+VALID_S = 3600.0
+AUTHORITY = make_authority()
+
+
+class Clock:
+    """Seconds since the epoch, which a test moves on."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.skipped_s
+
+
+class Setting:
+    """Identities on a store, and nodes that ask for certificates."""
+
+    def __init__(self, folder: Path, store: MemoryStore | None = None) -> None:
+        self.folder, self.clock = folder, Clock()
+        self.store = store or MemoryStore(self.clock)
+        self.tokens = load_tokens(folder, AUTHORITY.fingerprint)
+        self.revoked: set[str] = set()
+        keys = NodeKeys(CLOUD, folder / "cloud")
+        self.identities = Identities(
+            self.store, keys, AUTHORITY, self.tokens, VALID_S, ["localhost"], self.revoked, self.clock
+        )
+
+    def keys(self, who: Identity, folder: str = "own") -> NodeKeys:
+        return NodeKeys(who, self.folder / folder / who.server_name)
+
+    def asked(self, keys: NodeKeys, secret: str | None = None) -> CertificateRequest:
+        who = keys.identity
+        right = self.tokens.of(who.node_class).secret
+        return CertificateRequest(
+            node_class=who.node_class, name=who.name, request=keys.request(), secret=right if secret is None else secret
+        )
+
+    async def join(self, keys: NodeKeys) -> CertificateAnswer:
+        return await self.identities.issue(self.asked(keys), None)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def serial_of(answer: CertificateAnswer) -> str:
+    return f"{x509.load_pem_x509_certificate(answer.certificate.encode()).serial_number:x}"
+
+
+def peer(keys: NodeKeys, answer: CertificateAnswer) -> Peer:
+    return Peer(identity=keys.identity, serial=serial_of(answer), not_after=time.time() + VALID_S)
+
+
+async def test_a_node_with_the_token_of_its_class_gets_a_certificate_that_it_can_use(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    answer = await setting.join(keys)
+    keys.install(answer.certificate, answer.authority)
+    assert keys.holds(AUTHORITY.fingerprint, time.time())
+    assert not keys.holds(AUTHORITY.fingerprint, time.time() + VALID_S + 1)
+    assert not keys.holds("0" * 64, time.time())
+    (info,) = await setting.identities.infos()
+    assert (info.node_class, info.name) == ("edge", "edge-1")
+    assert info.not_after == pytest.approx(time.time() + VALID_S, abs=60)
+
+
+async def test_a_wrong_token_or_one_of_another_class_opens_nothing(setting: Setting) -> None:
+    for shown in ("", "guess", setting.tokens.of("device").secret):
+        with pytest.raises(Unauthorised, match="join token of the class edge"):
+            await setting.identities.issue(setting.asked(setting.keys(edge_identity("edge-1")), shown), None)
+    assert await setting.identities.infos() == []
+
+
+async def test_nobody_becomes_the_cloud(setting: Setting) -> None:
+    asked = setting.asked(setting.keys(CLOUD), setting.tokens.of("cloud").secret)
+    with pytest.raises(Forbidden, match="the cloud makes its own"):
+        await setting.identities.issue(asked, None)
+
+
+async def test_a_node_whose_answer_was_lost_asks_again(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    lost, again = await setting.join(keys), await setting.join(keys)
+    keys.install(again.certificate, again.authority)
+    assert serial_of(lost) != serial_of(again)
+    await setting.identities.revoke(keys.identity)
+    assert setting.revoked == {serial_of(lost), serial_of(again)}, "a certificate that got lost is revoked too"
+
+
+async def test_a_name_is_bound_to_its_key_until_it_is_revoked(setting: Setting) -> None:
+    own, other = (setting.keys(edge_identity("edge-1"), folder) for folder in ("own", "other"))
+    await setting.join(own)
+    with pytest.raises(Conflict, match="edge edge-1 is bound to another key") as refused:
+        await setting.join(other)
+    assert refused.value.field == "name"
+    await setting.join(setting.keys(agent_identity("edge-1")))  # another class: another node
+    await setting.identities.revoke(own.identity)
+    await setting.join(other)
+    with pytest.raises(Conflict):
+        await setting.join(own)
+
+
+async def test_a_node_renews_its_own_certificate_without_a_token_and_nobody_elses(setting: Setting) -> None:
+    keys, other = setting.keys(edge_identity("edge-1")), setting.keys(edge_identity("edge-2"))
+    shown = peer(keys, await setting.join(keys))
+    await setting.identities.issue(setting.asked(keys, ""), shown)
+    with pytest.raises(Unauthorised):
+        await setting.identities.issue(setting.asked(other, ""), shown)
+
+
+async def test_of_two_keys_that_ask_for_a_name_at_once_one_gets_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = setting.store.get
+
+    async def read_by_both(key: str) -> bytes | None:
+        found = await get(key)
+        await asyncio.sleep(0)  # the other one reads, too, before either writes
+        return found
+
+    monkeypatch.setattr(setting.store, "get", read_by_both)
+    asking = [setting.join(setting.keys(edge_identity("edge-1"), folder)) for folder in ("own", "other")]
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in found) == ["CertificateAnswer", "GuardFailed"]
+
+
+async def test_a_certificate_that_has_ended_renews_nothing(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    shown = peer(keys, await setting.join(keys))
+    setting.clock.skipped_s = VALID_S + 60
+    with pytest.raises(Unauthorised, match="join token"):
+        await setting.identities.issue(setting.asked(keys, ""), shown)
+    await setting.identities.issue(setting.asked(keys), shown)
+
+
+async def test_a_revoked_node_does_not_renew(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    shown = peer(keys, await setting.join(keys))
+    await setting.identities.revoke(keys.identity)
+    with pytest.raises(Forbidden, match="has been revoked"):
+        await setting.identities.issue(setting.asked(keys, ""), shown)
+
+
+async def test_a_revocation_outlasts_the_cloud_and_ends_with_the_certificate(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    serial = serial_of(await setting.join(keys))
+    await setting.identities.revoke(keys.identity)
+    assert await setting.identities.infos() == []
+    restarted = Setting(setting.folder, setting.store)
+    await restarted.identities.load()
+    assert restarted.revoked == {serial}
+    setting.clock.skipped_s = VALID_S + 1
+    later = Setting(setting.folder, setting.store)
+    await later.identities.load()
+    assert later.revoked == set()
+    with pytest.raises(NotFound, match="edge edge-1 has no certificate"):
+        await setting.identities.revoke(keys.identity)
+
+
+async def test_a_malformed_request_binds_no_name(setting: Setting) -> None:
+    asked = setting.asked(setting.keys(edge_identity("edge-1"))).replace(request="nonsense")
+    with pytest.raises(BadInput, match="signing request"):
+        await setting.identities.issue(asked, None)
+    assert await setting.identities.infos() == []
+
+
+async def test_what_is_kept_of_a_name_is_bounded(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    serials = [serial_of(await setting.join(keys)) for _ in range(CERTIFICATES + 3)]
+    await setting.identities.revoke(keys.identity)
+    assert setting.revoked == set(serials[-CERTIFICATES:])

@@ -1,0 +1,77 @@
+"""What becomes of runs when Redis refuses writes or is emptied, and when two runs would get one id."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cloud_server.runs import manager
+from shared.storage import redis_keys
+from shared.storage.key_value import Batch, StoreUnavailable
+from tests.federation import Federation, Gate, small_spec
+
+OOM = "Redis at here:6379 refuses: OOM command not allowed when used memory > 'maxmemory'."
+
+
+async def test_a_run_says_that_redis_refuses_writes_and_goes_on_by_itself(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        plain = await fed.run(small_spec())
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        commit = fed.store.commit
+
+        async def refuse(batch: Batch) -> list[str]:
+            raise StoreUnavailable(OOM)
+
+        fed.store.commit = refuse  # type: ignore[method-assign]
+        gate.open.set()
+        async with asyncio.timeout(60):
+            while (await fed.info(run_id)).reason != f"waiting: {OOM}":  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.02)
+        listed = (await fed.client.get("/runs")).json()["runs"]
+        assert [run["reason"] for run in listed] == [f"waiting: {OOM}", None]
+        refused = await fed.client.post(f"/runs/{run_id}/pause")
+        assert (refused.status_code, refused.json()["detail"]) == (503, OOM)
+        fed.store.commit = commit  # type: ignore[method-assign]
+        end = await fed.finish(run_id)
+    assert (end.status, end.reason, end.model_sha256) == ("completed", None, plain.model_sha256)
+
+
+async def test_a_run_whose_redis_was_emptied_is_listed_as_failed_and_its_resumption_says_why_it_cannot(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await asyncio.wait_for(gate.reached.wait(), 60)
+        await fed.store.delete_prefix("")
+        gate.open.set()
+        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        [listed] = (await fed.client.get("/runs")).json()["runs"]
+        assert (listed["run"], listed["status"]) == (run_id, "failed")
+        assert "was its Redis emptied" in listed["reason"]
+        assert fed.apps["cloud"].state.cloud.ownership.held.is_set()
+        await fed.control(run_id, "resume")
+        again = await fed.finish(run_id)
+        assert (again.status, again.rounds) == ("failed", 1)
+        assert "has trained 1 rounds, but Redis holds no checkpoint of it" in str(again.reason)
+        assert (await fed.run(small_spec())).status == "completed"  # new runs train as before
+        assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
+
+
+async def test_a_run_gets_another_id_if_one_has_it_or_had_it_a_short_time_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
+        ids = iter(["r1", "r1", "r2", "r1", "r2", "r3"])
+        monkeypatch.setattr(manager, "new_run_id", lambda: next(ids))
+        assert await fed.submit(small_spec()) == "r1"
+        assert await fed.submit(small_spec()) == "r2"
+        await fed.control("r2", "stop")
+        await fed.until_status("r2", "stopped")
+        assert (await fed.client.delete("/runs/r2")).status_code == 204
+        assert await fed.store.get(redis_keys.cloud_deleted("r2"))  # edges and agents still delete what is left of it
+        assert await fed.submit(small_spec()) == "r3"

@@ -1,0 +1,302 @@
+"""Secure mode with real processes: what each stolen secret opens, what a revocation closes, and that no bit changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.core.errors import Conflict, StrataError, Unreachable
+from shared.identity.join_tokens import read_token
+from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
+from shared.identity.node_keys import NodeKeys
+from shared.service.joining import join
+from strata.api.client import Client
+from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+SPEC: dict[str, Any] = {
+    "data": {"name": "digits", "n_train": 400, "n_test": 100},
+    "num_edges": 2,
+    "num_devices": 4,
+    "num_rounds": 2,
+    "seed": 5,
+}
+QUICK = {f"{tier}_{name}": value for tier in ("CLOUD", "EDGE", "AGENT") for name, value in [("HEARTBEAT_S", "0.2")]}
+WAIT_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def started(folder: Path, **options: Any) -> Topology:
+    places: dict[str, Any] = {"runs_dir": folder / "runs", "folder": folder / "state"}
+    return Topology(edges=2, devices=4, agents=2, env=QUICK, fork=shared_fork_server(), **places, **options)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
+    with started(tmp_path_factory.mktemp("secure"), secure=True) as topology:
+        topology.wait_ready(WAIT_S)
+        yield topology
+
+
+def until(what: Callable[[], Any], why: str) -> Any:
+    ends = time.monotonic() + WAIT_S
+    while not (found := what()):
+        assert time.monotonic() < ends, why
+        time.sleep(0.05)
+    return found
+
+
+def client_of(topology: Topology) -> Client:
+    return Client(topology.url, authority=topology.authority_file)
+
+
+def identity_of(topology: Topology, process: str) -> Identity:
+    """Returns who a process is."""
+    if process == "cloud":
+        return CLOUD
+    if process.startswith("edge"):
+        return edge_identity(process)
+    return agent_identity((topology.folder / process / "agent-id").read_text(encoding="ascii").strip())
+
+
+def stolen(topology: Topology, process: str) -> ssl.SSLContext:
+    """Returns a client's side of TLS with the files of a process."""
+    return NodeKeys(identity_of(topology, process), topology.folder / process / "identity").client
+
+
+def without_certificate(topology: Topology) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(topology.authority_file))
+
+
+def ask(topology: Topology, context: ssl.SSLContext, target: str, method: str, path: str, **options: Any) -> Any:
+    """Returns the answer of a process to a request."""
+    called = {"sni_hostname": identity_of(topology, target).server_name}
+    with httpx.Client(verify=context, trust_env=False, timeout=20) as client:
+        url = f"https://127.0.0.1:{topology.ports[target]}{path}"
+        return client.request(method, url, extensions=called, **options)
+
+
+ROUTES = [
+    ("cloud", "POST", "/agents", "device"),
+    ("cloud", "POST", "/edges", "edge"),
+    ("cloud", "POST", "/heartbeats", "edge"),
+    ("cloud", "POST", "/fleet", "fleet"),
+    ("edge-1", "GET", "/nonce", "cloud"),
+    ("edge-1", "PUT", "/placements", "cloud"),
+    ("edge-1", "POST", "/rounds", "cloud"),
+    ("edge-1", "GET", "/runs/none/twins", "cloud"),
+    ("edge-1", "POST", "/heartbeats", "device"),
+    ("agent-1", "GET", "/nonce", "cloud"),
+    ("agent-1", "POST", "/visits", "edge"),
+    ("agent-1", "POST", "/uploads", "edge"),
+]
+
+
+@pytest.mark.smoke
+def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path: Path) -> None:
+    def complete(topology: Topology) -> Any:
+        with client_of(topology) as client:
+            run = client.create_run(SPEC).run
+            until(lambda: client.run(run).status in ("completed", "failed"), "the run did not end")
+            assert client.run(run).status == "completed", client.run(run).reason
+            return client.run(run)
+
+    with started(tmp_path) as plain:
+        plain.wait_ready(WAIT_S)
+        other = complete(plain)
+    info = complete(up)
+    assert info.model_sha256 == other.model_sha256
+    assert (info.bytes_up, info.bytes_down, info.accuracy) == (other.bytes_up, other.bytes_down, other.accuracy)
+
+
+@pytest.mark.parametrize("thief", ["nobody", "cloud", "edge-2", "agent-2"])
+def test_what_the_files_of_a_node_open(up: Topology, thief: str) -> None:
+    """Each route of each tier answers one class of nodes; of the others it refuses all."""
+    context = without_certificate(up) if thief == "nobody" else stolen(up, thief)
+    own = None if thief == "nobody" else identity_of(up, thief).node_class
+    opened = []
+    for target, method, path, node_class in ROUTES:
+        answer = ask(up, context, target, method, path, json={}, headers={"strata-edge": thief})
+        assert answer.status_code != 500
+        if answer.status_code in (401, 403):
+            assert node_class in answer.json()["detail"], "the error names the class that may call"
+        else:
+            opened.append((target, method, path, node_class))
+    assert opened == [route for route in ROUTES if route[3] == own]
+
+
+def test_a_guessed_token_opens_nothing_in_secure_mode(up: Topology) -> None:
+    for target, method, path, _ in ROUTES:
+        headers = {"authorization": f"Bearer {up.tier_token}"}
+        assert ask(up, without_certificate(up), target, method, path, json={}, headers=headers).status_code == 401
+
+
+def test_a_device_speaks_neither_for_another_device_nor_for_an_edge(up: Topology) -> None:
+    device, other = stolen(up, "agent-1"), identity_of(up, "agent-2")
+    beat = ask(up, device, "edge-1", "POST", "/heartbeats", json={"agent": other.name})
+    assert beat.status_code == 403
+    assert f"may not speak for the device '{other.name}'" in beat.json()["detail"]
+    hello = {"agent": other.name, "name": "x", "devices": 1, "profile": "standard", "port": 1, "nonce": "n" * 16}
+    assert ask(up, device, "cloud", "POST", "/agents", json=hello).status_code == 403
+
+
+def test_an_edge_speaks_for_itself_alone(up: Topology) -> None:
+    edge = stolen(up, "edge-1")
+    hello = {"edge": "edge-2", "port": up.ports["edge-1"], "nonce": "n" * 16}
+    assert ask(up, edge, "cloud", "POST", "/edges", json=hello).status_code == 403
+    assert ask(up, edge, "cloud", "POST", "/heartbeats", json={"edge": "edge-2"}).status_code == 403
+    order = ask(up, edge, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-2"}, content=b"")
+    assert order.status_code == 403
+
+
+def test_a_name_that_no_node_can_have_is_refused_by_its_field(up: Topology) -> None:
+    answer = ask(up, without_certificate(up), "cloud", "DELETE", "/identities/device/a%20b")
+    assert (answer.status_code, answer.json()["field"]) == (422, "path.name")
+
+
+def test_a_process_of_another_authority_is_nobody(up: Topology, tmp_path: Path) -> None:
+    with started(tmp_path, secure=True) as other:
+        other.wait_ready(WAIT_S)
+        foreign = stolen(other, "edge-1")
+        foreign.load_verify_locations(up.authority_file)
+        with pytest.raises(httpx.TransportError):
+            ask(up, foreign, "cloud", "POST", "/edges", json={}).raise_for_status()
+        with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+            ask(up, stolen(other, "edge-1"), "cloud", "POST", "/edges", json={})
+
+
+def test_plain_http_reaches_no_tier(up: Topology) -> None:
+    for name, port in up.ports.items():
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=20)
+        assert ask(up, without_certificate(up), name, "GET", "/healthz").status_code == 200
+
+
+def test_a_user_must_know_the_authority(up: Topology) -> None:
+    with pytest.raises(Unreachable, match="certificate"), Client(up.url) as stranger:
+        stranger.runs()
+
+
+def test_a_token_joins_its_class_alone_and_no_name_that_another_key_has(up: Topology, tmp_path: Path) -> None:
+    token = read_token(up.join_token("device"))
+    newcomer = NodeKeys(agent_identity("a-newcomer"), tmp_path / "newcomer")
+    join(newcomer, up.url, token, wait=_never)
+    assert newcomer.holds(token.fingerprint, time.time())
+    with pytest.raises(StrataError, match="join token of the class edge"):
+        join(NodeKeys(edge_identity("edge-9"), tmp_path / "edge"), up.url, token, wait=_never)
+    taken = NodeKeys(identity_of(up, "agent-1"), tmp_path / "taken")
+    with pytest.raises(StrataError, match="bound to another key") as refused:
+        join(taken, up.url, token, wait=_never)
+    assert refused.value.status == Conflict.status
+
+
+def test_a_node_that_starts_again_keeps_its_certificate(up: Topology) -> None:
+    folder = up.folder / "agent-2" / "identity"
+    before = (folder / "node.pem").read_bytes()
+    up.start_again("agent-2")
+    up.wait_ready(WAIT_S)
+    assert (folder / "node.pem").read_bytes() == before
+
+
+def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: Path) -> None:
+    with started(tmp_path, secure=True) as topology, client_of(topology) as client:
+        topology.wait_ready(WAIT_S)
+        gone, context = identity_of(topology, "agent-2"), stolen(topology, "agent-2")
+
+        def heard_by(edge: str) -> int:
+            beat = ask(topology, context, edge, "POST", "/heartbeats", json={"agent": gone.name})
+            return int(beat.status_code)
+
+        assert [heard_by(edge) for edge in topology.edge_names] == [200, 200]
+        client.revoke("device", gone.name)
+        assert [heard_by(edge) for edge in topology.edge_names] == [403, 403]
+        refused = ask(topology, context, "cloud", "POST", "/agents", json={})
+        assert (refused.status_code, "has been revoked" in refused.json()["detail"]) == (403, True)
+        assert completed(client, {**SPEC, "num_devices": 2}) == {identity_of(topology, "agent-1").name}
+
+
+def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) -> None:
+    with started(tmp_path, secure=True) as topology, client_of(topology) as client:
+        topology.wait_ready(WAIT_S)
+        context = stolen(topology, "edge-1")
+        client.revoke("edge", "edge-1")
+        order = ask(topology, context, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-1"}, content=b"")
+        assert (order.status_code, "has been revoked" in order.json()["detail"]) == (403, True)
+        until(
+            lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"}, "an agent stays at a revoked edge"
+        )
+        assert [edge.edge for edge in client.edges().edges] == ["edge-2"]
+        agents = {identity_of(topology, name).name for name in ("agent-1", "agent-2")}
+        assert completed(client, {**SPEC, "num_edges": 1}) == agents
+
+
+def completed(client: Client, spec: dict[str, Any]) -> set[str | None]:
+    """Completes a run; returns the agents that hosted its seats."""
+    run = client.create_run(spec).run
+    until(lambda: client.run(run).status in ("completed", "failed"), "the run did not end")
+    assert client.run(run).status == "completed", client.run(run).reason
+    return {seat.agent for seat in client.seats(run).seats}
+
+
+def _never(seconds: float) -> None:
+    raise AssertionError("the cloud is there: nothing to wait for")
+
+
+def test_the_command_starts_scales_and_revokes_in_secure_mode(tmp_path: Path) -> None:
+    def strata(*words: str) -> Any:
+        command = [sys.executable, "-m", "strata.main", *words, "--format", "json"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    environment |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), **QUICK}
+    command = [
+        sys.executable,
+        "-m",
+        "strata.main",
+        "up",
+        "--secure",
+        "--devices",
+        "2",
+        "--agents",
+        "2",
+        "--format",
+        "json",
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout is not None
+            ready = json.loads(up.stdout.readline())
+            assert ready["url"].startswith("https://")
+            assert strata("scale", "3", "--wait")["n_devices"] == 3
+            known = {(each["node_class"], each["name"]) for each in strata("identities")}
+            agents = {(each["agent"], each["name"]) for each in strata("agents")}
+            fleet = {name for node_class, name in known if node_class == "fleet"}
+            edges = {("edge", "edge-1"), ("edge", "edge-2")}
+            assert known == edges | {("device", agent) for agent, _ in agents} | {("fleet", name) for name in fleet}
+            assert len(fleet) == 1
+            revoked = subprocess.run(
+                [sys.executable, "-m", "strata.main", "revoke", "agent-2"],
+                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False,
+            )  # fmt: skip
+            assert revoked.returncode == 0, revoked.stderr
+            (gone,) = [agent for agent, name in agents if name == "agent-2"]
+            assert ("device", gone) not in {(each["node_class"], each["name"]) for each in strata("identities")}
+        finally:
+            up.send_signal(signal.SIGINT)
+            assert up.wait(60) == 0

@@ -1,0 +1,50 @@
+"""Names of runs and labels of visits: what cannot be seen is refused, whatever people write is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from shared.core.errors import BadInput
+from shared.federation.spec_parser import parse_run_spec
+from shared.run_records.visits import VisitRow
+from tests.cloud_server.api.test_runs import problem
+from tests.federation import Federation, small_spec
+
+UNSEEN = {
+    "a line end": ("a\n```\n<img src=http://evil.example>", "U+000A"),
+    "an escape sequence": ("a\x1b[2J", "U+001B"),
+    "a C1 control": ("a\x9b2J", "U+009B"),
+    "delete": ("a\x7f", "U+007F"),
+    "a reversed direction": ("exp\u202egnp.sh", "RIGHT-TO-LEFT OVERRIDE"),
+    "an isolate": ("\u2066a", "LEFT-TO-RIGHT ISOLATE"),
+    "no width": ("a\u200bb", "ZERO WIDTH SPACE"),
+    "a paragraph separator": ("a\u2029b", "PARAGRAPH SEPARATOR"),
+    "a soft hyphen": ("a\xadb", "SOFT HYPHEN"),
+    "only spaces": ("   ", "only spaces"),
+}
+
+
+@pytest.mark.parametrize(("text", "word"), UNSEEN.values(), ids=UNSEEN)
+def test_a_name_or_label_that_cannot_be_seen_is_refused_with_its_character(text: str, word: str) -> None:
+    with pytest.raises(BadInput, match="name: ") as refused:
+        parse_run_spec({"name": text})
+    assert refused.value.field == "name"
+    assert word in refused.value.detail
+    with pytest.raises(ValidationError, match="label"):
+        VisitRow(seat=0, edge="edge-1", outcome="used", label=text)
+
+
+@pytest.mark.parametrize(
+    "name", ["<b>bold</b> & `code`", "実験 1", "été, μ = 0.1", "שלום", "👍 run #3", "a [b](c) {d} $e"]
+)
+def test_whatever_people_write_is_a_name(name: str) -> None:
+    assert parse_run_spec({"name": name}).name == name
+
+
+async def test_the_api_answers_422_and_names_the_field(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
+        refused = await fed.client.post("/runs", json={"spec": small_spec(name="a\n```")})
+        assert problem(refused) == (422, "bad_input", "name")

@@ -1,0 +1,329 @@
+"""The authority, its certificates and join tokens: who passes a TLS handshake as whom, and who does not."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from shared.core.errors import BadInput, Forbidden, NotFound, Unauthorised
+from shared.identity.authority import (
+    Authority,
+    authority_of,
+    fingerprint,
+    load_authority,
+    make_authority,
+    read_authority,
+)
+from shared.identity.join_tokens import draw_secret, load_tokens, read_token
+from shared.identity.names import ANY_NODE, CLOUD, Identity, Peer, peer_of, serial_text
+from shared.identity.node_keys import NodeKeys
+
+DAY_S = 86400.0
+EDGE = Identity(node_class="edge", name="edge-1")
+DEVICE = Identity(node_class="device", name="A_strange.Name")
+
+
+def pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return make_authority()
+
+
+def node(folder: Path, authority: Authority, identity: Identity, valid_s: float = DAY_S) -> NodeKeys:
+    """Returns a node with a certificate."""
+    keys = NodeKeys(identity, folder / identity.server_name)
+    keys.install(pem(authority.issue(keys.request(), identity, valid_s)), authority.pem)
+    return keys
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> ssl.SSLObject:
+    """Connects the two in memory; returns the server's side."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting: list[Callable[[], None]] = [theirs.do_handshake, ours.do_handshake]
+    while waiting:
+        for step in list(waiting):
+            try:
+                step()
+                waiting.remove(step)
+            except ssl.SSLWantReadError:
+                continue
+    return ours
+
+
+def seen_by_server(connection: ssl.SSLObject) -> Peer:
+    certificate = connection.getpeercert()
+    assert certificate
+    return peer_of(certificate)
+
+
+# ---- connections
+
+
+@pytest.mark.parametrize("name", [EDGE.server_name, ANY_NODE])
+def test_two_nodes_know_each_other_by_class_and_name(tmp_path: Path, authority: Authority, name: str) -> None:
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    seen = seen_by_server(handshake(edge.server, device.client, name))
+    assert seen.identity == DEVICE
+    assert device.certificate is not None
+    assert int(seen.serial, 16) == device.certificate.serial_number
+    assert seen.not_after == device.certificate.not_valid_after_utc.timestamp()
+
+
+def test_a_client_refuses_a_server_of_another_name_or_class(tmp_path: Path, authority: Authority) -> None:
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    for other in (CLOUD, EDGE.replace(name="edge-2"), EDGE.replace(node_class="device")):
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            handshake(edge.server, device.client, other.server_name)
+
+
+def test_a_client_refuses_a_server_of_another_authority(tmp_path: Path, authority: Authority) -> None:
+    stranger = node(tmp_path / "stranger", make_authority(), EDGE)
+    device = node(tmp_path, authority, DEVICE)
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+        handshake(stranger.server, device.client, EDGE.server_name)
+
+
+def test_a_server_refuses_a_client_of_another_authority(tmp_path: Path, authority: Authority) -> None:
+    edge, stranger = node(tmp_path, authority, EDGE), node(tmp_path / "stranger", make_authority(), DEVICE)
+    stranger.client.load_verify_locations(cadata=authority.pem)  # it trusts the edge; the edge does not trust it
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+        handshake(edge.server, stranger.client, EDGE.server_name)
+
+
+def test_a_certificate_that_has_ended_is_refused(tmp_path: Path, authority: Authority) -> None:
+    edge = node(tmp_path, authority, EDGE)
+    late = node(tmp_path, authority, DEVICE, valid_s=-1.0)  # it began some minutes ago, for clocks that are behind
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+        handshake(edge.server, late.client, EDGE.server_name)
+
+
+def test_a_client_without_certificate_is_let_in_and_is_nobody(tmp_path: Path, authority: Authority) -> None:
+    edge = node(tmp_path, authority, EDGE)
+    user = ssl.create_default_context(cadata=authority.pem)
+    assert handshake(edge.server, user, ANY_NODE).getpeercert() is None
+
+
+def test_a_renewed_certificate_is_shown_on_new_connections(tmp_path: Path, authority: Authority) -> None:
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    before = seen_by_server(handshake(edge.server, device.client, EDGE.server_name)).serial
+    device.install(pem(authority.issue(device.request(), DEVICE, DAY_S)), authority.pem)
+    after = seen_by_server(handshake(edge.server, device.client, EDGE.server_name))
+    assert after.identity == DEVICE
+    assert after.serial != before
+
+
+def test_the_authority_can_sign_no_other_authority(tmp_path: Path, authority: Authority) -> None:
+    """A node's key is no authority's: what it signs is not accepted."""
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    key = serialization.load_pem_private_key((device.folder / "node-key.pem").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert device.certificate is not None
+    forged = Authority(key, device.certificate).issue(device.request(), CLOUD, DAY_S)
+    (device.folder / "chain.pem").write_text(pem(forged) + pem(device.certificate), encoding="ascii")
+    device.client.load_cert_chain(device.folder / "chain.pem", device.folder / "node-key.pem")
+    with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
+        handshake(edge.server, device.client, EDGE.server_name)
+
+
+def test_users_may_reach_a_node_by_further_names(tmp_path: Path, authority: Authority) -> None:
+    keys = NodeKeys(CLOUD, tmp_path)
+    keys.install(pem(authority.issue(keys.request(), CLOUD, DAY_S, ["cloud.example", "127.0.0.1"])), authority.pem)
+    user = ssl.create_default_context(cadata=authority.pem)
+    for name in ("cloud.example", "127.0.0.1"):
+        handshake(keys.server, user, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(keys.server, user, "127.0.0.2")
+
+
+def test_a_serial_number_is_the_same_text_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL writes whole bytes: a revocation must hold also for a number that begins with zeros."""
+    monkeypatch.setattr(x509, "random_serial_number", lambda: 0xABC)
+    authority = make_authority()
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    seen = seen_by_server(handshake(edge.server, device.client, EDGE.server_name)).serial
+    assert seen == serial_text(0xABC) == "abc"
+
+
+# ---- names in certificates
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        [],
+        ["strata://edge/edge-1", "strata://cloud/cloud"],
+        ["strata://user/x"],
+        ["strata://edge/"],
+        ["strata://edge/a b"],
+        ["strata://edge/edge-1\n"],
+        ["https://edge/edge-1"],
+    ],
+)
+def test_a_certificate_without_exactly_one_identity_names_nobody(uris: list[str]) -> None:
+    names = [("DNS", "edge"), *(("URI", uri) for uri in uris)]
+    with pytest.raises(Forbidden, match="names no node"):
+        peer_of({"subjectAltName": names, "serialNumber": "01", "notAfter": "Jan  1 00:00:00 2030 GMT"})
+
+
+def test_server_names_are_dns_names_and_differ() -> None:
+    names = {
+        Identity(node_class=kind, name=name).server_name
+        for kind in ("edge", "device")
+        for name in ("edge-1", "edge_1", "Edge-1", "x" * 64)
+    }
+    assert len(names) == 8
+    assert all(label.isalnum() and len(label) < 64 for name in names for label in name.split("."))
+
+
+# ---- signing requests and installing
+
+
+def a_request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_a_request_that_is_malformed_or_of_another_kind_of_key_is_refused(authority: Authority) -> None:
+    good = a_request(ec.generate_private_key(ec.SECP256R1()))
+    lines = good.splitlines()
+    letter = "A" if lines[2][5] != "A" else "B"
+    changed = "\n".join([*lines[:2], lines[2][:5] + letter + lines[2][6:], *lines[3:]])
+    for request in (
+        "",
+        "x" * 10_000,
+        good[:-40],
+        changed,
+        a_request(rsa.generate_private_key(65537, 2048)),
+        a_request(ec.generate_private_key(ec.SECP384R1())),
+    ):
+        with pytest.raises(BadInput, match="signing request") as refused:
+            authority.issue(request, EDGE, DAY_S)
+        assert refused.value.field == "request"
+
+
+def test_what_a_request_says_beside_its_key_does_not_count(authority: Authority) -> None:
+    """A node asks for another identity in its request; the certificate says what the cloud says."""
+    claims = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(CLOUD.uri)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).add_extension(claims, critical=True)
+    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    issued = authority.issue(signed.public_bytes(serialization.Encoding.PEM).decode(), EDGE, DAY_S)
+    names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["strata://edge/edge-1"]
+
+
+def test_a_node_refuses_a_certificate_that_is_not_its_own(tmp_path: Path, authority: Authority) -> None:
+    keys, other = NodeKeys(EDGE, tmp_path / "own"), NodeKeys(EDGE, tmp_path / "other")
+    cases = {
+        "another key": pem(authority.issue(other.request(), EDGE, DAY_S)),
+        "not that of edge edge-1": pem(authority.issue(keys.request(), DEVICE, DAY_S)),
+        "cannot be used": pem(make_authority().issue(keys.request(), EDGE, DAY_S)),
+        "cannot be used: ValueError": "nonsense",
+    }
+    for why, certificate in cases.items():
+        with pytest.raises(BadInput, match=why):
+            keys.install(certificate, authority.pem)
+    assert keys.certificate is None
+
+
+def test_a_node_keeps_its_key_and_certificate_across_restarts(tmp_path: Path, authority: Authority) -> None:
+    before = node(tmp_path, authority, EDGE)
+    again = NodeKeys(EDGE, before.folder)
+    assert again.certificate == before.certificate
+    device = node(tmp_path, authority, DEVICE)
+    assert seen_by_server(handshake(again.server, device.client, EDGE.server_name)).identity == DEVICE
+    assert stat.S_IMODE((before.folder / "node-key.pem").stat().st_mode) == 0o600
+
+
+def test_a_certificate_is_renewed_after_two_thirds_of_its_time(tmp_path: Path, authority: Authority) -> None:
+    keys = NodeKeys(EDGE, tmp_path)
+    assert keys.renew_at == 0.0
+    keys.install(pem(authority.issue(keys.request(), EDGE, 3 * DAY_S)), authority.pem)
+    assert keys.certificate is not None
+    ends = keys.certificate.not_valid_after_utc.timestamp()
+    assert ends - keys.renew_at == pytest.approx(DAY_S, rel=0.01)  # the five minutes before its beginning count too
+
+
+# ---- the authority's files
+
+
+def test_an_authority_is_read_back_and_never_overwritten(tmp_path: Path, authority: Authority) -> None:
+    authority.save(tmp_path / "ca")
+    found = load_authority(tmp_path / "ca")
+    assert found.fingerprint == authority.fingerprint == fingerprint(authority.certificate)
+    assert stat.S_IMODE(os.stat(tmp_path / "ca" / "authority-key.pem").st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        make_authority().save(tmp_path / "ca")
+    assert load_authority(tmp_path / "ca").fingerprint == authority.fingerprint
+    with pytest.raises(NotFound, match="strata certs init"):
+        load_authority(tmp_path)
+
+
+def test_processes_that_start_together_make_one_authority_and_one_secret(tmp_path: Path) -> None:
+    def started(_: int) -> str:
+        authority = authority_of(tmp_path / "ca")
+        return str(load_tokens(tmp_path / "ca", authority.fingerprint).of("edge"))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(started, range(32)))) == 1
+
+
+def test_files_that_are_no_authority_are_refused(tmp_path: Path, authority: Authority) -> None:
+    authority.save(tmp_path)
+    key, certificate = (tmp_path / "authority-key.pem").read_bytes(), authority.pem.encode()
+    edge = NodeKeys(EDGE, tmp_path / "edge")
+    issued = pem(authority.issue(edge.request(), EDGE, DAY_S)).encode()
+    rsa_key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    cases = {
+        "cannot be read": (b"nonsense", certificate),
+        "P-256": (rsa_key, certificate),
+        "another key": (key, make_authority().pem.encode()),
+        "may not sign others": ((tmp_path / "edge" / "node-key.pem").read_bytes(), issued),
+    }
+    for why, files in cases.items():
+        with pytest.raises(BadInput, match=why):
+            read_authority(*files)
+
+
+# ---- join tokens
+
+
+def test_a_token_opens_its_own_class_only(tmp_path: Path) -> None:
+    tokens = load_tokens(tmp_path, "f" * 64)
+    token = tokens.of("device")
+    assert read_token(f" {token}\n") == token
+    assert str(token).startswith(f"strata-device-{'f' * 64}-")
+    load_tokens(tmp_path, "f" * 64).check("device", token.secret)
+    for node_class, secret in (("edge", token.secret), ("device", ""), ("device", token.secret[:-1]), ("device", "ü")):
+        with pytest.raises(Unauthorised, match=f"class {node_class}"):
+            tokens.check(node_class, secret)  # type: ignore[arg-type]
+
+
+def test_a_new_secret_makes_earlier_tokens_void(tmp_path: Path) -> None:
+    before = load_tokens(tmp_path, "f" * 64).of("edge")
+    draw_secret(tmp_path)
+    assert stat.S_IMODE((tmp_path / "join-secret").stat().st_mode) == 0o600
+    with pytest.raises(Unauthorised):
+        load_tokens(tmp_path, "f" * 64).check("edge", before.secret)
+
+
+@pytest.mark.parametrize("text", ["", "secret", "strata-edge-12-34", "strata-user-" + "f" * 64 + "-" + "e" * 64])
+def test_what_is_no_token_is_refused_and_not_quoted(text: str) -> None:
+    with pytest.raises(BadInput, match="strata certs token") as refused:
+        read_token(text, "STRATA_JOIN_TOKEN")
+    assert not text or text not in refused.value.detail

@@ -1,0 +1,149 @@
+"""A node gets its certificate before it serves: from the cloud that its token names, and from no other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from shared.core.errors import BadInput, Conflict, Forbidden, WireError
+from shared.identity.authority import make_authority
+from shared.identity.join_tokens import JoinTokens
+from shared.identity.names import CLOUD, edge_identity
+from shared.identity.node_keys import NodeKeys
+from shared.service.api.identities import CertificateRequest
+from shared.service.client import Caller
+from shared.service.joining import Renewal, join, joined
+from shared.service.settings import CommonSettings, TierSettings
+
+AUTHORITY, STRANGER = make_authority(), make_authority()
+TOKENS = JoinTokens(b"secret", AUTHORITY.fingerprint)
+EDGE = edge_identity("edge-1")
+
+
+class FakeCloud:
+    """Answers as the cloud does, after `failures` attempts that it does not hear; notes what it was asked."""
+
+    def __init__(self, failures: int = 0, valid_s: float = 3600.0) -> None:
+        self.failures, self.valid_s, self.authority = failures, valid_s, AUTHORITY
+        self.asked: list[CertificateRequest] = []
+        self.names: list[str] = []
+        self.refusal: tuple[int, str] | None = None
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.names.append(request.extensions.get("sni_hostname", ""))
+        if self.failures:
+            self.failures -= 1
+            raise httpx.ConnectError("nobody listens", request=request)
+        if request.url.path == "/identities/authority":
+            return httpx.Response(200, json={"authority": self.authority.pem})
+        if self.refusal:
+            status, code = self.refusal
+            return httpx.Response(status, json={"detail": "no", "code": code})
+        asked = CertificateRequest.model_validate_json(request.content)
+        self.asked.append(asked)
+        certificate = AUTHORITY.issue(asked.request, EDGE, self.valid_s)
+        pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return httpx.Response(200, json={"certificate": pem, "authority": AUTHORITY.pem})
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> NodeKeys:
+    return NodeKeys(EDGE, tmp_path / "edge")
+
+
+def ask(keys: NodeKeys, cloud: Callable[[httpx.Request], httpx.Response], waits: list[float] | None = None) -> None:
+    waited = [] if waits is None else waits
+    join(keys, "https://cloud", TOKENS.of("edge"), transport=httpx.MockTransport(cloud), wait=waited.append)
+
+
+def test_a_node_waits_for_its_cloud_and_shows_the_token_to_it_alone(keys: NodeKeys) -> None:
+    cloud, waits = FakeCloud(failures=3), list[float]()
+    ask(keys, cloud, waits)
+    assert keys.holds(AUTHORITY.fingerprint, time.time())
+    assert len(waits) == 3
+    assert [asked.secret for asked in cloud.asked] == [TOKENS.of("edge").secret]
+    assert set(cloud.names) == {CLOUD.server_name}, "the certificate of the other side must be the cloud's"
+
+
+def test_a_node_with_a_certificate_asks_nobody(keys: NodeKeys) -> None:
+    cloud = FakeCloud()
+    ask(keys, cloud)
+    ask(keys, cloud)
+    ask(NodeKeys(EDGE, keys.folder), cloud)
+    assert len(cloud.asked) == 1
+
+
+def test_a_certificate_that_has_ended_is_replaced(keys: NodeKeys) -> None:
+    ask(keys, FakeCloud(valid_s=-1.0))
+    assert not keys.holds(AUTHORITY.fingerprint, time.time())
+    cloud = FakeCloud()
+    ask(keys, cloud)
+    assert len(cloud.asked) == 1
+    assert keys.holds(AUTHORITY.fingerprint, time.time())
+
+
+@pytest.mark.parametrize("pem", [STRANGER.pem, "nonsense"])
+def test_a_cloud_of_another_authority_is_told_no_secret(keys: NodeKeys, pem: str) -> None:
+    cloud = FakeCloud()
+
+    def pretender(request: httpx.Request) -> httpx.Response:
+        answer = cloud(request)
+        return httpx.Response(200, json={"authority": pem}) if request.method == "GET" else answer
+
+    with pytest.raises(Forbidden, match="another authority than the join token names"):
+        ask(keys, pretender)
+    assert cloud.asked == []
+
+
+def test_a_refusal_ends_the_attempts(keys: NodeKeys) -> None:
+    cloud, waits = FakeCloud(), list[float]()
+    cloud.refusal = (409, "conflict")
+    with pytest.raises(Exception, match="no") as refused:
+        ask(keys, cloud, waits)
+    assert getattr(refused.value, "status", None) == Conflict.status
+    assert waits == []
+
+
+def test_an_answer_that_is_no_certificate_is_refused(keys: NodeKeys) -> None:
+    def odd(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"authority": AUTHORITY.pem} if request.method == "GET" else {"x": 1})
+
+    with pytest.raises(WireError, match="no CertificateAnswer"):
+        ask(keys, odd)
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        (None, "needs STRATA_JOIN_TOKEN"),
+        ("guess", "STRATA_JOIN_TOKEN: not a join token"),
+        (str(TOKENS.of("device")), "of the class device, not edge"),
+    ],
+)
+def test_a_node_without_a_token_of_its_class_does_not_start(tmp_path: Path, token: str | None, why: str) -> None:
+    settings = TierSettings(state_dir=tmp_path, common=CommonSettings(secure=True, join_token=token))
+    with pytest.raises(BadInput, match=why):
+        joined(EDGE, settings, "https://cloud")
+
+
+async def test_a_certificate_is_renewed_when_two_thirds_of_its_time_have_passed(keys: NodeKeys) -> None:
+    cloud, now = FakeCloud(), [time.time()]
+    ask(keys, cloud)
+    before = keys.certificate
+    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+        renewal = Renewal(keys, Caller(client), "https://cloud", clock=lambda: now[0])
+        await renewal.look()
+        assert keys.certificate == before
+        now[0] += 2 / 3 * 3600
+        await renewal.look()
+    assert keys.certificate is not None
+    assert before is not None
+    assert keys.certificate.serial_number != before.serial_number
+    assert [bool(asked.secret) for asked in cloud.asked] == [True, False], "the certificate itself is shown, no token"
+    assert json.loads(cloud.asked[1].model_dump_json())["name"] == "edge-1"
