@@ -95,10 +95,10 @@ def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containe
         "inspect", "--format", '{{index .Config.Labels "com.docker.compose.config-hash"}} {{.Image}}', *containers("-a")
     )
     assert len(set(hashes.splitlines())) == 1
-    volumes = docker(
-        "inspect", "--format", '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}} {{end}}{{end}}', *containers("-a")
+    folders = docker(
+        "inspect", "--format", '{{range .Mounts}}{{if eq .Destination "/data"}}{{.Name}}{{end}}{{end}}', *containers("-a")
     )
-    assert len(set(volumes.split())) == len(containers("-a"))  # one folder for each container
+    assert len(set(folders.split())) == len(containers("-a"))  # one folder for each container
 
 
 def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Client) -> None:
