@@ -20,6 +20,7 @@ from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
 from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.registry import Registry
+from cloud_server.nodes.store_users import StoreUsers
 from cloud_server.ownership import Ownership
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
@@ -43,7 +44,7 @@ from shared.service.response_headers import PAGE_POLICY, ResponseHeaders
 from shared.service.throttle import Throttle
 from shared.storage.blobs import Blobs
 from shared.storage.kept_id import kept_id
-from shared.storage.key_value import FencedStore, RedisStore, Store
+from shared.storage.key_value import FencedStore, RedisStore, Store, has_user
 
 ROUTES = APIRouter()
 """All endpoints of the cloud."""
@@ -70,12 +71,14 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with tier_client(transport, keys) as client:
-            kept = store or RedisStore(settings.redis_url)
-            cloud = build(settings, client, kept, app.state.closing, transport, clock, keys, revoked)
+            with_users = keys is not None and store is None and not has_user(settings.redis_url)
+            users = StoreUsers(settings.redis_url, settings.state_dir) if with_users else None
+            kept = store or (users.store if users else RedisStore(settings.redis_url))
+            cloud = build(settings, client, kept, app.state.closing, transport, clock, keys, revoked, users)
             app.state.cloud = cloud
-            await cloud.ownership.start()
             if cloud.identities is not None:
                 await cloud.identities.start()
+            await cloud.ownership.start()
             cloud.runs.start()
             cloud.tracking.start(cloud.repository, cloud.ownership.held)
             yield
@@ -108,6 +111,7 @@ def build(
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
     revoked: set[str] | None = None,
+    users: StoreUsers | None = None,
 ) -> Cloud:
     """The cloud, wired together. It computes on one thread and evaluates on another."""
     metrics, revoked = CloudMetrics(), set() if revoked is None else revoked
@@ -152,12 +156,14 @@ def build(
         threads,
         metrics,
         closing,
-        _identities(settings, store, keys, revoked) if keys else None,
+        _identities(settings, store, keys, revoked, users) if keys else None,
     )
 
 
-def _identities(settings: CloudSettings, store: Store, keys: NodeKeys, revoked: set[str]) -> Identities:
+def _identities(
+    settings: CloudSettings, store: Store, keys: NodeKeys, revoked: set[str], users: StoreUsers | None
+) -> Identities:
     authority = authority_of(settings.authority_folder)
     tokens = load_tokens(settings.authority_folder, authority.fingerprint)
     valid_s, hosts = settings.certificate_s, settings.certificate_hosts
-    return Identities(store, keys, authority, tokens, valid_s, hosts, revoked)
+    return Identities(store, keys, authority, tokens, valid_s, hosts, revoked, users=users)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 from fastapi import FastAPI
@@ -29,8 +30,9 @@ from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
 from shared.service.throttle import Throttle
+from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
-from shared.storage.key_value import RedisStore, Store
+from shared.storage.key_value import RedisStore, Store, StoreUser
 from shared.storage.states import FileStateStore
 
 
@@ -50,10 +52,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with tier_client(transport, keys) as client:
-            edge = build(settings, client, store or RedisStore(settings.redis_url), clock, keys, revoked)
+            redis = RedisStore(settings.redis_url, user=partial(_user, settings, keys))
+            edge = build(settings, client, store or redis, clock, keys, revoked)
             app.state.edge = edge
             edge.membership.start()
-            async with renewed(keys, edge.membership.caller, settings.cloud_url):
+            async with renewed(keys, edge.membership.caller, settings.cloud_url, lambda: redis.refuses_user):
                 yield
             await edge.membership.stop()
             await edge.orders.close()
@@ -65,6 +68,12 @@ def create_app(
     app = make_app("StrataFL edge", lifespan, routes=ROUTES, guards=guards)
     app.add_middleware(BodyLimit, tokens=(settings.common.tier_token,), throttle=throttle, apart=("/rounds",))
     return app
+
+
+def _user(settings: EdgeSettings, keys: NodeKeys | None) -> StoreUser | None:
+    """As whom the edge reaches its keys in Redis; None where it is not asked."""
+    password = keys.store_password if keys else ""
+    return StoreUser(redis_keys.edge_user(settings.name), password) if password else None
 
 
 def build(

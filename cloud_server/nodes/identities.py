@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
+from cloud_server.nodes.store_users import StoreUsers
 from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
 from shared.core.records import Record
 from shared.identity.authority import Authority, key_digest, public_key_of
@@ -55,6 +56,7 @@ class Identities:
         hosts: names and addresses by which users reach the cloud.
         revoked: serial numbers of certificates that have been revoked and have not ended; kept here.
         clock: seconds since the epoch.
+        users: of Redis; None if it knows none of ours.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Identities:
         hosts: Sequence[str],
         revoked: set[str],
         clock: Callable[[], float] = time.time,
+        users: StoreUsers | None = None,
     ) -> None:
+        self.users = users
         self.store, self.keys, self.authority, self.tokens = store, keys, authority, tokens
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
@@ -75,6 +79,8 @@ class Identities:
 
     async def start(self) -> None:
         """Read what has been revoked, and begin to renew the cloud's own certificate."""
+        if self.users is not None:
+            await self.users.start()
         with suppress(StoreUnavailable):  # then it is read as soon as Redis answers
             await self.load()
         self._looking.start()
@@ -82,6 +88,8 @@ class Identities:
     async def stop(self) -> None:
         """Stop that."""
         await self._looking.stop()
+        if self.users is not None:
+            await self.users.stop()
 
     async def _look(self) -> None:
         if not self._loaded:
@@ -136,7 +144,8 @@ class Identities:
         self._n_names += before is None
         log.info("%s has a certificate until %s", identity, certificate.not_valid_after_utc.isoformat())
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return CertificateAnswer(certificate=pem, authority=self.authority.pem)
+        password = await self.users.let_in(identity, digest) if self.users else ""
+        return CertificateAnswer(certificate=pem, authority=self.authority.pem, store_password=password)
 
     async def revoke(self, identity: Identity) -> None:
         """Revoke all certificates of a node, and set its name free for another key.
@@ -149,6 +158,8 @@ class Identities:
         if data is None:
             raise NotFound(f"{identity} has no certificate")
         binding = Binding.model_validate_json(data)
+        if self.users is not None:
+            await self.users.shut_out(identity)
         batch = Batch().expect(key, data).delete(key)
         alive = {serial: end - self.clock() for serial, end in binding.certificates.items() if end > self.clock()}
         for serial, left_s in alive.items():

@@ -16,6 +16,7 @@ from shared.identity.authority import fingerprint, write_key
 from shared.identity.names import Identity
 
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "node-key.pem", "node.pem", "authority.pem"
+PASSWORD_FILE = "store-password"  # noqa: S105  a file's name
 
 
 @dataclass
@@ -74,12 +75,19 @@ class NodeKeys:
         builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
         return builder.sign(self._key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
-    def install(self, certificate: str, authority: str) -> None:
+    @property
+    def store_password(self) -> str:
+        """The password with which the node reaches its keys in Redis; empty if it needs none."""
+        path = self.folder / PASSWORD_FILE
+        return path.read_text(encoding="ascii") if path.exists() else ""
+
+    def install(self, certificate: str, authority: str, store_password: str = "") -> None:
         """Keeps a certificate, which new connections show from now on.
 
         Args:
             certificate: of this node (PEM).
             authority: the certificate of the authority that signed it (PEM).
+            store_password: for Redis.
 
         Raises:
             BadInput: it is for another key or another node, or another authority signed it.
@@ -94,8 +102,10 @@ class NodeKeys:
             raise BadInput("the certificate is for another key")
         if names.get_values_for_type(x509.UniformResourceIdentifier) != [self.identity.uri]:
             raise BadInput(f"the certificate is not that of {self.identity}")
-        for name, text in ((AUTHORITY_FILE, authority), (CERTIFICATE_FILE, certificate)):
+        files = {AUTHORITY_FILE: authority, PASSWORD_FILE: store_password, CERTIFICATE_FILE: certificate}
+        for name, text in files.items():
             part = self.folder / f".{name}.part"
+            part.touch(mode=0o600)
             part.write_text(text, encoding="ascii")
             part.replace(self.folder / name)
         self._load()

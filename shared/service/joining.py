@@ -113,7 +113,7 @@ def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx
         node_class=keys.identity.node_class, name=keys.identity.name, request=keys.request(), secret=token.secret
     )
     answer = _read(CertificateAnswer, _ask("POST", f"{cloud_url}/identities", asked.model_dump(), checked, transport))
-    keys.install(answer.certificate, authority)
+    keys.install(answer.certificate, authority, answer.store_password)
 
 
 def _ask(method: str, url: str, body: Any, context: ssl.SSLContext, transport: httpx.BaseTransport | None) -> bytes:
@@ -135,12 +135,14 @@ def _read(kind: Any, raw: bytes) -> Any:
 
 
 @asynccontextmanager
-async def renewed(keys: NodeKeys | None, caller: Caller, cloud_url: str) -> AsyncIterator[None]:
+async def renewed(
+    keys: NodeKeys | None, caller: Caller, cloud_url: str, needed: Callable[[], bool] = lambda: False
+) -> AsyncIterator[None]:
     """Renews a node's certificate while the context lasts; does nothing where nodes show none."""
     if keys is None:
         yield
         return
-    renewal = Renewal(keys, caller, cloud_url)
+    renewal = Renewal(keys, caller, cloud_url, needed)
     renewal.start()
     try:
         yield
@@ -155,11 +157,19 @@ class Renewal:
         keys: of the node.
         caller: the HTTP client that shows the present certificate.
         cloud_url: address of the cloud.
+        needed: whether it is to be renewed at once.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, keys: NodeKeys, caller: Caller, cloud_url: str, clock: Callable[[], float] = time.time) -> None:
-        self.keys, self.caller, self.cloud_url, self.clock = keys, caller, cloud_url, clock
+    def __init__(
+        self,
+        keys: NodeKeys,
+        caller: Caller,
+        cloud_url: str,
+        needed: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.keys, self.caller, self.cloud_url, self.needed, self.clock = keys, caller, cloud_url, needed, clock
         self._looking = Repeating(LOOK_S, self.look, "the certificate is not renewed")
 
     def start(self) -> None:
@@ -171,12 +181,12 @@ class Renewal:
         await self._looking.stop()
 
     async def look(self) -> None:
-        """Renews the certificate if two thirds of its time have passed.
+        """Renews the certificate if two thirds of its time have passed, or if it is needed.
 
         Raises:
             StrataError: the cloud cannot be reached, or refuses.
         """
-        if self.clock() < self.keys.renew_at:
+        if self.clock() < self.keys.renew_at and not self.needed():
             return
         who = self.keys.identity
         asked = CertificateRequest(node_class=who.node_class, name=who.name, request=self.keys.request())
@@ -187,5 +197,5 @@ class Renewal:
             answer = CertificateAnswer.model_validate(raw)
         except ValidationError:
             raise WireError("the cloud answered with no certificate") from None
-        self.keys.install(answer.certificate, answer.authority)
+        self.keys.install(answer.certificate, answer.authority, answer.store_password)
         log.info("%s has renewed its certificate", who)

@@ -1,4 +1,4 @@
-"""An id that a process draws once and keeps in its state folder: it survives restarts and new containers."""
+"""Ids and secrets that a process draws once and keeps in its state folder: they survive restarts and new containers."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def kept_id(path: Path, prefix: str) -> str:
     part.write_text(drawn, encoding="ascii")
     part.replace(path)
     return drawn
+
+
+def kept_secret(path: Path) -> str:
+    """Returns the secret in a file (64 hexadecimal digits); if there is none, draws one for its owner alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.parent / f".{path.name}.{os.getpid()}.part"
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+        part.replace(path)
+    return path.read_text(encoding="ascii")

@@ -22,6 +22,23 @@ def last_part(key: str) -> str:
     return unquote(key.rpartition(":")[2], errors="surrogatepass")
 
 
+# --- users, where nodes show certificates
+
+
+CLOUD = "cloud:"
+"""Prefix of all keys of the cloud."""
+
+
+def edge_prefix(edge_id: str) -> str:
+    """Prefix of all keys of an edge."""
+    return f"edge:{_part(edge_id)}:"
+
+
+def edge_user(edge_id: str) -> str:
+    """The user of Redis as whom an edge reaches its keys."""
+    return f"edge:{_part(edge_id)}"
+
+
 # --- cloud: ownership
 
 
@@ -176,7 +193,7 @@ def cloud_topology() -> str:
 
 def edge_runs(edge_id: str) -> str:
     """Prefix of all keys of runs at an edge."""
-    return f"edge:{_part(edge_id)}:run:"
+    return f"{edge_prefix(edge_id)}run:"
 
 
 def run_at_edge(edge_id: str, key: str) -> str:

@@ -144,6 +144,7 @@ def start_redis(
     folder: Path,
     *,
     fsync: Literal["always", "everysec", "no"] = "always",
+    users: bool = False,
     deadline_s: float = 20.0,
 ) -> RedisServer:
     """Start a server that stores its data in `folder`, and wait until it answers.
@@ -156,6 +157,7 @@ def start_redis(
             absent. One server at a time uses a folder; a second one waits until the first has ended.
         fsync: `always` loses no acknowledged write even if the power fails, and a full disk ends the server (see
             `RedisServer.alive`). `everysec` may lose two seconds of writes, also when only the process is killed.
+        users: Whether a file in the folder keeps users and what they may do.
         deadline_s: Longest wait in seconds.
 
     Raises:
@@ -177,6 +179,9 @@ def start_redis(
         "appendonly": "yes",
         "appendfsync": fsync,
     }
+    if users:
+        (folder / "users.acl").touch(mode=0o600)
+        options["aclfile"] = str(folder / "users.acl")
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     return RedisServer(folder, socket_path, [str(find_redis_server()), *arguments], deadline_s)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
 from shared.service.api.nodes import TopologyInfo
@@ -131,7 +131,8 @@ class Topology:
         if self._fork is True:  # it imports the tiers while redis-server starts
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
             self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
-        self._redis = start_redis(self.folder / "redis", fsync="always" if self._lasting else "everysec")
+        fsync: Literal["always", "everysec"] = "always" if self._lasting else "everysec"
+        self._redis = start_redis(self.folder / "redis", fsync=fsync, users=self.secure)
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)

@@ -96,7 +96,10 @@ def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containe
     )
     assert len(set(hashes.splitlines())) == 1
     folders = docker(
-        "inspect", "--format", '{{range .Mounts}}{{if eq .Destination "/data"}}{{.Name}}{{end}}{{end}}', *containers("-a")
+        "inspect",
+        "--format",
+        '{{range .Mounts}}{{if eq .Destination "/data"}}{{.Name}}{{end}}{{end}}',
+        *containers("-a"),
     )
     assert len(set(folders.split())) == len(containers("-a"))  # one folder for each container
 

@@ -54,6 +54,11 @@ def test_containers_get_certificates_train_and_are_revoked(client: Client) -> No
     client.revoke("device", agents[0])
     until("the end of a revoked device", lambda: n_devices(client) == 1)
 
+    # Redis knows the cloud and the edges, and answers nobody else.
+    users = secure("exec", "-T", "redis", "cat", "/data/users.acl").splitlines()
+    assert sorted(line.split()[1] for line in users) == ["cloud", "default", "edge:edge-1", "edge:edge-2"]
+    assert "NOPERM" in secure("exec", "-T", "redis", "redis-cli", "get", "cloud:owner")
+
     # A device knows neither the users' token nor Redis nor another class's join token.
     shown = secure("exec", "-T", "device", "sh", "-c", "env; ls -R /join; cat /join/token")
     assert "the-users" not in shown

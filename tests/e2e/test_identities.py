@@ -21,6 +21,8 @@ from shared.identity.join_tokens import read_token
 from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.joining import join
+from shared.storage import redis_keys
+from shared.storage.key_value import RedisStore, StoreUnavailable, StoreUser
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
@@ -137,6 +139,28 @@ def test_what_the_files_of_a_node_open(up: Topology, thief: str) -> None:
     assert opened == [route for route in ROUTES if route[3] == own]
 
 
+@pytest.mark.parametrize("thief", ["nobody", "edge-2", "agent-2"])
+async def test_what_the_files_of_a_node_open_in_redis(up: Topology, thief: str) -> None:
+    """Of the cloud's and of another edge's keys no value; an edge reaches its own."""
+    names = {"cloud": redis_keys.CLOUD_OWNER, "edge-1": redis_keys.edge_prefix("edge-1") + "a"}
+    own = redis_keys.edge_prefix("edge-2") + "a"
+    password = (
+        "" if thief == "nobody" else NodeKeys(identity_of(up, thief), up.folder / thief / "identity").store_password
+    )
+    assert bool(password) == (thief == "edge-2")
+    store = RedisStore(
+        up.redis.url, user=lambda: StoreUser(redis_keys.edge_user(thief), password) if password else None
+    )
+    for key in (*names.values(), *(() if password else (own,))):
+        for attempt in (store.get(key), store.put(key, b"1"), store.read(key)):
+            with pytest.raises(StoreUnavailable, match="refuses"):
+                await attempt
+    if password:
+        await store.put(own, b"1")
+        assert await store.delete(own) == 1
+    await store.close()
+
+
 def test_a_guessed_token_opens_nothing_in_secure_mode(up: Topology) -> None:
     for target, method, path, _ in ROUTES:
         headers = {"authorization": f"Bearer {up.tier_token}"}
@@ -225,6 +249,20 @@ def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: 
         refused = ask(topology, context, "cloud", "POST", "/agents", json={})
         assert (refused.status_code, "has been revoked" in refused.json()["detail"]) == (403, True)
         assert completed(client, {**SPEC, "num_devices": 2}) == {identity_of(topology, "agent-1").name}
+
+
+async def test_redis_refuses_a_revoked_edge(tmp_path: Path) -> None:
+    with started(tmp_path, secure=True) as topology, client_of(topology) as client:
+        topology.wait_ready(WAIT_S)
+        password = NodeKeys(edge_identity("edge-1"), topology.folder / "edge-1" / "identity").store_password
+        store = RedisStore(topology.redis.url, user=lambda: StoreUser(redis_keys.edge_user("edge-1"), password))
+        await store.get(redis_keys.edge_prefix("edge-1"))
+        client.revoke("edge", "edge-1")
+        for _ in range(2):  # its connection has been closed, and it gets no other
+            with pytest.raises(StoreUnavailable):
+                await store.get(redis_keys.edge_prefix("edge-1"))
+        assert store.refuses_user
+        await store.close()
 
 
 def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) -> None:

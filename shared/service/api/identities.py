@@ -30,10 +30,15 @@ class CertificateRequest(Record):
 
 
 class CertificateAnswer(Record):
-    """Cloud to node: its certificate and that of the authority (PEM)."""
+    """Cloud to node: its certificate and that of the authority (PEM).
+
+    Attributes:
+        store_password: with which an edge reaches its keys in Redis; empty if Redis asks for none.
+    """
 
     certificate: Pem
     authority: Pem
+    store_password: str = Field(default="", max_length=64)
 
 
 class AuthorityInfo(Record):

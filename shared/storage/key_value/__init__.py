@@ -4,13 +4,16 @@
     Batch          what one transaction does, with compare-and-set guards
     Entry          one entry of a stream
     RedisStore     Redis 6.2 or newer
+    RedisUsers     makes and removes the users of a Redis server
+    StoreUser      one of them: its name and password
     FencedStore    a store that only its owner writes to
 
 Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
 from shared.storage.key_value.fenced import FencedStore, StandingBy
-from shared.storage.key_value.redis import RedisStore
+from shared.storage.key_value.redis import RedisStore, StoreUser, has_user
+from shared.storage.key_value.redis_users import RedisUsers
 from shared.storage.key_value.store import (
     BadEntryId,
     Batch,
@@ -30,8 +33,11 @@ __all__ = [
     "GuardFailed",
     "Payload",
     "RedisStore",
+    "RedisUsers",
     "StandingBy",
     "Store",
     "StoreUnavailable",
+    "StoreUser",
     "WrongKind",
+    "has_user",
 ]

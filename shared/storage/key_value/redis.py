@@ -7,15 +7,16 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, RedisError, ResponseError, WatchError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.storage.key_value.store import (
@@ -43,7 +44,8 @@ def _milliseconds(ttl_s: float | None) -> int | None:
     return None if ttl_s is None else max(1, math.ceil(ttl_s * 1000))
 
 
-def _pattern(prefix: str) -> str:
+def pattern_of(prefix: str) -> str:
+    """Returns the pattern that all keys with this prefix match, and no others."""
     return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
 
 
@@ -57,6 +59,38 @@ def _place(url: str) -> str:
     return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
 
 
+def has_user(url: str) -> bool:
+    """Whether an address names a user or a password."""
+    return "@" in urlsplit(url).netloc
+
+
+class StoreUser(NamedTuple):
+    """The name and the password with which connections introduce themselves."""
+
+    name: str
+    password: str
+
+
+class Credentials(CredentialProvider):
+    """What new connections show. It is asked for each of them, so it may change."""
+
+    def __init__(self, user: Callable[[], StoreUser | None]) -> None:
+        self._user = user
+
+    def get_credentials(self) -> Any:
+        """The name and the password; nothing where there is no user."""
+        return self._user() or ()
+
+    async def get_credentials_async(self) -> Any:
+        """The same."""
+        return self.get_credentials()
+
+
+def refuses_user(error: BaseException) -> bool:
+    """Whether a connection failed since Redis does not know its user or password; the client wraps that error."""
+    return any(isinstance(each, AuthenticationError) for each in (error, error.__cause__))
+
+
 class RedisStore:
     """`Store` on a Redis server.
 
@@ -68,7 +102,11 @@ class RedisStore:
         timeout_s: longest wait for a connection, and for each answer.
         max_connections: connections for commands; further commands wait.
         max_readers: connections for blocking reads; further reads raise `StoreUnavailable`.
+        user: as whom each new connection introduces itself, unless the URL says it; None for none.
         clock: monotonic seconds; decides when a blocking read has waited long enough.
+
+    Attributes:
+        refuses_user: whether Redis refused the user or its password when it was last asked.
     """
 
     def __init__(
@@ -78,12 +116,15 @@ class RedisStore:
         timeout_s: float = 5.0,
         max_connections: int = 16,
         max_readers: int = 256,
+        user: Callable[[], StoreUser | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._where = _place(url)
         self._timeout_s, self._clock = timeout_s, clock
-        self._redis = _client(url, timeout_s, max_connections)
-        self._readers = _client(url, timeout_s, max_readers)
+        shown = {} if has_user(url) else {"credential_provider": Credentials(user)}
+        self._redis = _client(url, timeout_s, max_connections, **shown)
+        self._readers = _client(url, timeout_s, max_readers, **shown)
+        self.refuses_user = False
 
     async def ping(self) -> None:
         """See `Store.ping`."""
@@ -188,7 +229,7 @@ class RedisStore:
     async def _pages(self, prefix: str, kind: str | None = None) -> AsyncIterator[list[str]]:
         cursor, first = 0, True
         while first or cursor:
-            cursor, keys = await self._redis.scan(cursor, match=_pattern(prefix), count=_CHUNK, _type=kind)
+            cursor, keys = await self._redis.scan(cursor, match=pattern_of(prefix), count=_CHUNK, _type=kind)
             first = False
             if keys:
                 yield [cast(bytes, key).decode() for key in keys]
@@ -198,7 +239,9 @@ class RedisStore:
         """Turns errors of the client into `StoreUnavailable` and `WrongKind`."""
         try:
             yield
+            self.refuses_user = False
         except _LOST as error:
+            self.refuses_user = refuses_user(error)
             reason = str(error) or type(error).__name__
             raise StoreUnavailable(f"Redis at {self._where} does not answer: {reason}") from error
         except ResponseError as error:
@@ -213,7 +256,7 @@ class RedisStore:
             raise StoreUnavailable(f"Redis at {self._where}: {error}") from error
 
 
-def _client(url: str, timeout_s: float, max_connections: int) -> Redis:
+def _client(url: str, timeout_s: float, max_connections: int, **options: Any) -> Redis:
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=max_connections,
@@ -222,6 +265,7 @@ def _client(url: str, timeout_s: float, max_connections: int) -> Redis:
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
+        **options,
     )
     return Redis.from_pool(pool)
 
