@@ -33,6 +33,7 @@ from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
 from shared.federation.experiment import ExperimentCache
+from shared.identity.assignments import Assigner
 from shared.identity.authority import authority_of
 from shared.identity.join_tokens import load_tokens
 from shared.identity.node_keys import NodeKeys
@@ -119,6 +120,7 @@ def build(
     thread, evaluating = ComputeThread(), ComputeThread()
     ownership = Ownership(store, kept_id(settings.state_dir / "installation-id", "c-"), settings.lease_s)
     store = FencedStore(store, ownership)
+    assigner = Assigner(keys, ownership.token) if keys else None
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
@@ -130,7 +132,7 @@ def build(
         ownership=ownership,
         repository=repository,
         registry=registry,
-        edges=EdgeClient(registry, caller),
+        edges=EdgeClient(registry, caller, assigner),
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         thread=thread,
         evaluator=Evaluator(repository, evaluating),
@@ -157,6 +159,7 @@ def build(
         metrics,
         closing,
         _identities(settings, store, keys, revoked, users) if keys else None,
+        assigner,
     )
 
 

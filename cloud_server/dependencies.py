@@ -19,6 +19,7 @@ from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
+from shared.identity.assignments import Assigner
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage.key_value import Store
 
@@ -31,6 +32,7 @@ class Cloud:
         threads: the computing thread and the evaluating thread.
         closing: set when the cloud shuts down; ends the streams of events.
         identities: of nodes; None where nodes show no certificates.
+        assigner: signs which seats an edge may order; None there too.
     """
 
     settings: CloudSettings
@@ -47,6 +49,7 @@ class Cloud:
     metrics: CloudMetrics
     closing: asyncio.Event
     identities: Identities | None = None
+    assigner: Assigner | None = None
 
     @property
     def revoked(self) -> tuple[str, ...]:

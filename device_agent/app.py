@@ -17,6 +17,7 @@ from device_agent.routes import ROUTES
 from device_agent.settings import AgentSettings
 from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
+from shared.identity.assignments import Assignments
 from shared.identity.node_keys import NodeKeys
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
@@ -78,6 +79,7 @@ def build(
         return AgentHeartbeat(agent=registration.agent, visiting=host.visiting, waiting=host.waiting)
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked)
+    assignments = Assignments(registration.agent) if keys else None
     membership = Membership(
         caller,
         settings.cloud_url,
@@ -88,8 +90,9 @@ def build(
         host,
         metrics,
         revoked,
+        assignments,
     )
     metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)
     metrics.shown("visiting", "1 while a visit runs", lambda: host.visiting is not None)
-    return Agent(settings, host, membership, IdempotentRunner(), metrics)
+    return Agent(settings, host, membership, IdempotentRunner(), metrics, assignments)

@@ -11,19 +11,21 @@ from device_agent.device_host import DeviceHost
 from device_agent.membership import Membership
 from device_agent.metrics import AgentMetrics
 from device_agent.settings import AgentSettings
+from shared.identity.assignments import Assignments
 from shared.service.bodies import EncodedAnswer
 from shared.service.idempotency import IdempotentRunner
 
 
 @dataclass
 class Agent:
-    """The parts of a running agent."""
+    """The parts of a running agent; `assignments` is None where nodes show no certificates."""
 
     settings: AgentSettings
     host: DeviceHost
     membership: Membership
     orders: IdempotentRunner[EncodedAnswer]
     metrics: AgentMetrics
+    assignments: Assignments | None = None
 
 
 async def agent_of(request: Request) -> Agent:

@@ -17,6 +17,7 @@ from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
+from shared.identity.assignments import Assignments
 from shared.identity.names import CLOUD, edge_identity
 from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
@@ -72,6 +73,7 @@ class Membership:
         host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
         metrics: counts heartbeats.
         revoked: serial numbers of certificates that are refused; kept as the edges have them.
+        assignments: gets the key with which the cloud signs; None where nodes show no certificates.
 
     Attributes:
         heartbeat_edge: None until there is one.
@@ -89,10 +91,11 @@ class Membership:
         host: DeviceHost,
         metrics: AgentMetrics,
         revoked: set[str],
+        assignments: Assignments | None = None,
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
         self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
-        self.host, self.metrics, self.revoked = host, metrics, revoked
+        self.host, self.metrics, self.revoked, self.assignments = host, metrics, revoked, assignments
         self.heartbeat_edge: EdgeAddress | None = None
         self.edges: dict[EdgeAddress, _Orders] = {}
         self._forgotten: set[str] = set()
@@ -159,6 +162,8 @@ class Membership:
         answer = AgentRegistrationAnswer.model_validate(raw)
         if answer.left_out is not None:
             log.warning("the cloud leaves this agent out of runs: %s", answer.left_out)
+        if self.assignments is not None:
+            self.assignments.trust(answer.cloud_key)
         await self._forget(set(kept) - set(answer.runs))
         return EdgeAddress(answer.edge, answer.edge_url) if answer.edge_url else None
 
@@ -166,6 +171,8 @@ class Membership:
         for run_id in sorted(runs):
             log_event("run.deleted", run=run_id)
             await self.host.forget(run_id)
+            if self.assignments is not None:
+                self.assignments.forget(run_id)
 
     async def _beat_other_edges(self) -> None:
         now = time.monotonic()

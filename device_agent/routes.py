@@ -22,6 +22,7 @@ from shared.service.bodies import BodyResponse, EncodedAnswer, Received, receive
 from shared.service.metrics import metrics_router
 from shared.service.openapi import content, problems, record_body
 from shared.service.order_headers import (
+    ASSIGNMENT_HEADER,
     EDGE_NAME_HEADER,
     EDGE_URL_HEADER,
     MEDIA_TYPE,
@@ -66,7 +67,7 @@ async def revoked(found: RevokedList, agent: TheAgent) -> None:
 @_edge.post(
     "/visits",
     response_class=Response,
-    responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(409, 421),
+    responses=content(MEDIA_TYPE, "A `VisitAnswer`") | problems(403, 409, 421),
     openapi_extra=record_body("A `VisitOrder`"),
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
@@ -79,7 +80,7 @@ async def visits(request: Request, agent: TheAgent) -> Response:
 @_edge.post(
     "/uploads",
     response_class=Response,
-    responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(409, 421),
+    responses=content(MEDIA_TYPE, "An `UploadAnswer`") | problems(403, 409, 421),
     openapi_extra=record_body("An `UploadOrder`"),
 )
 async def uploads(request: Request, agent: TheAgent) -> Response:
@@ -102,6 +103,8 @@ async def _answer_once(
     received = await receive(request, agent.settings.max_body_bytes)
     key = read_order_key(received.header)
     check_recipient(request.headers, agent.membership.registration.agent)
+    if agent.assignments is not None:
+        agent.assignments.check(request.headers.get(ASSIGNMENT_HEADER, ""), edge.name, key.run_id, key.seats)
     agent.orders.drop_unless(lambda queue: queue.may_continue(key.queue))
     numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
     where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0

@@ -98,14 +98,13 @@ class RoundHandler:
                 "the population digest differs from the cloud's; do both use the same data set and package versions?"
             )
         await self._wait_until_registered()
-        placement, loads = await self.states.placement(order)
+        kept = await self.states.placement(order)
         state, late = await self.states.state(experiment, order)
         twins = Twins(await self.states.twins_before(order))
         agents = AgentClient(
             experiment,
             order,
-            placement,
-            loads,
+            kept,
             self.caller,
             self.roster,
             self.thread,

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from edge_server.dependencies import TheEdge
-from shared.core.records import Record
-from shared.federation.messages import EdgePlacement
+from edge_server.rounds.placements import KeptPlacement
 from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
 from shared.service.api.identities import RevokedList
@@ -30,14 +29,6 @@ from shared.service.order_headers import (
 from shared.service.peers import check_speaker
 from shared.simulation.digital_twin import TwinList
 from shared.storage.key_value.store import answers
-
-
-class PlacementBody(Record):
-    """The placement of one edge of a run, and how many seats of the run each of its agents hosts in all."""
-
-    placement: EdgePlacement
-    loads: dict[str, int]
-
 
 _open = APIRouter()
 _cloud = APIRouter(dependencies=[guarded("cloud")])
@@ -76,9 +67,9 @@ async def heartbeats(beat: AgentHeartbeat, request: Request, edge: TheEdge) -> A
 
 
 @_cloud.put("/placements")
-async def placements(body: PlacementBody, edge: TheEdge) -> dict[str, str]:
+async def placements(body: KeptPlacement, edge: TheEdge) -> dict[str, str]:
     """Keeps a placement; answers with its digest."""
-    return {"digest": await edge.handler.states.keep_placement(body.placement, body.loads)}
+    return {"digest": await edge.handler.states.keep_placement(body)}
 
 
 @_cloud.put("/revoked", status_code=204)

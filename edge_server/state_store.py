@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from edge_server.rounds.edge_checkpoint import decode_checkpoint, encode_checkpoint
+from edge_server.rounds.placements import KeptPlacement
 from edge_server.rounds.stale_updates import LateUpdateBuffer
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
@@ -58,22 +59,23 @@ class EdgeStateStore:
 
     # ---- placements
 
-    async def keep_placement(self, placement: EdgePlacement, loads: Mapping[str, int]) -> str:
+    async def keep_placement(self, kept: KeptPlacement) -> str:
         """Replaces the placement of an edge of a run; returns the digest by which orders name it."""
+        placement = kept.placement
         run_id, digest = placement.run_id, placement_digest(placement)
-        data = json.dumps({"seating": placement.model_dump(mode="json"), "loads": dict(loads)}).encode()
+        data = kept.model_dump_json().encode()
 
         async def keep() -> None:
             known = await self.store.scan(redis_keys.edge_placements(self.edge_name, run_id))
-            old = [key for key, value in known.items() if json.loads(value)["seating"]["edge"] == placement.edge]
+            old = [key for key, value in known.items() if json.loads(value)["placement"]["edge"] == placement.edge]
             batch = Batch().delete(*old).put(redis_keys.edge_placement(self.edge_name, run_id, digest), data)
             await self.store.commit(batch)
 
         await self._retried(keep)
         return digest
 
-    async def placement(self, order: RoundOrder[Any]) -> tuple[EdgePlacement, dict[str, int]]:
-        """The placement that an order names, and the number of seats by agent.
+    async def placement(self, order: RoundOrder[Any]) -> KeptPlacement:
+        """The placement that an order names.
 
         Raises:
             PlacementUnknown: this edge does not hold it.
@@ -83,8 +85,7 @@ class EdgeStateStore:
             raise PlacementUnknown(
                 f"edge {self.edge_name} does not know placement {order.placement[:12]} of {order.run_id}"
             )
-        raw = json.loads(data)
-        return EdgePlacement.model_validate(raw["seating"]), raw["loads"]
+        return KeptPlacement.model_validate_json(data)
 
     # ---- states and twins
 

@@ -83,7 +83,7 @@ WITHIN = {
     "edge_server.round_handler": "roster rounds metrics state_store",
     "edge_server.membership": "roster round_handler state_store",
     "edge_server.dependencies": "settings roster metrics state_store round_handler membership",
-    "edge_server.routes": "settings dependencies",
+    "edge_server.routes": "settings dependencies rounds",
     "edge_server.app": "settings roster metrics state_store round_handler membership dependencies routes",
     "edge_server.__main__": "settings app",
     "device_agent.settings": "",

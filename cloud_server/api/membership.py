@@ -38,6 +38,7 @@ async def register_agent(registration: AgentRegistration, request: Request, clou
         edge_url=url,
         runs=tuple(await cloud.repository.run_ids()),
         left_out=cloud.registry.agents[registration.agent].left_out,
+        cloud_key=cloud.assigner.public_key if cloud.assigner else "",
     )
 
 

@@ -13,6 +13,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, RoundAnswer
 from shared.federation.real_time import longest_round_s
 from shared.federation.scheduling import n_syncs
+from shared.identity.assignments import Assigner
 from shared.identity.names import edge_identity
 from shared.service.bodies import socket_bytes, testing_s
 from shared.service.client import Caller, while_alive
@@ -48,12 +49,16 @@ class EdgeClient:
     """Reaches edges by name.
 
     Attributes:
+        assigner: signs which seats an edge may order; None where nodes show no certificates.
         sent: by address, run and edge number, the placement and loads that the edge was sent last.
+        holders: by run and seat, the edge to which the seat was assigned last, as a key of `sent`.
     """
 
     registry: Registry
     caller: Caller
+    assigner: Assigner | None = None
     sent: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
+    holders: dict[tuple[str, int], tuple[str, str, int]] = field(default_factory=dict)
 
     async def run_round(
         self,
@@ -117,12 +122,21 @@ class EdgeClient:
     async def _send_placement(
         self, edge_name: str, placement: EdgePlacement, loads: Mapping[str, int], *, again: bool = False
     ) -> None:
-        """Send a placement unless it is the last one that was sent: an edge process keeps the newest of each edge."""
+        """Send a placement unless it is the last one that was sent: an edge process keeps the newest of each edge.
+
+        An agent believes the newest assignment of a seat, so a seat that comes back to an edge needs another one.
+        """
         key = self._url(edge_name), placement.run_id, placement.edge
         content = canonical(placement), dict(loads)
-        if self.sent.get(key) == content and not again:
+        seats = {(placement.run_id, seat) for seat in placement.addresses}
+        came = self.assigner is not None and any(self.holders.get(seat) != key for seat in seats)
+        if self.sent.get(key) == content and not again and not came:
             return
         payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
+        if self.assigner is not None:
+            payload["assignments"] = self._assignments(self.assigner, edge_name, placement)
+            self.holders = {seat: at for seat, at in self.holders.items() if seat[0] == placement.run_id}
+            self.holders |= dict.fromkeys(seats, key)
         peer = edge_identity(edge_name)
         await retry(
             lambda left_s: self.caller.call_json(
@@ -133,6 +147,12 @@ class EdgeClient:
             over=(Unreachable,),
         )
         self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
+
+    def _assignments(self, assigner: Assigner, edge_name: str, placement: EdgePlacement) -> dict[str, str]:
+        seats_of: dict[str, list[int]] = {}
+        for seat, address in placement.addresses.items():
+            seats_of.setdefault(address.agent, []).append(seat)
+        return {agent: assigner.assign(placement.run_id, edge_name, agent, seats) for agent, seats in seats_of.items()}
 
     async def _post_order(
         self, edge_name: str, experiment: Experiment, body: codec.Body, limit_s: float, order_key: str

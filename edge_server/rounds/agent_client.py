@@ -16,6 +16,7 @@ from typing import Any
 
 from edge_server.roster import Roster
 from edge_server.rounds.exchange import Exchange
+from edge_server.rounds.placements import KeptPlacement
 from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
@@ -35,7 +36,7 @@ from shared.identity.names import agent_identity
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
-from shared.service.order_headers import FOR_HEADER, check_reply_key, order_key
+from shared.service.order_headers import ASSIGNMENT_HEADER, FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import StateStore
 from shared.wire import codec
@@ -50,8 +51,7 @@ class AgentClient:
 
     experiment: Experiment
     order: RoundOrder[Any]
-    placement: EdgePlacement
-    loads: Mapping[str, int]
+    kept: KeptPlacement
     caller: Caller
     roster: Roster
     thread: ComputeThread
@@ -59,6 +59,11 @@ class AgentClient:
     states: StateStore
     own_address: Mapping[str, str]
     ttl_s: float
+
+    @property
+    def placement(self) -> EdgePlacement:
+        """The seats that visit the edge, and their agents."""
+        return self.kept.placement
 
     @property
     def real(self) -> RealClock:
@@ -233,7 +238,7 @@ class AgentClient:
         """
         replies, edge, deadline = exchange.replies, self.order.edge, exchange.deadline
         began, since = time.monotonic(), self.roster.clock()
-        limit_s = self.order.spec.timeouts.visit_s * max(self.loads.get(agent, 1), 1) + model_s
+        limit_s = self.order.spec.timeouts.visit_s * max(self.kept.loads.get(agent, 1), 1) + model_s
         left_s = max(deadline.at - began, 0.0)
         try:
             reply = await self._request(exchange.dispatch.wave_id, agent, path, body, kind, seats, min(limit_s, left_s))
@@ -286,7 +291,7 @@ class AgentClient:
             kind,
             limit_s=limit_s,
             peer=agent_identity(agent),
-            headers={**self.own_address, FOR_HEADER: agent, **real.headers(seats[0])},
+            headers={**self._who(agent), **real.headers(seats[0])},
             model=self.experiment.shapes,
             n_seats=len(seats),
         )
@@ -300,6 +305,11 @@ class AgentClient:
         reply = await while_alive(request, check, poll_s=min(POLL_S, self.ttl_s))
         check_reply_key(reply.headers, key)
         return reply
+
+    def _who(self, agent: str) -> dict[str, str]:
+        """The headers that tell an agent who orders, whom, and by what right."""
+        assigned = self.kept.assignments.get(agent)
+        return {**self.own_address, FOR_HEADER: agent, **({ASSIGNMENT_HEADER: assigned} if assigned else {})}
 
     async def _process_safely(self, exchange: Exchange, seats: list[int], process: Callable[[], None]) -> None:
         """Processes an answer on the compute thread; an error fails the visits of all its seats."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ class OrderKey:
         edge: number of the edge in the run.
         seat: the one seat of an order to an agent with `clock: real`; else None.
         spec: the run's spec, needed to decode the order.
+        seats: of an order to an agent, those that it visits or whose updates it fetches.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class OrderKey:
     edge: int
     seat: int | None
     spec: ExperimentSpec
+    seats: tuple[int, ...] = ()
 
     @property
     def queue(self) -> OrderQueue:
@@ -115,12 +118,12 @@ def read_order_key(header: codec.Header) -> OrderKey:
     spec = parse_spec(found.spec)
     if isinstance(found, EdgeOrderFields):
         return OrderKey(found.run_id, found.round_no, 0, 0, found.edge, None, spec)
-    wave_id, seat = found.stage, _one_seat(found) if spec.clock == "real" else None
-    return OrderKey(wave_id.run_id, wave_id.round_no, wave_id.edge_round, wave_id.wave, found.edge, seat, spec)
+    seats = (*(visit.seat for visit in found.visits), *found.seats, *found.late)
+    wave_id, seat = found.stage, _one_seat(found, seats) if spec.clock == "real" else None
+    return OrderKey(wave_id.run_id, wave_id.round_no, wave_id.edge_round, wave_id.wave, found.edge, seat, spec, seats)
 
 
-def _one_seat(order: AgentOrderFields) -> int:
-    seats = [*(visit.seat for visit in order.visits), *order.seats, *order.late]
+def _one_seat(order: AgentOrderFields, seats: Sequence[int]) -> int:
     if len(seats) != 1:
         field = "visits" if "visits" in order.model_fields_set else "seats"
         raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field=field)

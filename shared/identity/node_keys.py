@@ -73,7 +73,7 @@ class NodeKeys:
     def request(self) -> str:
         """A signing request for the node's key (PEM)."""
         builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-        return builder.sign(self._key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+        return builder.sign(self.private_key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
     @property
     def store_password(self) -> str:
@@ -98,7 +98,7 @@ class NodeKeys:
             names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
             raise BadInput(f"the certificate cannot be used: {type(error).__name__} {error}".rstrip()) from None
-        if read.public_key() != self._key().public_key():
+        if read.public_key() != self.private_key().public_key():
             raise BadInput("the certificate is for another key")
         if names.get_values_for_type(x509.UniformResourceIdentifier) != [self.identity.uri]:
             raise BadInput(f"the certificate is not that of {self.identity}")
@@ -115,7 +115,12 @@ class NodeKeys:
             context.load_cert_chain(self.folder / CERTIFICATE_FILE, self.folder / KEY_FILE)
             context.load_verify_locations(self.folder / AUTHORITY_FILE)
 
-    def _key(self) -> ec.EllipticCurvePrivateKey:
+    def private_key(self) -> ec.EllipticCurvePrivateKey:
+        """The node's private key.
+
+        Raises:
+            BadInput: the file holds another kind of key.
+        """
         found = serialization.load_pem_private_key((self.folder / KEY_FILE).read_bytes(), password=None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):
             raise BadInput(f"{self.folder / KEY_FILE} holds no key of this node")

@@ -17,12 +17,17 @@ import httpx
 import pytest
 
 from shared.core.errors import Conflict, StrataError, Unreachable
+from shared.federation.messages import UploadOrder, WaveId
+from shared.federation.spec_parser import parse_spec
+from shared.identity.assignments import Assigner
 from shared.identity.join_tokens import read_token
 from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.joining import join
+from shared.service.order_headers import MEDIA_TYPE
 from shared.storage import redis_keys
 from shared.storage.key_value import RedisStore, StoreUnavailable, StoreUser
+from shared.wire import codec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
@@ -183,6 +188,22 @@ def test_an_edge_speaks_for_itself_alone(up: Topology) -> None:
     assert ask(up, edge, "cloud", "POST", "/heartbeats", json={"edge": "edge-2"}).status_code == 403
     order = ask(up, edge, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-2"}, content=b"")
     assert order.status_code == 403
+
+
+def test_an_edge_orders_no_seat_that_the_cloud_has_not_assigned_to_it(up: Topology, tmp_path: Path) -> None:
+    """Neither with no assignment, nor with one of its own making; the edge to which seats are assigned trains them."""
+    agent = identity_of(up, "agent-1").name
+    spec = parse_spec(SPEC)
+    stage = WaveId(run_id="r", round_no=1, edge_round=0, wave=0)
+    body = codec.encode(UploadOrder(stage=stage, spec=spec, edge=1, seats=(0,)))
+    own = Assigner(NodeKeys(edge_identity("edge-2"), up.folder / "edge-2" / "identity"), lambda: 99)
+    for shown in ("", own.assign("r", "edge-2", agent, [0])):
+        headers = {"strata-edge": "edge-2", "strata-assignment": shown, "content-type": MEDIA_TYPE}
+        content = b"".join(bytes(part) for part in body.parts)
+        headers["strata-digest"] = codec.digest_of(content)
+        answer = ask(up, stolen(up, "edge-2"), "agent-1", "POST", "/uploads", headers=headers, content=content)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "without an assignment that the cloud has signed" in answer.json()["detail"]
 
 
 def test_a_name_that_no_node_can_have_is_refused_by_its_field(up: Topology) -> None:

@@ -42,12 +42,14 @@ class AgentRegistrationAnswer(Record):
         edge_url: its address.
         runs: all runs; the agent deletes what it keeps of others, which were deleted while it was away.
         left_out: why it takes part in no run, None if it does.
+        cloud_key: the key with which the cloud signs assignments (PEM); empty where nodes show no certificates.
     """
 
     edge: str = ""
     edge_url: str = ""
     runs: tuple[str, ...] = ()
     left_out: str | None = None
+    cloud_key: str = ""
 
 
 class AgentHeartbeat(Record):

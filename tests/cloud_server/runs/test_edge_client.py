@@ -1,4 +1,4 @@
-"""How long the cloud waits for an edge's round."""
+"""How long the cloud waits for an edge's round, and when it sends a placement, with signed assignments, before it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from cloud_server.runs.edge_client import MARGIN_S, WAVES, EdgeClient
+from shared.core.errors import Forbidden
 from shared.federation.experiment import Experiment
 from shared.federation.messages import EdgePlacement, SeatAddress
+from shared.identity.assignments import Assigner, Assignments
+from shared.identity.names import CLOUD
+from shared.identity.node_keys import NodeKeys
 from tests.shared.algorithms.layouts import resolved, run
 
 VISIT_S = 5.0
@@ -53,3 +57,53 @@ def test_with_clock_real_the_cloud_waits_for_the_deadline_of_every_mini_batch() 
     experiment = resolved(**spec_of(sync="step", clock="real", round_deadline_s=7.0))
     n_edge_rounds = 2 * 3 * 10
     assert limit_s(experiment) == MARGIN_S + n_edge_rounds * (WAVES * 4 * VISIT_S + 7.0)
+
+
+class Edges:
+    """Edges that keep what they are sent; stands for the registry and the HTTP client."""
+
+    def __init__(self) -> None:
+        self.edges = {name: SimpleNamespace(url=f"https://{name}") for name in ("edge-1", "edge-2")}
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    async def call_json(self, method: str, url: str, body: dict[str, Any], **options: Any) -> None:
+        self.sent.append((url, body))
+
+
+async def sent_for(client: EdgeClient, edges: Edges, edge: int, *seats: int) -> dict[str, Any] | None:
+    """What an edge is sent before a round that these seats visit, all of one agent; None if it is sent nothing."""
+    address = SeatAddress(agent="a", url="https://a")
+    placement = EdgePlacement(run_id="r", edge=edge, addresses=dict.fromkeys(seats, address))
+    before = len(edges.sent)
+    await client._send_placement(f"edge-{edge + 1}", placement, {"a": 3})
+    return edges.sent[-1][1] if len(edges.sent) > before else None
+
+
+async def test_a_seat_that_comes_back_to_an_edge_is_assigned_anew(tmp_path: Path) -> None:
+    """Its agent obeys the newest assignment, which is meanwhile that of another edge."""
+    edges, agent = Edges(), Assignments("a")
+    assigner = Assigner(NodeKeys(CLOUD, tmp_path), lambda: 1)
+    agent.trust(assigner.public_key)
+    client = EdgeClient(edges, edges, assigner)  # type: ignore[arg-type]
+
+    async def orders(edge: int, *seats: int) -> str:
+        body = await sent_for(client, edges, edge, *seats)
+        assert body is not None
+        agent.check(body["assignments"]["a"], f"edge-{edge + 1}", "r", seats)
+        return str(body["assignments"]["a"])
+
+    first = await orders(0, 0, 1)
+    assert await sent_for(client, edges, 0, 0, 1) is None, "nothing has changed"
+    await orders(1, 1, 2)  # seat 1 moved; the first edge has no round meanwhile
+    with pytest.raises(Forbidden, match="anew"):
+        agent.check(first, "edge-1", "r", [0, 1])
+    await orders(0, 0, 1)
+    await orders(1, 1, 2)
+
+
+async def test_without_certificates_a_placement_is_sent_once_and_nothing_is_signed() -> None:
+    edges = Edges()
+    client = EdgeClient(edges, edges)  # type: ignore[arg-type]
+    assert "assignments" not in (await sent_for(client, edges, 0, 0, 1) or {"assignments": 1})
+    await sent_for(client, edges, 1, 1)
+    assert await sent_for(client, edges, 0, 0, 1) is None

@@ -1,0 +1,139 @@
+"""Which orders an agent takes from an edge: those for seats that the cloud has assigned to it, by the newest word."""
+
+from __future__ import annotations
+
+import base64
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import Busy, Forbidden
+from shared.identity.assignments import ASSIGNMENT_CHARS, RUNS, Assigner, Assignments, bits_of
+from shared.identity.names import CLOUD
+from shared.identity.node_keys import NodeKeys
+
+
+class Setting:
+    """A cloud that signs, and an agent that knows its key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token = 1
+        self.cloud = Assigner(NodeKeys(CLOUD, folder / "cloud"), lambda: self.token)
+        self.agent = Assignments("a-1")
+        self.agent.trust(self.cloud.public_key)
+
+    def assign(self, *seats: int, run: str = "r", edge: str = "edge-1", agent: str = "a-1") -> str:
+        return self.cloud.assign(run, edge, agent, seats)
+
+    def check(self, shown: str, *seats: int, run: str = "r", edge: str = "edge-1") -> None:
+        self.agent.check(shown, edge, run, seats)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def test_an_edge_orders_the_seats_that_are_assigned_to_it_and_no_others(setting: Setting) -> None:
+    shown = setting.assign(2, 3, 4, 9)
+    setting.check(shown, 2, 4, 9)
+    setting.check(shown, 3)
+    for foreign in (1, 5, 8, 10):
+        with pytest.raises(Forbidden, match=rf"seats \[{foreign}\]"):
+            setting.check(shown, 2, foreign)
+
+
+def test_an_assignment_is_for_one_edge_one_agent_and_one_run(setting: Setting) -> None:
+    for shown, run, edge in (
+        (setting.assign(1, agent="a-2"), "r", "edge-1"),
+        (setting.assign(1), "r", "edge-2"),
+        (setting.assign(1), "r2", "edge-1"),
+    ):
+        with pytest.raises(Forbidden, match="the assignment is for"):
+            setting.check(shown, 1, run=run, edge=edge)
+
+
+def test_only_the_cloud_can_make_or_change_one(setting: Setting, tmp_path: Path) -> None:
+    shown = setting.assign(1)
+    packed, signature = shown.split(".")
+    head, _, _ = zlib.decompress(base64.b64decode(packed)).partition(b"\n")
+    more = base64.b64encode(zlib.compress(head + b"\n" + bits_of(range(99)))).decode()
+    other = Assigner(NodeKeys(CLOUD, tmp_path / "other"), lambda: 9).assign("r", "edge-1", "a-1", [1])
+    for forged in ("", "x", ".", f"{more}.{signature}", f"{packed}.{other.split('.')[1]}", other, f"{shown}.x", "ä.ä"):
+        with pytest.raises(Forbidden, match="without an assignment that the cloud has signed"):
+            setting.check(forged, 1)
+
+
+def test_a_seat_obeys_its_newest_assignment(setting: Setting) -> None:
+    first = setting.assign(1, 2)
+    setting.check(first, 1, 2)
+    setting.check(setting.assign(1, edge="edge-2"), 1, edge="edge-2")
+    with pytest.raises(Forbidden, match=r"seats \[1\] anew"):
+        setting.check(first, 1)
+    setting.check(first, 2)  # this seat was not moved
+    setting.check(setting.assign(1), 1)  # and that one has come back
+
+
+def test_assignments_of_a_later_cloud_process_are_newer(setting: Setting, tmp_path: Path) -> None:
+    for _ in range(3):
+        setting.check(setting.assign(1), 1)
+    old = setting.assign(1)
+    restarted = Assigner(NodeKeys(CLOUD, tmp_path / "cloud"), lambda: 2)
+    assert restarted.public_key == setting.cloud.public_key
+    setting.check(restarted.assign("r", "edge-1", "a-1", [1]), 1)
+    with pytest.raises(Forbidden, match="anew"):
+        setting.check(old, 1)
+
+
+def test_an_agent_that_has_not_registered_asks_the_edge_to_wait() -> None:
+    with pytest.raises(Busy):
+        Assignments("a-1").check("x", "edge-1", "r", [1])
+
+
+def test_another_cloud_key_voids_what_the_old_one_signed(setting: Setting, tmp_path: Path) -> None:
+    shown = setting.assign(1)
+    setting.check(shown, 1)
+    setting.agent.trust(setting.cloud.public_key)
+    setting.check(shown, 1)
+    setting.agent.trust(Assigner(NodeKeys(CLOUD, tmp_path / "other"), lambda: 1).public_key)
+    with pytest.raises(Forbidden, match="signed"):
+        setting.check(shown, 1)
+
+
+@pytest.mark.parametrize("pem", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
+def test_a_cloud_key_that_is_none_is_refused(setting: Setting, pem: str) -> None:
+    with pytest.raises(Forbidden, match="cannot be read"):
+        setting.agent.trust(pem)
+
+
+def test_an_assignment_of_many_seats_in_no_order_fits_its_header(setting: Setting) -> None:
+    seats = random.Random(1).sample(range(1_000_000), 10_000)
+    shown = setting.assign(*seats)
+    assert len(shown) < ASSIGNMENT_CHARS
+    setting.check(shown, *seats)
+    with pytest.raises(Forbidden):
+        setting.check(shown, min(set(range(1_000_000)) - set(seats)))
+    assert len(setting.assign(*range(1_000_000))) < 1000
+
+
+@pytest.mark.parametrize("seats", [[], [0], [7], [8], [0, 9, 15, 16, 1000]])
+def test_bits_hold_each_seat_and_no_other(setting: Setting, seats: list[int]) -> None:
+    shown = setting.assign(*seats)
+    for seat in range(-1, 1010):
+        if seat in seats:
+            setting.check(shown, seat)
+        else:
+            with pytest.raises(Forbidden):
+                setting.check(shown, seat)
+
+
+def test_what_is_remembered_of_runs_is_bounded(setting: Setting) -> None:
+    first = setting.assign(1)
+    for number in range(RUNS + 1):
+        setting.check(setting.assign(1, run=f"r{number}"), 1, run=f"r{number}")
+    assert len(setting.agent._newest) == RUNS
+    setting.check(first, 1)
+    setting.agent.forget("r")
+    assert "r" not in setting.agent._newest
