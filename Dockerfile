@@ -28,7 +28,7 @@ RUN python3 -m venv /app/venv \
 
 # The folder that a tier's volume is mounted on: a new volume takes over its owner.
 RUN useradd --uid 10001 --create-home strata \
-    && mkdir -p /data /datasets /join/edge /join/device /join/fleet \
+    && mkdir -p /data /datasets /join/edge /join/device /join/fleet /join/public \
     && chown -R strata:strata /data /join
 
 WORKDIR /app

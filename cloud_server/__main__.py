@@ -25,7 +25,8 @@ def keys_of(settings: CloudSettings) -> NodeKeys:
     """The cloud's keys, with a certificate of its own authority, whose join tokens are written for other nodes."""
     authority = authority_of(settings.authority_folder)
     if settings.join_dir is not None:
-        write_tokens(load_tokens(settings.authority_folder, authority.fingerprint), settings.join_dir)
+        tokens = load_tokens(settings.authority_folder, authority.fingerprint)
+        write_tokens(tokens, authority, settings.join_dir)
     return cloud_keys(authority, settings.state_dir, settings.certificate_s, settings.certificate_hosts)
 
 

@@ -53,7 +53,11 @@ def test_each_class_sees_its_own_join_token_alone() -> None:
     for name, service in COMPOSE.items():
         seen = {str(volume) for volume in service.get("volumes", []) if str(volume).startswith("join-")}
         if name == "cloud":
-            assert seen == {f"join-{node_class}:/join/{node_class}" for node_class in ("edge", "device", "fleet")}
+            assert seen == {
+                f"join-{node_class}:/join/{node_class}" for node_class in ("edge", "device", "fleet", "public")
+            }
+        elif name == "prometheus":  # sees the authority's certificate, and no token
+            assert seen == {"join-public:/join:ro"}
         else:
             assert seen == ({f"join-{NODES[name]}:/join:ro"} if name in NODES else set())
 

@@ -19,6 +19,7 @@ from device_agent.app import build as build_agent
 from device_agent.settings import AgentSettings
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
+from shared.identity.names import ANY_NODE
 from shared.service.client import Caller
 from shared.service.metrics import TierMetrics
 from shared.service.settings import CommonSettings
@@ -181,6 +182,19 @@ def test_prometheus_scrapes_every_tier_of_compose_at_its_port() -> None:
     assert "> /tmp/metrics-token &&" in written
     for name in (*sorted(tier), "prometheus"):
         assert ("STRATA_METRICS_TOKEN", "${STRATA_METRICS_TOKEN:-}") in services[name]["environment"].items()
+
+
+def test_the_secure_configuration_asks_the_same_targets_over_tls() -> None:
+    plain, secure = (
+        yaml.safe_load((ROOT / "monitoring" / name).read_text(encoding="utf-8"))
+        for name in ("prometheus.yml", "prometheus-secure.yml")
+    )
+    for job in secure["scrape_configs"]:
+        assert job.pop("scheme") == "https"
+        assert job.pop("tls_config") == {"ca_file": "/join/authority.pem", "server_name": ANY_NODE}
+    assert secure == plain
+    assert "join-public:/join:ro" in COMPOSE["services"]["prometheus"]["volumes"]
+    assert "join-public:/join/public" in COMPOSE["services"]["cloud"]["volumes"]
 
 
 def test_monitoring_starts_only_on_request_and_listens_on_this_machine_only() -> None:

@@ -184,16 +184,19 @@ class Identities:
         ]
 
 
-def write_tokens(tokens: JoinTokens, folder: Path) -> None:
-    """Write each class's join token into a folder of its own below this one, from which its nodes read it."""
-    for node_class in CLASSES:
-        if node_class == CLOUD.node_class:
-            continue
-        into = folder / node_class
-        into.mkdir(parents=True, exist_ok=True)
-        part = into / ".token.part"
-        part.write_text(str(tokens.of(node_class)), encoding="ascii")
-        part.replace(into / "token")
+def write_tokens(tokens: JoinTokens, authority: Authority, folder: Path) -> None:
+    """Write each class's join token into a folder of its own below this one, from which its nodes read it.
+
+    The folder `public` gets the authority's certificate, for programs that call nodes and are none.
+    """
+    joining = [node_class for node_class in CLASSES if node_class != CLOUD.node_class]
+    files = {f"{node_class}/token": str(tokens.of(node_class)) for node_class in joining}
+    for name, text in {**files, "public/authority.pem": authority.pem}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        part.write_text(text, encoding="ascii")
+        part.replace(path)
 
 
 def cloud_keys(authority: Authority, state_dir: Path, valid_s: float, hosts: Sequence[str]) -> NodeKeys:

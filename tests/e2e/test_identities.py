@@ -21,7 +21,7 @@ from shared.federation.messages import UploadOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.identity.assignments import Assigner
 from shared.identity.join_tokens import read_token
-from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
+from shared.identity.names import ANY_NODE, CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.joining import join
 from shared.service.order_headers import MEDIA_TYPE
@@ -47,7 +47,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def started(folder: Path, **options: Any) -> Topology:
     places: dict[str, Any] = {"runs_dir": folder / "runs", "folder": folder / "state"}
-    return Topology(edges=2, devices=4, agents=2, env=QUICK, fork=shared_fork_server(), **places, **options)
+    env = {**QUICK, "STRATA_METRICS_TOKEN": "for-metrics"}
+    return Topology(edges=2, devices=4, agents=2, env=env, fork=shared_fork_server(), **places, **options)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +165,16 @@ async def test_what_the_files_of_a_node_open_in_redis(up: Topology, thief: str) 
         await store.put(own, b"1")
         assert await store.delete(own) == 1
     await store.close()
+
+
+def test_metrics_are_for_the_token_of_metrics_under_one_name_of_all_nodes(up: Topology) -> None:
+    context = without_certificate(up)
+    for process in sorted(up.processes.keys() - {"cloud"}):  # whose users show no token on this machine
+        url = f"https://127.0.0.1:{up.ports[process]}/metrics"
+        with httpx.Client(verify=context) as client:
+            for token, status in (("for-metrics", 200), ("another", 401)):
+                headers, named = {"authorization": f"Bearer {token}"}, {"sni_hostname": ANY_NODE}
+                assert client.get(url, headers=headers, extensions=named).status_code == status
 
 
 def test_a_guessed_token_opens_nothing_in_secure_mode(up: Topology) -> None:
