@@ -146,8 +146,14 @@ def authority_of(folder: Path) -> Authority:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from making the files of an authority's folder at the same time."""
+    """Keeps other processes from making the files of an authority's folder at the same time.
+
+    A folder that this process may only read, as one of Docker secrets, needs no lock.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        yield
+        return
     with (folder / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
         yield

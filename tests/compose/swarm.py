@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import secrets
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
 import pytest
 
+from shared.identity.authority import load_authority
+from shared.identity.join_tokens import load_tokens
 from tests.compose.stack import ROOT
 
 T = TypeVar("T")
@@ -20,7 +24,7 @@ STACK = "stratafl-swarm-test"
 IMAGE = "stratafl:swarm-test"
 PORT = 18000
 """Where the cloud listens on this machine; below the ports that the kernel gives to others."""
-OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET")
+OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET", "SECURE_SECRETS")
 """Variables that docker-stack.yml reads; those of the current shell are removed."""
 
 
@@ -85,8 +89,11 @@ def swarm() -> Iterator[None]:
 
 
 @contextmanager
-def stack(**settings: str) -> Iterator[httpx.Client]:
-    """Deploys the stack, yields a client of its cloud with the token, and removes stack, volumes and secrets."""
+def stack(authority: Path | None = None, **settings: str) -> Iterator[httpx.Client]:
+    """Deploys the stack, yields a client of its cloud with the token, and removes stack, volumes and secrets.
+
+    With the folder of an authority, nodes show certificates.
+    """
     named = {"TIER_SECRET": f"{STACK}-tier", "API_SECRET": f"{STACK}-api"}
     remove()
     index = os.environ.get("TORCH_INDEX")
@@ -97,13 +104,32 @@ def stack(**settings: str) -> Iterator[httpx.Client]:
         docker("secret", "create", named["TIER_SECRET"], "-", given=secrets.token_hex(32))
         docker("secret", "create", named["API_SECRET"], "-", given=token)
         env = {**settings, **named, "STRATA_IMAGE": IMAGE, "STRATA_PORT": str(PORT)}
+        files = ["-c", "docker-stack.yml"]
+        if authority is not None:
+            _create_secrets(authority)
+            env["SECURE_SECRETS"] = STACK
+            files += ["-c", "docker-stack.secure.yml"]
         # The image is local and never requested from a registry.
-        docker("stack", "deploy", "--resolve-image", "never", "-c", "docker-stack.yml", STACK, env=env)
-        headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", headers=headers, timeout=30, trust_env=False) as client:
+        docker("stack", "deploy", "--resolve-image", "never", *files, STACK, env=env)
+        headers, url = {"Authorization": f"Bearer {token}"}, f"{'https' if authority else 'http'}://127.0.0.1:{PORT}"
+        verify = ssl.create_default_context(cafile=str(authority / "authority.pem")) if authority else True
+        with httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False, verify=verify) as client:
             yield client
     finally:
         remove()
+
+
+def _create_secrets(authority: Path) -> None:
+    files = {
+        "authority_key": "authority-key.pem",
+        "authority_certificate": "authority.pem",
+        "join_secret": "join-secret",
+    }
+    for name, file in files.items():
+        docker("secret", "create", f"{STACK}_{name}", str(authority / file))
+    tokens = load_tokens(authority, load_authority(authority).fingerprint)
+    for node_class in ("edge", "device"):
+        docker("secret", "create", f"{STACK}_join_{node_class}", "-", given=str(tokens.of(node_class)))
 
 
 def remove() -> None:
