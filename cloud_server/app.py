@@ -37,6 +37,8 @@ from shared.identity.assignments import Assigner
 from shared.identity.authority import authority_of
 from shared.identity.join_tokens import load_tokens
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import RevocationSigner
+from shared.identity.signing import Signer
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
@@ -120,7 +122,8 @@ def build(
     thread, evaluating = ComputeThread(), ComputeThread()
     ownership = Ownership(store, kept_id(settings.state_dir / "installation-id", "c-"), settings.lease_s)
     store = FencedStore(store, ownership)
-    assigner = Assigner(keys, ownership.token) if keys else None
+    signer = Signer(keys) if keys else None
+    assigner = Assigner(signer, ownership.token) if signer else None
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
@@ -159,7 +162,7 @@ def build(
         metrics,
         closing,
         _identities(settings, store, keys, revoked, users) if keys else None,
-        assigner,
+        RevocationSigner(signer, ownership.token, revoked) if signer else None,
     )
 
 

@@ -19,7 +19,8 @@ from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolder
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
-from shared.identity.assignments import Assigner
+from shared.identity.revocations import RevocationSigner
+from shared.identity.signing import Issue
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage.key_value import Store
 
@@ -32,7 +33,7 @@ class Cloud:
         threads: the computing thread and the evaluating thread.
         closing: set when the cloud shuts down; ends the streams of events.
         identities: of nodes; None where nodes show no certificates.
-        assigner: signs which seats an edge may order; None there too.
+        revocations: signs which certificates have been revoked; None there too.
     """
 
     settings: CloudSettings
@@ -49,12 +50,16 @@ class Cloud:
     metrics: CloudMetrics
     closing: asyncio.Event
     identities: Identities | None = None
-    assigner: Assigner | None = None
+    revocations: RevocationSigner | None = None
 
     @property
-    def revoked(self) -> tuple[str, ...]:
-        """Serial numbers of certificates that no tier may accept."""
-        return tuple(sorted(self.identities.revoked)) if self.identities else ()
+    def signed_by(self) -> str:
+        """The key with which nodes check what the cloud has signed; empty where it signs nothing."""
+        return self.revocations.public_key if self.revocations else ""
+
+    def revoked_since(self, known: Issue) -> str:
+        """The list of revoked certificates, if it is newer than the one that is known."""
+        return self.revocations.newer_than(known) if self.revocations else ""
 
 
 async def cloud_of(request: Request) -> Cloud:

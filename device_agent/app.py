@@ -19,6 +19,8 @@ from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
 from shared.identity.assignments import Assignments
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import Revocations
+from shared.identity.signing import CloudKey
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.app import guards_of, make_app
@@ -36,7 +38,7 @@ def create_app(
 
     `keys` are the agent's, where nodes show certificates.
     """
-    revoked: set[str] = set()
+    revoked = Revocations(CloudKey())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -59,11 +61,11 @@ def create_app(
 
 
 def build(
-    settings: AgentSettings, client: httpx.AsyncClient, keys: NodeKeys | None = None, revoked: set[str] | None = None
+    settings: AgentSettings, client: httpx.AsyncClient, keys: NodeKeys | None = None, revoked: Revocations | None = None
 ) -> Agent:
     """Creates an agent from its settings, an HTTP client, its keys, and the certificates that are refused."""
     experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)
-    metrics, revoked = AgentMetrics(), set() if revoked is None else revoked
+    metrics, revoked = AgentMetrics(), revoked or Revocations(CloudKey())
     host = DeviceHost(settings.state_dir, experiments, ComputeThread(), metrics, fsync=settings.common.fsync)
     registration = AgentRegistration(
         agent=agent_id(settings.state_dir),
@@ -76,10 +78,12 @@ def build(
     )
 
     def heartbeat() -> AgentHeartbeat:
-        return AgentHeartbeat(agent=registration.agent, visiting=host.visiting, waiting=host.waiting)
+        return AgentHeartbeat(
+            agent=registration.agent, visiting=host.visiting, waiting=host.waiting, revoked=revoked.issue
+        )
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked)
-    assignments = Assignments(registration.agent) if keys else None
+    assignments = Assignments(registration.agent, revoked.cloud_key) if keys else None
     membership = Membership(
         caller,
         settings.cloud_url,

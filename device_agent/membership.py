@@ -19,6 +19,7 @@ from shared.core.errors import StrataError
 from shared.core.validation import ID
 from shared.identity.assignments import Assignments
 from shared.identity.names import CLOUD, edge_identity
+from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
 from shared.service.api.membership import (
@@ -72,8 +73,8 @@ class Membership:
         networks: networks in which edges may be; no order can make the agent send heartbeats elsewhere.
         host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
         metrics: counts heartbeats.
-        revoked: serial numbers of certificates that are refused; kept as the edges have them.
-        assignments: gets the key with which the cloud signs; None where nodes show no certificates.
+        revoked: the certificates that are refused, as the cloud last signed them.
+        assignments: forgets runs that were deleted; None where nodes show no certificates.
 
     Attributes:
         heartbeat_edge: None until there is one.
@@ -90,7 +91,7 @@ class Membership:
         networks: list[Network],
         host: DeviceHost,
         metrics: AgentMetrics,
-        revoked: set[str],
+        revoked: Revocations,
         assignments: Assignments | None = None,
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
@@ -162,8 +163,8 @@ class Membership:
         answer = AgentRegistrationAnswer.model_validate(raw)
         if answer.left_out is not None:
             log.warning("the cloud leaves this agent out of runs: %s", answer.left_out)
-        if self.assignments is not None:
-            self.assignments.trust(answer.cloud_key)
+        if answer.cloud_key:
+            self.revoked.cloud_key.trust(answer.cloud_key)
         await self._forget(set(kept) - set(answer.runs))
         return EdgeAddress(answer.edge, answer.edge_url) if answer.edge_url else None
 
@@ -190,7 +191,7 @@ class Membership:
         finally:
             self.metrics.heartbeats.labels(outcome).inc()
         answer = AgentHeartbeatAnswer.model_validate(raw)
-        self.revoked |= set(answer.revoked)
+        self.revoked.take(answer.revoked)
         deleted = set(answer.deleted)
         await self._forget(deleted - self._forgotten)
         self._forgotten |= deleted

@@ -14,7 +14,7 @@ from device_agent.membership import EdgeAddress
 from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.real_time import PROFILE_HEADER
 from shared.service.api.health import Health
-from shared.service.api.identities import RevokedList
+from shared.service.api.identities import RevokedBody
 from shared.service.api.membership import NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guarded
@@ -59,9 +59,9 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
 
 
 @_cloud.put("/revoked", status_code=204)
-async def revoked(found: RevokedList, agent: TheAgent) -> None:
-    """Takes the certificates that have been revoked."""
-    agent.membership.revoked.update(found.serials)
+async def revoked(found: RevokedBody, agent: TheAgent) -> None:
+    """Takes the list of certificates that have been revoked."""
+    agent.membership.revoked.take(found.revoked)
 
 
 @_edge.post(

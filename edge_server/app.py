@@ -22,6 +22,8 @@ from edge_server.state_store import EdgeStateStore
 from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import Revocations
+from shared.identity.signing import CloudKey
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import EdgeRegistration
 from shared.service.app import guards_of, make_app
@@ -47,7 +49,7 @@ def create_app(
 
     `clock` decides which agents are alive; `keys` are the edge's, where nodes show certificates.
     """
-    revoked: set[str] = set()
+    revoked = Revocations(CloudKey())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -82,7 +84,7 @@ def build(
     store: Store,
     clock: Callable[[], float],
     keys: NodeKeys | None,
-    revoked: set[str],
+    revoked: Revocations,
 ) -> Edge:
     """Builds the objects of an edge and connects them."""
     metrics, roster, thread = EdgeMetrics(), Roster(clock=clock), ComputeThread()

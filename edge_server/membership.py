@@ -7,6 +7,7 @@ import logging
 from edge_server.roster import Roster
 from edge_server.round_handler import RoundHandler
 from shared.identity.names import CLOUD
+from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
 from shared.service.api.membership import EdgeHeartbeat, EdgeRegistration, EdgeRegistrationAnswer, HeartbeatAnswer
 from shared.service.client import Caller
@@ -25,7 +26,7 @@ class Membership:
         roster: the agents that the edge hears; every heartbeat carries it.
         every_s: seconds between heartbeats.
         handler: gets the edge's address, and forgets runs that were deleted.
-        revoked: serial numbers of certificates that are refused; kept as the cloud has them.
+        revoked: the certificates that are refused, as the cloud last signed them.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Membership:
         roster: Roster,
         every_s: float,
         handler: RoundHandler,
-        revoked: set[str],
+        revoked: Revocations,
     ) -> None:
         self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
         self.roster, self.revoked = roster, revoked
@@ -68,11 +69,13 @@ class Membership:
     async def _once(self) -> None:
         if not self.registered:
             await self._register()
-        beat = EdgeHeartbeat(edge=self.registration.edge, roster=self.roster.entries()).model_dump()
+        beat = EdgeHeartbeat(
+            edge=self.registration.edge, roster=self.roster.entries(), revoked=self.revoked.issue
+        ).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, peer=CLOUD)
         answer = HeartbeatAnswer.model_validate(raw)
         self.roster.update(answer)
-        self.revoked |= set(answer.revoked)
+        self.revoked.take(answer.revoked)
         await self._forget(set(answer.deleted) - self._forgotten)
         self._forgotten |= set(answer.deleted)
 
@@ -80,6 +83,8 @@ class Membership:
         url, kept = f"{self.cloud_url}/edges", await self.handler.states.runs()
         raw = await self.caller.call_json("POST", url, self.registration.model_dump(), limit_s=10, peer=CLOUD)
         answer = EdgeRegistrationAnswer.model_validate(raw)
+        if answer.cloud_key:
+            self.revoked.cloud_key.trust(answer.cloud_key)
         if answer.left_out is not None:
             log.warning("the cloud leaves this edge out of runs: %s", answer.left_out)
         self.handler.own_url = answer.url

@@ -11,7 +11,7 @@ from edge_server.dependencies import TheEdge
 from edge_server.rounds.placements import KeptPlacement
 from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
-from shared.service.api.identities import RevokedList
+from shared.service.api.identities import RevokedBody
 from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
 from shared.service.app import health
 from shared.service.auth import guarded
@@ -63,7 +63,7 @@ async def heartbeats(beat: AgentHeartbeat, request: Request, edge: TheEdge) -> A
     edge.metrics.heartbeats.inc()
     if edge.roster.record_heartbeat(beat):
         edge.membership.send_heartbeat_now()
-    return AgentHeartbeatAnswer(deleted=edge.roster.deleted, revoked=tuple(sorted(edge.membership.revoked)))
+    return AgentHeartbeatAnswer(deleted=edge.roster.deleted, revoked=edge.membership.revoked.newer_than(beat.revoked))
 
 
 @_cloud.put("/placements")
@@ -73,9 +73,9 @@ async def placements(body: KeptPlacement, edge: TheEdge) -> dict[str, str]:
 
 
 @_cloud.put("/revoked", status_code=204)
-async def revoked(found: RevokedList, edge: TheEdge) -> None:
-    """Takes the certificates that have been revoked."""
-    edge.membership.revoked.update(found.serials)
+async def revoked(found: RevokedBody, edge: TheEdge) -> None:
+    """Takes the list of certificates that have been revoked."""
+    edge.membership.revoked.take(found.revoked)
 
 
 @_cloud.get("/runs/{run_id}/twins", responses=problems(404))

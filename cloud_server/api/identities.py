@@ -12,6 +12,7 @@ from cloud_server.nodes.revocation import announce, forget
 from shared.core.errors import NotFound
 from shared.core.validation import Id
 from shared.identity.names import Identity, NodeClass
+from shared.identity.revocations import NEVER
 from shared.service.api.identities import AuthorityInfo, CertificateAnswer, CertificateRequest, IdentityPage
 from shared.service.auth import guarded
 from shared.service.openapi import problems
@@ -57,4 +58,4 @@ async def revoke(node_class: NodeClass, name: Id, cloud: TheCloud, identities: T
     """Revoke the certificates of a node: no tier answers it any more, and its name is free for another key."""
     await identities.revoke(Identity(node_class=node_class, name=name))
     await forget(cloud.registry, node_class, name)
-    await announce(cloud.registry, cloud.revoked)
+    await announce(cloud.registry, cloud.revoked_since(NEVER))

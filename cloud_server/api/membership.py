@@ -38,7 +38,7 @@ async def register_agent(registration: AgentRegistration, request: Request, clou
         edge_url=url,
         runs=tuple(await cloud.repository.run_ids()),
         left_out=cloud.registry.agents[registration.agent].left_out,
-        cloud_key=cloud.assigner.public_key if cloud.assigner else "",
+        cloud_key=cloud.signed_by,
     )
 
 
@@ -52,6 +52,7 @@ async def register_edge(registration: EdgeRegistration, request: Request, cloud:
         url=url,
         runs=tuple(await cloud.repository.run_ids()),
         left_out=cloud.registry.edges[registration.edge].left_out,
+        cloud_key=cloud.signed_by,
     )
 
 
@@ -61,7 +62,7 @@ async def heartbeat(body: EdgeHeartbeat, request: Request, cloud: TheCloud) -> H
     check_speaker(request, "edge", body.edge)
     answer = await cloud.registry.record_heartbeat(body)
     cloud.metrics.heartbeats.inc()
-    return answer.replace(deleted=cloud.repository.deleted(), revoked=cloud.revoked)
+    return answer.replace(deleted=cloud.repository.deleted(), revoked=cloud.revoked_since(body.revoked))
 
 
 @router.post("/fleet", dependencies=[guarded("fleet")], responses=problems(409))

@@ -17,6 +17,7 @@ from shared.identity.authority import Authority, key_digest, public_key_of
 from shared.identity.join_tokens import JoinTokens
 from shared.identity.names import CLASSES, CLOUD, Identity, Peer, serial_text
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import MAX_REVOKED
 from shared.runtime.background import Repeating
 from shared.service.api.identities import CertificateAnswer, CertificateRequest, IdentityInfo
 from shared.storage import redis_keys
@@ -75,7 +76,7 @@ class Identities:
         self.store, self.keys, self.authority, self.tokens = store, keys, authority, tokens
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
-        self._loaded, self._n_names = False, 0
+        self._n_names = 0
 
     async def start(self) -> None:
         """Read what has been revoked, and begin to renew the cloud's own certificate."""
@@ -92,16 +93,17 @@ class Identities:
             await self.users.stop()
 
     async def _look(self) -> None:
-        if not self._loaded:
-            await self.load()
+        await self.load()
         if self.clock() >= self.keys.renew_at:
             issue_own(self.keys, self.authority, self.valid_s, self.hosts)
 
     async def load(self) -> None:
-        """Read which certificates an earlier cloud process revoked."""
-        self.revoked |= {redis_keys.last_part(key) for key in await self.store.scan(redis_keys.CLOUD_REVOKED)}
+        """Read which certificates are revoked, now and by earlier cloud processes; those that have ended are not."""
+        before = set(self.revoked)  # what is revoked while Redis answers stays
+        found = {redis_keys.last_part(key) for key in await self.store.keys(redis_keys.CLOUD_REVOKED)}
+        self.revoked -= before - found
+        self.revoked |= found
         self._n_names = len(await self.store.keys(redis_keys.CLOUD_IDENTITIES))
-        self._loaded = True
 
     async def issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
         """Sign a certificate for a node; asked again by the same node, another one for the same key.
@@ -152,6 +154,7 @@ class Identities:
 
         Raises:
             NotFound: no node has this identity.
+            TooMany: `MAX_REVOKED` certificates are revoked.
         """
         key = redis_keys.cloud_identity(identity.uri)
         data = await self.store.get(key)
@@ -162,6 +165,8 @@ class Identities:
             await self.users.shut_out(identity)
         batch = Batch().expect(key, data).delete(key)
         alive = {serial: end - self.clock() for serial, end in binding.certificates.items() if end > self.clock()}
+        if len(self.revoked) + len(alive) > MAX_REVOKED:
+            raise TooMany(f"{len(self.revoked)} certificates are revoked and have not ended: make a new authority")
         for serial, left_s in alive.items():
             batch.put(redis_keys.cloud_revoked(serial), b"1", left_s)
         await self.store.commit(batch)

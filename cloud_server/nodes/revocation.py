@@ -13,7 +13,7 @@ from cloud_server.nodes.liveness import LastSeen
 from cloud_server.nodes.registry import Registry
 from shared.core.errors import StrataError
 from shared.identity.names import Identity, NodeClass, agent_identity, edge_identity
-from shared.service.api.identities import RevokedList
+from shared.service.api.identities import RevokedBody
 from shared.storage import redis_keys
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ async def forget(registry: Registry, node_class: NodeClass, name: str) -> None:
         await registry.stored.delete(key)
 
 
-async def announce(registry: Registry, serials: tuple[str, ...]) -> None:
-    """Tell all live edges and agents; an agent then leaves an edge that has been revoked and still answers it."""
+async def announce(registry: Registry, revoked: str) -> None:
+    """Send the signed list to all live edges and agents; agents then leave an edge that has been revoked."""
     edges = [(edge_identity(name), registry.edges[name].url) for name in registry.live_edges()]
     agents = [
         (agent_identity(name), entry.url) for name, entry in registry.agents.items() if registry.agent_is_live(name)
     ]
-    free, body = asyncio.Semaphore(AT_ONCE), RevokedList(serials=serials).model_dump(mode="json")
+    free, body = asyncio.Semaphore(AT_ONCE), RevokedBody(revoked=revoked).model_dump(mode="json")
 
     async def tell(node: Identity, url: str) -> None:
         async with free:

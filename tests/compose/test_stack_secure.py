@@ -11,6 +11,7 @@ import pytest
 from shared.identity.authority import make_authority
 from shared.identity.join_tokens import draw_secret
 from tests.compose import swarm
+from tests.compose.stack import ENDED
 from tests.compose.swarm import docker, tasks, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.swarm, pytest.mark.timeout(900)]
@@ -36,9 +37,8 @@ def n_devices(client: httpx.Client) -> int:
 
 def test_nodes_join_with_the_secrets_of_their_class_and_train(cloud: httpx.Client) -> None:
     run = cloud.post("/runs", json={"num_rounds": 2, "num_devices": 2}).json()["run"]
-    info = until(
-        "the end of the run", lambda: (found := cloud.get(f"/runs/{run}").json())["status"] != "running" and found
-    )
+    until("the end of the run", lambda: cloud.get(f"/runs/{run}").json()["status"] in ENDED)
+    info = cloud.get(f"/runs/{run}").json()
     assert (info["status"], info["rounds"]) == ("completed", 2)
     nodes = cloud.get("/identities").json()["identities"]
     assert sorted((each["node_class"], each["name"]) for each in nodes if each["node_class"] == "edge") == [

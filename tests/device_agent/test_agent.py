@@ -12,6 +12,8 @@ import pytest
 
 from device_agent.membership import EdgeAddress, Membership, agent_id
 from device_agent.metrics import AgentMetrics
+from shared.identity.revocations import Revocations
+from shared.identity.signing import CloudKey
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
@@ -149,8 +151,9 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: FakeHost | Non
     networks = [ipaddress.ip_network("10.0.0.0/8")]
     host: Any = keeper or FakeHost()
     beat = AgentHeartbeat(agent="a-1")
+    revoked = Revocations(CloudKey())
     return Membership(
-        caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics(), set()
+        caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics(), revoked
     )
 
 

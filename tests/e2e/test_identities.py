@@ -23,6 +23,7 @@ from shared.identity.assignments import Assigner
 from shared.identity.join_tokens import read_token
 from shared.identity.names import ANY_NODE, CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
+from shared.identity.signing import Signer
 from shared.service.joining import join
 from shared.service.order_headers import MEDIA_TYPE
 from shared.storage import redis_keys
@@ -207,14 +208,14 @@ def test_an_edge_orders_no_seat_that_the_cloud_has_not_assigned_to_it(up: Topolo
     spec = parse_spec(SPEC)
     stage = WaveId(run_id="r", round_no=1, edge_round=0, wave=0)
     body = codec.encode(UploadOrder(stage=stage, spec=spec, edge=1, seats=(0,)))
-    own = Assigner(NodeKeys(edge_identity("edge-2"), up.folder / "edge-2" / "identity"), lambda: 99)
+    own = Assigner(Signer(NodeKeys(edge_identity("edge-2"), up.folder / "edge-2" / "identity")), lambda: 99)
     for shown in ("", own.assign("r", "edge-2", agent, [0])):
         headers = {"strata-edge": "edge-2", "strata-assignment": shown, "content-type": MEDIA_TYPE}
         content = b"".join(bytes(part) for part in body.parts)
         headers["strata-digest"] = codec.digest_of(content)
         answer = ask(up, stolen(up, "edge-2"), "agent-1", "POST", "/uploads", headers=headers, content=content)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-        assert "without an assignment that the cloud has signed" in answer.json()["detail"]
+        assert "no assignment that the cloud has signed" in answer.json()["detail"]
 
 
 def test_a_name_that_no_node_can_have_is_refused_by_its_field(up: Topology) -> None:

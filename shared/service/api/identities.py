@@ -9,6 +9,7 @@ from pydantic import Field
 from shared.core.records import Record
 from shared.core.validation import Id
 from shared.identity.names import NodeClass
+from shared.identity.revocations import SignedList
 
 Pem = Annotated[str, Field(max_length=8192)]
 
@@ -47,10 +48,10 @@ class AuthorityInfo(Record):
     authority: Pem
 
 
-class RevokedList(Record):
-    """Cloud to node: the serial numbers of all certificates that have been revoked and have not ended."""
+class RevokedBody(Record):
+    """Cloud to node, as soon as the list changes: all certificates that have been revoked and have not ended."""
 
-    serials: tuple[Annotated[str, Field(max_length=64)], ...] = Field(max_length=100_000)
+    revoked: SignedList
 
 
 class IdentityInfo(Record):

@@ -9,6 +9,8 @@ from pydantic import Field
 from shared.core.bounds import Amount, Count
 from shared.core.records import Record
 from shared.core.validation import ID, Id
+from shared.identity.revocations import NEVER, SignedList
+from shared.identity.signing import Issue
 
 MAX_AGENTS = 100_000
 """Most agents that a fleet reports, that an edge hears, or that the cloud registers."""
@@ -42,7 +44,7 @@ class AgentRegistrationAnswer(Record):
         edge_url: its address.
         runs: all runs; the agent deletes what it keeps of others, which were deleted while it was away.
         left_out: why it takes part in no run, None if it does.
-        cloud_key: the key with which the cloud signs assignments (PEM); empty where nodes show no certificates.
+        cloud_key: the key with which the cloud signs what nodes pass on (PEM); empty where nodes show no certificates.
     """
 
     edge: str = ""
@@ -53,11 +55,18 @@ class AgentRegistrationAnswer(Record):
 
 
 class AgentHeartbeat(Record):
-    """Agent to edge. `visiting` is the seat whose visit runs now, `waiting` the number of orders running or waiting."""
+    """Agent to edge.
+
+    Attributes:
+        visiting: the seat whose visit runs now.
+        waiting: number of orders running or waiting.
+        revoked: the issue of the list of revoked certificates that the agent knows.
+    """
 
     agent: str = Field(pattern=ID)
     visiting: Count | None = None
     waiting: Count = 0
+    revoked: Issue = NEVER
 
 
 class EdgeRegistration(Record):
@@ -73,6 +82,7 @@ class EdgeRegistrationAnswer(Record):
     """Cloud to edge.
 
     Attributes:
+        cloud_key: as in `AgentRegistrationAnswer`.
         url: the address at which other tiers reach the edge.
         runs: all runs; the edge deletes what it keeps of others, which were deleted while it was away.
         left_out: why it takes part in no run, None if it does.
@@ -81,6 +91,7 @@ class EdgeRegistrationAnswer(Record):
     url: str
     runs: tuple[str, ...] = ()
     left_out: str | None = None
+    cloud_key: str = ""
 
 
 class RosterEntry(Record):
@@ -92,10 +103,11 @@ class RosterEntry(Record):
 
 
 class EdgeHeartbeat(Record):
-    """Edge to cloud, with the roster of the agents that it hears."""
+    """Edge to cloud, with the roster of the agents that it hears; `revoked` as in `AgentHeartbeat`."""
 
     edge: str = Field(pattern=ID)
     roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
+    revoked: Issue = NEVER
 
 
 class HeartbeatAnswer(Record):
@@ -107,7 +119,7 @@ class HeartbeatAnswer(Record):
         moved: URLs of agents that recently came back at another address.
         deleted: recently deleted runs; the edge deletes what it keeps of them.
         left: agents that a fleet has stopped; no round waits for them.
-        revoked: serial numbers of certificates that the edge must refuse.
+        revoked: the list of revoked certificates, if it is newer than the edge's.
     """
 
     unknown: tuple[str, ...] = ()
@@ -115,7 +127,7 @@ class HeartbeatAnswer(Record):
     moved: dict[str, str] = Field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    revoked: tuple[str, ...] = ()
+    revoked: SignedList = ""
 
 
 class AgentHeartbeatAnswer(Record):
@@ -123,11 +135,11 @@ class AgentHeartbeatAnswer(Record):
 
     Attributes:
         deleted: recently deleted runs; the agent deletes what it keeps of them.
-        revoked: serial numbers of certificates that the agent must refuse.
+        revoked: the list of revoked certificates, if it is newer than the agent's.
     """
 
     deleted: tuple[str, ...] = ()
-    revoked: tuple[str, ...] = ()
+    revoked: SignedList = ""
 
 
 class NonceAnswer(Record):

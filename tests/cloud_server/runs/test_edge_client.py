@@ -15,6 +15,7 @@ from shared.federation.messages import EdgePlacement, SeatAddress
 from shared.identity.assignments import Assigner, Assignments
 from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
+from shared.identity.signing import CloudKey, Signer
 from tests.shared.algorithms.layouts import resolved, run
 
 VISIT_S = 5.0
@@ -81,9 +82,9 @@ async def sent_for(client: EdgeClient, edges: Edges, edge: int, *seats: int) -> 
 
 async def test_a_seat_that_comes_back_to_an_edge_is_assigned_anew(tmp_path: Path) -> None:
     """Its agent obeys the newest assignment, which is meanwhile that of another edge."""
-    edges, agent = Edges(), Assignments("a")
-    assigner = Assigner(NodeKeys(CLOUD, tmp_path), lambda: 1)
-    agent.trust(assigner.public_key)
+    signer, cloud_key = Signer(NodeKeys(CLOUD, tmp_path)), CloudKey()
+    cloud_key.trust(signer.public_key)
+    edges, agent, assigner = Edges(), Assignments("a", cloud_key), Assigner(signer, lambda: 1)
     client = EdgeClient(edges, edges, assigner)  # type: ignore[arg-type]
 
     async def orders(edge: int, *seats: int) -> str:

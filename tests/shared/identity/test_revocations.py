@@ -1,0 +1,107 @@
+"""The list of revoked certificates: only the cloud makes one, the newest counts, and none is sent twice."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from shared.core.errors import Busy, Forbidden
+from shared.identity.names import CLOUD, edge_identity
+from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import LIST_CHARS, MAX_REVOKED, NEVER, Revocations, RevocationSigner
+from shared.identity.signing import CloudKey, Signer
+
+
+class Setting:
+    """A cloud that revokes, and a node that hears of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token, self.revoked = 1, set[str]()
+        self.signer = Signer(NodeKeys(CLOUD, folder / "cloud"))
+        self.cloud = RevocationSigner(self.signer, lambda: self.token, self.revoked)
+        self.node = Revocations(CloudKey())
+        self.node.cloud_key.trust(self.signer.public_key)
+
+    def heartbeat(self) -> str:
+        """What the node is sent, and takes."""
+        sent = self.cloud.newer_than(self.node.issue)
+        self.node.take(sent)
+        return sent
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def test_a_node_refuses_what_the_cloud_has_revoked_and_no_more_once_it_has_ended(setting: Setting) -> None:
+    setting.heartbeat()
+    assert "a1" not in setting.node
+    setting.revoked.add("a1")
+    assert setting.heartbeat()
+    assert "a1" in setting.node
+    setting.revoked.remove("a1")
+    setting.heartbeat()
+    assert "a1" not in setting.node
+
+
+def test_a_list_is_sent_once(setting: Setting) -> None:
+    assert setting.heartbeat()
+    assert [setting.heartbeat() for _ in range(3)] == [""] * 3
+    setting.revoked.add("a1")
+    assert setting.heartbeat()
+    assert setting.heartbeat() == ""
+
+
+def test_the_newest_list_counts_whatever_an_edge_passes_on(setting: Setting) -> None:
+    before = setting.heartbeat()
+    setting.revoked.add("a1")
+    after = setting.heartbeat()
+    setting.node.take(before)
+    setting.node.take("")
+    assert "a1" in setting.node
+    assert setting.node.newer_than(NEVER) == after, "it is passed on as the cloud signed it"
+    assert setting.node.newer_than(setting.node.issue) == ""
+
+
+def test_a_later_cloud_process_signs_a_newer_list(setting: Setting) -> None:
+    for serial in ("a1", "b2", "c3"):
+        setting.revoked.add(serial)
+        setting.heartbeat()
+    setting.revoked -= {"a1", "b2"}
+    later = RevocationSigner(setting.signer, lambda: 2, {"c3"})
+    setting.node.take(later.newer_than(setting.node.issue))
+    assert ("a1" in setting.node, "c3" in setting.node) == (False, True)
+
+
+def test_no_other_node_can_make_one(setting: Setting, tmp_path: Path) -> None:
+    setting.revoked.add("a1")
+    setting.heartbeat()
+    edge = RevocationSigner(Signer(NodeKeys(edge_identity("e"), tmp_path / "edge")), lambda: 9, set())
+    for forged in (edge.newer_than(NEVER), "x", "x.y"):
+        with pytest.raises(Forbidden, match="list of revoked certificates"):
+            setting.node.take(forged)
+    assert "a1" in setting.node
+
+
+def test_another_cloud_counts_anew(setting: Setting, tmp_path: Path) -> None:
+    setting.token = 7
+    setting.heartbeat()
+    signer = Signer(NodeKeys(CLOUD, tmp_path / "other"))
+    setting.node.cloud_key.trust(signer.public_key)
+    setting.node.take(RevocationSigner(signer, lambda: 1, {"a1"}).newer_than(NEVER))
+    assert "a1" in setting.node
+
+
+def test_a_node_that_has_not_registered_cannot_tell(setting: Setting) -> None:
+    with pytest.raises(Busy):
+        Revocations(CloudKey()).take(setting.cloud.newer_than(NEVER))
+
+
+def test_the_longest_list_fits_an_answer(setting: Setting) -> None:
+    setting.revoked.update(secrets.token_hex(20) for _ in range(MAX_REVOKED))
+    assert len(setting.heartbeat()) < LIST_CHARS
+    assert len(setting.revoked) == MAX_REVOKED
+    assert all(serial in setting.node for serial in setting.revoked)
