@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from shared.core.errors import StrataError
@@ -41,6 +43,34 @@ class Server(uvicorn.Server):
         """Shuts down; streams of events end when `closing` is set."""
         self._closing.set()
         await super().shutdown(sockets)
+
+
+class Loop(uvloop.Loop):
+    """uvloop's event loop, whose servers wait `handshake_s` seconds for the handshake of TLS, not a minute."""
+
+    handshake_s = 60.0
+
+    async def create_server(self, *args: Any, **options: Any) -> Any:
+        """Makes a server."""
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", self.handshake_s)
+        return await super().create_server(*args, **options)
+
+
+class Config(uvicorn.Config):
+    """uvicorn's configuration, with our event loop; `handshake_s` as there."""
+
+    handshake_s = 60.0
+
+    def get_loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        """Returns what makes the event loop."""
+
+        def make() -> Loop:
+            loop = Loop()
+            loop.handshake_s = self.handshake_s
+            return loop
+
+        return make
 
 
 def listen(settings: TierSettings) -> socket.socket:
@@ -81,7 +111,7 @@ def configure(
 ) -> uvicorn.Config:
     """Returns uvicorn's configuration. A caller's address is that of its socket; no header changes it."""
     protocol: Any = partial(Protocol, limits_of(settings))
-    return uvicorn.Config(
+    config = Config(
         app,
         log_config=None,  # its lines go through our handler; single requests are not logged
         log_level="warning",
@@ -90,12 +120,13 @@ def configure(
         server_header=False,
         timeout_graceful_shutdown=GRACEFUL_S,
         timeout_keep_alive=KEEP_ALIVE_S,
-        loop="uvloop",
         http=protocol,
         ws="websockets-sansio" if websockets else "none",
         ws_max_size=WS_BYTES,
         ssl_context_factory=(lambda config, default: keys.server) if keys else None,
     )
+    config.handshake_s = settings.head_s
+    return config
 
 
 def serve(

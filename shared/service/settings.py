@@ -113,7 +113,7 @@ class TierSettings(Environment):
 
     Attributes:
         allowed_hosts: names with dots that the tier accepts as `Host` in development mode.
-        head_s: seconds in which the head of a request must arrive.
+        head_s: seconds in which the head of a request must arrive, and before it the handshake of TLS.
         body_s: seconds in which its body must arrive, plus one for every `body_rate` bytes.
         unread_s: seconds for which a client may read nothing of an answer.
         max_connections: open at a time, at most half of the files that the process may open.

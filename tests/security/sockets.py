@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from shared.identity.node_keys import NodeKeys
 from shared.service import server
 from shared.service.settings import TierSettings
 
@@ -83,11 +84,11 @@ class Client:
 
 
 @contextmanager
-def running(app: FastAPI, **settings: Any) -> Iterator[tuple[int, server.Server]]:
-    """Runs a server with these settings in a thread; yields its port and itself."""
+def running(app: FastAPI, keys: NodeKeys | None = None, **settings: Any) -> Iterator[tuple[int, server.Server]]:
+    """Runs a server with these settings in a thread, over TLS if it has keys; yields its port and itself."""
     found = TierSettings(**settings)
     bound = server.listen(found)
-    it = server.Server(server.configure(app, found), app)
+    it = server.Server(server.configure(app, found, keys=keys), app)
     thread = threading.Thread(target=it.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +17,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
+from cloud_server.nodes.identities import issue_own
+from shared.identity.authority import make_authority
+from shared.identity.names import CLOUD
+from shared.identity.node_keys import NodeKeys
 from shared.service.app import make_app
 from shared.service.bodies import read_body
 from shared.service.http_protocol import Protocol
@@ -21,7 +28,7 @@ from tests.security.sockets import WAIT_S, Client, running, until
 
 POST = b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
-QUICK = {"head_s": 0.5, "body_s": 0.5, "unread_s": 0.5, "body_rate": 50}
+QUICK: dict[str, Any] = {"head_s": 0.5, "body_s": 0.5, "unread_s": 0.5, "body_rate": 50}
 
 
 def probe() -> FastAPI:
@@ -208,3 +215,13 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
             client.close()
         until(lambda: not server.server_state.connections)
         assert healthy(port)
+
+
+def test_a_client_that_never_shakes_hands_is_closed(tmp_path: Path) -> None:
+    keys, authority = NodeKeys(CLOUD, tmp_path), make_authority()
+    issue_own(keys, authority, 600.0, ["127.0.0.1"])
+    with running(probe(), keys, **QUICK) as (port, _):
+        with closing(Client(port)) as silent, closing(Client(port, b"\x16\x03\x01\x02")) as slow:
+            assert (silent.rest(), slow.rest()) == (b"", b"")
+        context = ssl.create_default_context(cadata=authority.pem)
+        assert httpx.get(f"https://127.0.0.1:{port}/healthz", verify=context).status_code == 200
