@@ -16,10 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
+from cloud_server.nodes.identities import issue_own
 from shared.core.errors import Conflict, StrataError, Unreachable
 from shared.federation.messages import UploadOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.identity.assignments import Assigner
+from shared.identity.authority import authority_of
 from shared.identity.join_tokens import read_token
 from shared.identity.names import ANY_NODE, CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
@@ -232,6 +234,12 @@ def test_a_process_of_another_authority_is_nobody(up: Topology, tmp_path: Path) 
             ask(up, foreign, "cloud", "POST", "/edges", json={}).raise_for_status()
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             ask(up, stolen(other, "edge-1"), "cloud", "POST", "/edges", json={})
+
+
+def test_the_authoritys_folder_makes_any_node(up: Topology, tmp_path: Path) -> None:
+    keys = NodeKeys(CLOUD, tmp_path)
+    issue_own(keys, authority_of(up.folder / "authority"), 600.0, [])
+    assert ask(up, keys.client, "agent-1", "GET", "/nonce").status_code == 200
 
 
 def test_plain_http_reaches_no_tier(up: Topology) -> None:

@@ -32,6 +32,19 @@ def test_every_claim_names_an_existing_test() -> None:
         assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_every_stolen_secret_has_a_test_and_every_named_test_exists() -> None:
+    start = next(n for n, row in enumerate(ROWS) if row[0].strip() == "stolen")
+    end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "against")
+    stolen = [row for row in ROWS[start + 1 : end] if len(row) == 4 and set(row[0]) != {"-"}]
+    assert len(stolen) > 8
+    for row in stolen:
+        assert re.search(r"test_|the same", row[3]), row[0]
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", TEXT))
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not re.search(rf"def {name}\b", written)] == []
+
+
 def test_every_limit_has_the_documented_default() -> None:
     end = next(n for n, row in enumerate(ROWS) if row[0].strip() == "setting")
     documented = set(re.findall(r"`([A-Z_]+)`", "".join(row[0] for row in ROWS[end + 1 :])))
