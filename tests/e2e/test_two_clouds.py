@@ -1,0 +1,98 @@
+"""Two clouds on one real Redis, as two `strata up` by mistake: one owns what is stored, the other stands by."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.core.errors import StrataError
+from strata.api.client import Client
+from strata.launcher.process import Process, end_all, execute
+from strata.launcher.topology import Topology
+from tests.fork_server import shared_fork_server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+LEASE_S = 2.0
+SPEC = {"data": {"name": "digits", "n_train": 200, "n_test": 50}, "num_devices": 2, "num_edges": 1}
+WAIT_S = 60.0
+
+
+def until(what: Callable[[], Any], why: str) -> Any:
+    ends = time.monotonic() + WAIT_S
+    while not (found := what()):
+        assert time.monotonic() < ends, why
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def second_cloud(topology: Topology, folder: Path) -> Iterator[tuple[Process, str]]:
+    """Another installation's cloud on the same Redis: its process and address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        env = {
+            **os.environ,
+            "CLOUD_REDIS_URL": topology.redis.url,
+            "CLOUD_STATE_DIR": str(folder / "state"),
+            "CLOUD_RUNS_DIR": str(folder / "runs"),
+            "CLOUD_LEASE_S": str(LEASE_S),
+            "STRATA_TIER_TOKEN": topology.tier_token,
+        }
+        cloud = execute("cloud-2", "cloud_server", env, folder / "cloud-2.log", {"CLOUD_FD": listener.fileno()})
+    try:
+        yield cloud, f"http://127.0.0.1:{port}"
+    finally:
+        end_all([cloud], 5.0)
+
+
+def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(tmp_path: Path) -> None:
+    places: dict[str, Any] = {"runs_dir": tmp_path / "runs", "folder": tmp_path / "first"}
+    env = {"CLOUD_LEASE_S": str(LEASE_S)}
+    with Topology(edges=1, devices=2, agents=1, env=env, fork=shared_fork_server(), **places) as topology:
+        topology.wait_ready(WAIT_S)
+        with Client(topology.url) as first:
+            done = first.create_run({**SPEC, "num_rounds": 3}).run
+            until(lambda: first.run(done).status == "completed", "the first run has not completed")
+            running = first.create_run({**SPEC, "num_rounds": 2000, "eval_every": 1000}).run
+            until(lambda: first.run(running).rounds >= 3, "the second run has no rounds")
+            with second_cloud(topology, tmp_path / "second") as (_, url), Client(url) as second:
+                says = until(lambda: _not_ready(url), "the second cloud does not say what it waits for")
+                assert "this cloud stands by" in says
+                with pytest.raises(StrataError, match="stands by") as refused:
+                    second.create_run(SPEC)
+                assert refused.value.status == 503
+                before = first.run(running).rounds
+                until(lambda: first.run(running).rounds >= before + 3, "the first cloud's run stands still")
+                assert (first.run(done).status, first.run(done).rounds) == ("completed", 3)
+
+                topology.processes["cloud"].signal(signal.SIGKILL)
+                until(
+                    lambda: not _not_ready(url) or "stands by" not in _not_ready(url), "the second does not take over"
+                )
+                found = until(lambda: _run(second, done), "the completed run is gone")
+                assert (found.status, found.rounds) == ("completed", 3)
+                assert _run(second, running).rounds >= before + 3
+
+
+def _not_ready(url: str) -> str:
+    """What a cloud waits for; empty if it is ready or does not answer."""
+    try:
+        return "; ".join(httpx.get(f"{url}/readyz", timeout=5).json()["missing"])
+    except (httpx.HTTPError, KeyError):
+        return ""
+
+
+def _run(client: Client, run_id: str) -> Any:
+    try:
+        return client.run(run_id)
+    except StrataError:
+        return None
