@@ -75,7 +75,7 @@ def create_app(
 def _user(settings: EdgeSettings, keys: NodeKeys | None) -> StoreUser | None:
     """As whom the edge reaches its keys in Redis; None where it is not asked."""
     password = keys.store_password if keys else ""
-    return StoreUser(redis_keys.edge_user(settings.name), password) if password else None
+    return StoreUser(redis_keys.user_of_edge(settings.name), password) if password else None
 
 
 def build(

@@ -63,7 +63,7 @@ class StoreUsers:
         """
         if node.node_class != "edge":
             return ""
-        user = StoreUser(redis_keys.edge_user(node.name), self._password(f"{node.uri} {key_sha256}"))
+        user = StoreUser(redis_keys.user_of_edge(node.name), self._password(f"{node.uri} {key_sha256}"))
         await self.redis.put(user, redis_keys.edge_prefix(node.name))
         return user.password
 
@@ -74,7 +74,7 @@ class StoreUsers:
             StoreUnavailable: Redis does not answer, or refuses.
         """
         if node.node_class == "edge":
-            await self.redis.remove(redis_keys.edge_user(node.name))
+            await self.redis.remove(redis_keys.user_of_edge(node.name))
 
     def _password(self, whose: str) -> str:
         return hmac.digest(self._secret, whose.encode(), "sha256").hex()

@@ -34,7 +34,7 @@ def edge_prefix(edge_id: str) -> str:
     return f"edge:{_part(edge_id)}:"
 
 
-def edge_user(edge_id: str) -> str:
+def user_of_edge(edge_id: str) -> str:
     """The user of Redis as whom an edge reaches its keys."""
     return f"edge:{_part(edge_id)}"
 

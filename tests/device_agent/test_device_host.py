@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
-from tests.federation import Federation, Gate, small_spec
+import httpx
+import pytest
+
+from device_agent import device_host
+from shared.federation.real_time import RealDuration
+from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
 
 
 async def test_an_agent_says_which_seat_trains_and_how_many_orders_wait(tmp_path: Path) -> None:
@@ -51,3 +59,65 @@ async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_an
         assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
         await fed.until(lambda: not host._held)
         gate.open.set()
+
+
+async def test_what_an_agent_measures_of_its_visits(tmp_path: Path) -> None:
+    moved = {"down": 0, "up": 0}
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
+
+        async def count(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            answer = await pass_on()
+            if request.url.path == "/visits":
+                moved["down"] += len(request.content)
+                moved["up"] += len(await answer.aread())
+            return answer
+
+        fed.router.tamper = count
+        began = time.monotonic()
+        await fed.run(small_spec(num_edges=1, num_devices=2))
+        lasted = time.monotonic() - began
+        text = (await fed.client.get(f"http://127.0.0.1:{AGENT_PORT}/metrics")).text
+    found = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if not line.startswith("#")}
+    assert found["strata_agent_visits_begun_total"] == 6  # two rounds and the evaluation after them
+    assert found['strata_agent_socket_bytes_total{direction="down"}'] == moved["down"] > 0
+    assert found['strata_agent_socket_bytes_total{direction="up"}'] == moved["up"] > 0
+    assert 0 < found["strata_agent_testing_seconds_total"] < lasted
+    assert 0 < found['strata_agent_visit_seconds_sum{kind="train"}'] < lasted
+
+
+async def test_with_a_real_clock_an_answer_waits_as_long_as_its_visit_takes_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    shares: list[tuple[int, float]] = []
+
+    class Duration(RealDuration):
+        def wall_s(self) -> float:
+            shares.append((self.n_trained, self.share))
+            return 1000.0
+
+    async def wait_until(at: float, stop: threading.Event) -> None:
+        waits.append(at - time.monotonic())
+
+    monkeypatch.setattr(device_host, "RealDuration", Duration)
+    monkeypatch.setattr(device_host, "wait_until", wait_until)
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
+        orders = fed.apps["agent-0"].state.agent.orders
+        graces: list[float | None] = []
+        answer = orders.answer
+
+        async def noted(*given: Any, grace_s: float | None) -> Any:
+            graces.append(grace_s)
+            return await answer(*given, grace_s=grace_s)
+
+        orders.answer = noted
+        info = await fed.run(small_spec(num_edges=1, num_devices=1, clock="real", round_deadline_s=5000.0))
+        assert info.status == "completed"
+        assert graces
+        assert set(graces) == {0.0}  # an edge that goes away has given the visit up
+        graces.clear()
+        await fed.run(small_spec(num_edges=1, num_devices=1))
+        assert set(graces) == {None}
+    assert len(shares) == 3
+    assert [(n > 0, share) for n, share in shares] == [(True, 1.0), (True, 1.0), (False, 0.0)]
+    assert all(900.0 < wait <= 1000.0 for wait in waits[:3])

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from shared.service.order_headers import FOR_HEADER
-from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+from shared.identity.names import CLOUD, Peer, edge_identity
+from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import NEVER, RevocationSigner
+from shared.identity.signing import Signer
+from shared.service.order_headers import DIGEST_HEADER, FOR_HEADER
+from shared.service.peers import PEER
+from shared.wire import codec
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
 
 async def test_an_agent_is_ready_once_an_edge_receives_its_heartbeats(tmp_path: Path) -> None:
@@ -43,3 +50,60 @@ async def test_an_order_for_another_agent_at_the_same_address_is_refused_untouch
         )
         assert answer.status_code == 421
         assert host.n_visits == n_visits == 2
+
+
+async def captured(fed: Federation) -> httpx.Request:
+    """Runs a round of two devices at the one agent; returns its order."""
+    sent: list[httpx.Request] = []
+
+    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        if request.url.path == "/visits":
+            sent.append(request)
+        return await pass_on()
+
+    fed.router.tamper = tamper
+    await fed.run(small_spec(num_edges=1, num_devices=2, num_rounds=1))
+    fed.router.tamper = None
+    return sent[0]
+
+
+async def test_an_order_that_visits_a_seat_twice_is_refused(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
+        order = await captured(fed)
+        twice = order.content.replace(rb'visits\":[{\"seat\":0', rb'visits\":[{\"seat\":1')
+        assert twice != order.content
+        headers = {**order.headers, DIGEST_HEADER: codec.digest_of(twice)}
+        answer = await fed.client.post(str(order.url), content=twice, headers=headers)
+        assert (answer.status_code, answer.json()["field"]) == (400, "visits")
+        assert "seats [1, 1]: each may come once" in answer.json()["detail"]
+
+
+async def test_an_edge_gives_orders_in_its_own_name(tmp_path: Path) -> None:
+    """Where nodes show certificates; here the connection's peer is set by hand."""
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
+        order = await captured(fed)
+        app = fed.router.apps[AGENT_PORT]
+
+        async def shown(scope: Any, receive: Any, send: Any) -> None:
+            peer = Peer(identity=edge_identity("edge-2"), serial="a1", not_after=2**40)
+            await app({**scope, "state": {PEER: peer}}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(shown)) as client:
+            answer = await client.post(str(order.url), content=order.content, headers=order.headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert "edge edge-2 may not speak for the edge 'edge-1'" in answer.json()["detail"]
+
+
+async def test_an_agent_and_an_edge_take_the_list_of_revoked_certificates_from_the_cloud(tmp_path: Path) -> None:
+    signer = Signer(NodeKeys(CLOUD, tmp_path / "cloud-keys"))
+    signed = RevocationSigner(signer, lambda: 1, {"a1"}).newer_than(NEVER)
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
+        for port, membership in (
+            (AGENT_PORT, fed.apps["agent-0"].state.agent.membership),
+            (EDGE_PORT, fed.apps["edge-0"].state.edge.membership),
+        ):
+            membership.revoked.cloud_key.trust(signer.public_key)
+            assert "a1" not in membership.revoked
+            answer = await fed.client.put(f"http://127.0.0.1:{port}/revoked", json={"revoked": signed})
+            assert answer.status_code == 204
+            assert "a1" in membership.revoked

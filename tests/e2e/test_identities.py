@@ -158,7 +158,7 @@ async def test_what_the_files_of_a_node_open_in_redis(up: Topology, thief: str) 
     )
     assert bool(password) == (thief == "edge-2")
     store = RedisStore(
-        up.redis.url, user=lambda: StoreUser(redis_keys.edge_user(thief), password) if password else None
+        up.redis.url, user=lambda: StoreUser(redis_keys.user_of_edge(thief), password) if password else None
     )
     for key in (*names.values(), *(() if password else (own,))):
         for attempt in (store.get(key), store.put(key, b"1"), store.read(key)):
@@ -296,7 +296,7 @@ async def test_redis_refuses_a_revoked_edge(tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as topology, client_of(topology) as client:
         topology.wait_ready(WAIT_S)
         password = NodeKeys(edge_identity("edge-1"), topology.folder / "edge-1" / "identity").store_password
-        store = RedisStore(topology.redis.url, user=lambda: StoreUser(redis_keys.edge_user("edge-1"), password))
+        store = RedisStore(topology.redis.url, user=lambda: StoreUser(redis_keys.user_of_edge("edge-1"), password))
         await store.get(redis_keys.edge_prefix("edge-1"))
         client.revoke("edge", "edge-1")
         for _ in range(2):  # its connection has been closed, and it gets no other

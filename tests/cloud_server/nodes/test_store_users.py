@@ -34,7 +34,7 @@ async def users(server: RedisServer, tmp_path: Path) -> AsyncIterator[StoreUsers
 
 
 async def get(server: RedisServer, password: str, key: str) -> bytes | None:
-    store = RedisStore(server.url, user=lambda: StoreUser(redis_keys.edge_user("edge-1"), password))
+    store = RedisStore(server.url, user=lambda: StoreUser(redis_keys.user_of_edge("edge-1"), password))
     try:
         return await store.get(key)
     finally:

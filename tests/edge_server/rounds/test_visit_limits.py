@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from edge_server.rounds.visit_limits import MAX_HELD_BYTES, VisitLimits, check_sum, limits_of
+from edge_server.rounds.visit_limits import MAX_ANSWER_TIMES, MAX_HELD_BYTES, VisitLimits, check_sum, limits_of
 from shared.core.bounds import MAX_COUNT
 from shared.core.errors import WireError
 from shared.core.scores import Score
 from shared.federation.aggregation import PartialSum
 from shared.federation.messages import Failure, Outcome, Task
+from shared.federation.visit_estimates import HEAD_BYTES
 from tests.shared.algorithms.layouts import resolved
 
 LIMITS = VisitLimits(3, "train", 50, 100, 100, most_tested=80, test_sets={"union": 20})
@@ -116,3 +117,19 @@ def test_the_edge_derives_the_limits_from_task_and_data(
     ctx = experiment.ctx(phase=experiment.phase_of(1).name, round_no=round_no, n_clients=2, edge=0).at(seat=0)
     found = limits_of(experiment, ctx, task, experiment.seat_in(0, round_no))
     assert (found.n_samples, found.least_trained, found.most_trained) == (n_samples, least, most)
+
+
+def test_an_error_says_what_the_task_allows_as_one_number_or_as_a_range() -> None:
+    ranged = VisitLimits(3, "train", 50, 80, 100, most_tested=80)
+    for limits, words in ((LIMITS, "its task allows 100"), (ranged, "its task allows 80 to 100")):
+        with pytest.raises(WireError) as caught:
+            limits.check(HONEST.replace(n_trained=101))
+        assert caught.value.detail.endswith(words)
+
+
+def test_an_update_may_be_as_large_as_the_answer_that_brings_it_explains() -> None:
+    total = sum_of(1, 50)
+    most = MAX_ANSWER_TIMES * (1000 + HEAD_BYTES)
+    check_sum(total, {3: most}, [LIMITS], 1000)
+    with pytest.raises(WireError, match="the update of seat 3 is to have"):
+        check_sum(total, {3: most + 1}, [LIMITS], 1000)
