@@ -11,10 +11,11 @@ from scipy import stats
 
 from edge_server.rounds.simulated_clock import EdgeClock
 from shared.federation.messages import Outcome, Task
+from shared.federation.population import run_seeds
 from shared.federation.visit_estimates import samples_due
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import VisitRow
-from shared.simulation import PROFILES, REFERENCE_FLOPS
+from shared.simulation import PROFILES, REFERENCE_FLOPS, free_share
 from shared.simulation.cost_model import LinkUse
 from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import AGENT_PORT, Federation, small_spec
@@ -49,6 +50,23 @@ async def test_a_row_shows_the_seconds_of_receiving_training_and_sending(tmp_pat
         assert row.energy_j == pytest.approx(1e-9 * flops + 2e-6 * row.up_bytes + 5e-7 * row.down_bytes)
     (first,) = done.rounds
     assert first.energy_j == pytest.approx(sum(row.energy_j for row in first.seats))
+
+
+async def test_free_compute_is_that_of_the_instant_at_which_an_edge_round_begins(tmp_path: Path) -> None:
+    """Also within a round: the second edge round begins when the first has ended."""
+    load = {"name": "steps", "every_s": 0.001, "low": 0.2, "high": 1.0}
+    done = await run(tmp_path, spec_of({"load": load}, num_rounds=2, num_devices=1, num_edges=1, edge_rounds=2))
+    seat, spec = done.experiment.seat(0), done.experiment.spec
+    seeds, shares = run_seeds(spec, "seat 0"), set()
+    for detail, began_s in zip(done.rounds, (0.0, done.rounds[0].simulated_s), strict=True):
+        first, second = sorted(detail.seats, key=lambda row: row.edge_round)
+        at_edge_s = began_s + detail.edges[0].down_s
+        for row, at_s in ((first, at_edge_s), (second, at_edge_s + first.simulated_s)):
+            free = free_share(seat.profile.load, at_s, seeds)
+            whole = row.n_samples * done.experiment.flops / (seat.profile.compute_sps * REFERENCE_FLOPS)
+            assert row.compute_s == pytest.approx(whole / free)
+            shares.add(free)
+    assert len(shares) == 4
 
 
 async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_half_the_work(tmp_path: Path) -> None:

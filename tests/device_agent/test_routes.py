@@ -70,7 +70,7 @@ async def captured(fed: Federation) -> httpx.Request:
 async def test_an_order_that_visits_a_seat_twice_is_refused(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
         order = await captured(fed)
-        twice = order.content.replace(rb'visits\":[{\"seat\":0', rb'visits\":[{\"seat\":1')
+        twice = order.content.replace(rb"visits\":[{\"seat\":0", rb"visits\":[{\"seat\":1")
         assert twice != order.content
         headers = {**order.headers, DIGEST_HEADER: codec.digest_of(twice)}
         answer = await fed.client.post(str(order.url), content=twice, headers=headers)

@@ -21,7 +21,9 @@ from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import trainer_for
 from shared.training.data.augmentation import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch, load
+from shared.training.data.open_data import open_data
 from shared.training.torchvision_compat import torchvision
+from tests.domains import write_domains
 
 STRONG = AugmentSpec()
 
@@ -132,3 +134,19 @@ def test_a_clients_images_are_augmented_once(unpacked: Path, monkeypatch: pytest
     part = torch.cat([x for x, _ in trainer.batches(ctx, samples=Samples("train", seat.train[:3]), epochs=1)])
     assert made == [10, 3]
     assert {image.numpy().tobytes() for image in part} <= {image.numpy().tobytes() for image in first}
+
+
+def test_coloured_images_keep_their_colours_and_places_when_they_are_augmented_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An augmentation that changes nothing gives the images as they are: no axis is confused with another."""
+    write_domains(tmp_path / "sets", ("svhn",))
+    spec = parse_spec({"augment": {"name": "randaugment", "when": "once"}, "data": {"name": "svhn", "n_train": 20}})
+    spec = spec.resolved(n_devices=2, n_edges=1)
+    experiment = Experiment(spec, open_data(spec.data, data_dir=tmp_path / "sets", cache_dir=tmp_path / "cache"))
+    monkeypatch.setattr("shared.federation.visits.trainer.augmented_apart", lambda images, how, seeds: images)
+    seat, ctx = experiment.population.seats[0], experiment.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
+    trainer = trainer_for(experiment, Task(epochs=1, batch_size=4), seat.train, seat.test)
+    same, plain = [torch.cat([x for x, _ in trainer.batches(ctx, augment=augment)]) for augment in (True, False)]
+    assert same.shape[1] == 3
+    assert torch.equal(same, plain)
