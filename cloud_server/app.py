@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 from fastapi import APIRouter, FastAPI
@@ -41,7 +42,7 @@ from shared.identity.revocations import RevocationSigner
 from shared.identity.signing import Signer
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.app import guards_of, make_app
-from shared.service.body_limit import BodyLimit
+from shared.service.body_limit import JSON_BYTES, BodyLimit
 from shared.service.client import Caller, tier_client
 from shared.service.response_headers import PAGE_POLICY, ResponseHeaders
 from shared.service.throttle import Throttle
@@ -49,6 +50,8 @@ from shared.storage.blobs import Blobs
 from shared.storage.kept_id import kept_id
 from shared.storage.key_value import FencedStore, RedisStore, Store, has_user
 
+TIER_PATHS = ("/agents", "/edges", "/heartbeats", "/fleet", "/identities")
+"""Where other tiers send JSON, which may be longer than what users send."""
 ROUTES = APIRouter()
 """All endpoints of the cloud."""
 for _part in (
@@ -100,7 +103,8 @@ def create_app(
     guards = guards_of(settings, throttle, "API", revoked)
     app = make_app("StrataFL cloud", lifespan, routes=ROUTES, guards=guards)
     tokens = (settings.common.api_token, settings.common.tier_token)
-    app.add_middleware(BodyLimit, tokens=tokens, limit=settings.max_spec_bytes, throttle=throttle)
+    limits = dict.fromkeys(TIER_PATHS, JSON_BYTES)
+    app.add_middleware(BodyLimit, tokens=tokens, limit=settings.max_spec_bytes, limits=limits, throttle=throttle)
     app.add_middleware(ResponseHeaders, pages={"/ui": PAGE_POLICY})
     return app
 
@@ -170,6 +174,6 @@ def _identities(
     settings: CloudSettings, store: Store, keys: NodeKeys, revoked: set[str], users: StoreUsers | None
 ) -> Identities:
     authority = authority_of(settings.authority_folder)
-    tokens = load_tokens(settings.authority_folder, authority.fingerprint)
-    valid_s, hosts = settings.certificate_s, settings.certificate_hosts
-    return Identities(store, keys, authority, tokens, valid_s, hosts, revoked, users=users)
+    tokens = partial(load_tokens, settings.authority_folder, authority.fingerprint)
+    valid_s, hosts, join_dir = settings.certificate_s, settings.certificate_hosts, settings.join_dir
+    return Identities(store, keys, authority, tokens, valid_s, hosts, revoked, users=users, join_dir=join_dir)

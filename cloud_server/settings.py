@@ -38,7 +38,7 @@ class CloudSettings(TierSettings):
     max_runs: int = Field(default=1000, ge=1)
     authority_dir: Path | None = None
     join_dir: Path | None = None
-    certificate_s: float = Field(default=7 * 86400.0, ge=60.0)
+    certificate_s: float = Field(default=7 * 86400.0, ge=900.0)
     certificate_hosts: Annotated[list[str], NoDecode, BeforeValidator(split_commas)] = Field(
         default_factory=lambda: ["localhost", "cloud", "127.0.0.1", "::1"]
     )

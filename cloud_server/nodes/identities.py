@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from cloud_server.nodes.store_users import StoreUsers
 from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
 from shared.core.records import Record
-from shared.identity.authority import Authority, key_digest, public_key_of
+from shared.identity.authority import Authority, key_digest, public_key_of, renew_at, signed_by
 from shared.identity.join_tokens import JoinTokens
 from shared.identity.names import CLASSES, CLOUD, Identity, Peer, serial_text
 from shared.identity.node_keys import NodeKeys
@@ -28,8 +29,6 @@ LOOK_S = 60.0
 """Seconds between two looks whether the cloud's own certificate should be renewed."""
 MAX_NAMES = 200_000
 """Nodes that have certificates: whoever has a join token can ask for any number."""
-CERTIFICATES = 20
-"""Certificates of a name that are remembered, newest last, so that they can be revoked."""
 
 
 class Binding(Record):
@@ -38,11 +37,13 @@ class Binding(Record):
     Attributes:
         key_sha256: of the public key to which the name is bound.
         certificates: the ends of its certificates (seconds since the epoch) by serial number (hexadecimal).
+        newest: its newest certificate (PEM).
     """
 
     identity: Identity
     key_sha256: str
     certificates: dict[str, float]
+    newest: str
 
 
 class Identities:
@@ -52,12 +53,13 @@ class Identities:
         store: keeps the bindings of names to keys.
         keys: the cloud's own.
         authority: signs.
-        tokens: the join tokens.
+        tokens: reads the join tokens, which may change.
         valid_s: seconds for which a certificate holds.
         hosts: names and addresses by which users reach the cloud.
         revoked: serial numbers of certificates that have been revoked and have not ended; kept here.
         clock: seconds since the epoch.
         users: of Redis; None if it knows none of ours.
+        join_dir: gets the tokens when they have changed, see `write_tokens`.
     """
 
     def __init__(
@@ -65,14 +67,15 @@ class Identities:
         store: Store,
         keys: NodeKeys,
         authority: Authority,
-        tokens: JoinTokens,
+        tokens: Callable[[], JoinTokens],
         valid_s: float,
         hosts: Sequence[str],
         revoked: set[str],
         clock: Callable[[], float] = time.time,
         users: StoreUsers | None = None,
+        join_dir: Path | None = None,
     ) -> None:
-        self.users = users
+        self.users, self.join_dir = users, join_dir
         self.store, self.keys, self.authority, self.tokens = store, keys, authority, tokens
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
@@ -94,6 +97,8 @@ class Identities:
 
     async def _look(self) -> None:
         await self.load()
+        if self.join_dir is not None:
+            write_tokens(self.tokens(), self.authority, self.join_dir)
         if self.clock() >= self.keys.renew_at:
             issue_own(self.keys, self.authority, self.valid_s, self.hosts)
 
@@ -106,7 +111,10 @@ class Identities:
         self._n_names = len(await self.store.keys(redis_keys.CLOUD_IDENTITIES))
 
     async def issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
-        """Sign a certificate for a node; asked again by the same node, another one for the same key.
+        """Sign a certificate for a node.
+
+        A node that asks again gets the same one until two thirds of its time have passed: so few certificates of a name
+        hold, and all of them are known when it is revoked.
 
         Args:
             asked: by the node.
@@ -124,30 +132,42 @@ class Identities:
             raise Forbidden("the cloud makes its own certificate", field="node_class")
         if peer is not None and peer.serial in self.revoked:
             raise Forbidden(f"the certificate of {peer.identity} has been revoked")
-        if peer is None or peer.identity != identity or peer.not_after < self.clock():
-            self.tokens.check(identity.node_class, asked.secret)
         key, digest = redis_keys.cloud_identity(identity.uri), key_digest(public_key_of(asked.request))
         data = await self.store.get(key)
         before = Binding.model_validate_json(data) if data else None
+        renews = peer is not None and peer.identity == identity and self.clock() <= peer.not_after
+        if not renews or before is None:
+            self.tokens().check(identity.node_class, asked.secret)
         if before is not None and before.key_sha256 != digest:
             raise Conflict(
                 f"the name of {identity} is bound to another key; `strata revoke` sets it free", field="name"
             )
         if before is None and self._n_names >= MAX_NAMES:
             raise TooMany(f"{self._n_names} nodes have certificates, the limit is {MAX_NAMES}: revoke some")
-        certificate = self.authority.issue(asked.request, identity, self.valid_s)
+        if before is None or self.clock() >= self._renew_at(before.newest):
+            binding = self._signed(asked.request, identity, digest, before)
+            # Guarded: of two keys that ask for a name at the same time, one gets it.
+            await self.store.commit(Batch().expect(key, data).put(key, binding.model_dump_json().encode()))
+            self._n_names += before is None
+        else:
+            binding = before
+        password = await self.users.let_in(identity, digest) if self.users else ""
+        return CertificateAnswer(certificate=binding.newest, authority=self.authority.pem, store_password=password)
+
+    def _renew_at(self, pem: str) -> float:
+        """When a node gets another certificate, in seconds since the epoch; 0 if another authority signed this one."""
+        certificate = x509.load_pem_x509_certificate(pem.encode())
+        return renew_at(certificate) if signed_by(certificate, self.authority.certificate) else 0.0
+
+    def _signed(self, request: str, identity: Identity, key_sha256: str, before: Binding | None) -> Binding:
+        """The binding with a new certificate."""
+        certificate = self.authority.issue(request, identity, self.valid_s, now_s=self.clock())
         serial, ends = serial_text(certificate.serial_number), certificate.not_valid_after_utc.timestamp()
         known = {} if before is None else before.certificates
         alive = {number: end for number, end in known.items() if end > self.clock()}
-        kept = dict(list(alive.items())[1 - CERTIFICATES :])
-        binding = Binding(identity=identity, key_sha256=digest, certificates={**kept, serial: ends})
-        # Guarded: of two keys that ask for a name at the same time, one gets it.
-        await self.store.commit(Batch().expect(key, data).put(key, binding.model_dump_json().encode()))
-        self._n_names += before is None
         log.info("%s has a certificate until %s", identity, certificate.not_valid_after_utc.isoformat())
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
-        password = await self.users.let_in(identity, digest) if self.users else ""
-        return CertificateAnswer(certificate=pem, authority=self.authority.pem, store_password=password)
+        return Binding(identity=identity, key_sha256=key_sha256, certificates={**alive, serial: ends}, newest=pem)
 
     async def revoke(self, identity: Identity) -> None:
         """Revoke all certificates of a node, and set its name free for another key.
@@ -198,6 +218,8 @@ def write_tokens(tokens: JoinTokens, authority: Authority, folder: Path) -> None
     files = {f"{node_class}/token": str(tokens.of(node_class)) for node_class in joining}
     for name, text in {**files, "public/authority.pem": authority.pem}.items():
         path = folder / name
+        if path.exists() and path.read_text(encoding="ascii") == text:
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
         part.write_text(text, encoding="ascii")

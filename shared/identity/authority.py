@@ -50,7 +50,14 @@ class Authority:
         """The SHA-256 of the authority's certificate, in hexadecimal."""
         return fingerprint(self.certificate)
 
-    def issue(self, request: str, identity: Identity, valid_s: float, hosts: Sequence[str] = ()) -> x509.Certificate:
+    def issue(
+        self,
+        request: str,
+        identity: Identity,
+        valid_s: float,
+        hosts: Sequence[str] = (),
+        now_s: float | None = None,
+    ) -> x509.Certificate:
         """Signs a certificate that binds an identity to the key of a signing request.
 
         Args:
@@ -58,11 +65,13 @@ class Authority:
             identity: what the certificate says.
             valid_s: seconds until it ends.
             hosts: further DNS names and addresses by which users reach the node.
+            now_s: seconds since the epoch; by default those of the clock.
 
         Raises:
             BadInput: the request is malformed, not signed with its own key, or that key is of another kind.
         """
-        now, names = datetime.now(UTC), [x509.DNSName(identity.server_name), x509.DNSName(ANY_NODE)]
+        now = datetime.now(UTC) if now_s is None else datetime.fromtimestamp(now_s, UTC)
+        names = [x509.DNSName(identity.server_name), x509.DNSName(ANY_NODE)]
         builder = (
             x509.CertificateBuilder()
             .subject_name(_subject(identity.server_name))
@@ -191,6 +200,21 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     )
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
+
+
+def renew_at(certificate: x509.Certificate) -> float:
+    """Seconds since the epoch from which a certificate should be renewed: two thirds of its time have passed."""
+    begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    return begins + (ends - begins) * 2 / 3
+
+
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether an authority has signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.core.errors import BadInput
-from shared.identity.authority import fingerprint, write_key
+from shared.identity.authority import fingerprint, renew_at, write_key
 from shared.identity.names import Identity
 
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "node-key.pem", "node.pem", "authority.pem"
@@ -57,10 +57,7 @@ class NodeKeys:
     def renew_at(self) -> float:
         """Seconds since the epoch from which the certificate should be renewed: two thirds of its time have passed."""
         found = self.certificate
-        if found is None:
-            return 0.0
-        begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
-        return begins + (ends - begins) * 2 / 3
+        return 0.0 if found is None else renew_at(found)
 
     def holds(self, authority: str, now: float) -> bool:
         """Whether the node has a certificate, of the authority with this fingerprint, that has not ended."""

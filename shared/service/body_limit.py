@@ -7,7 +7,7 @@ parses it before any dependency runs, the check of the token included.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,6 +34,7 @@ class BodyLimit:
         app: the application behind.
         tokens: all tokens that the app accepts; None among them means that some routes need none.
         limit: in bytes.
+        limits: by path, where it is another one.
         apart: paths whose endpoints read their bodies themselves, each with its own limit.
         throttle: counts wrong tokens; that of the app's guards.
     """
@@ -43,10 +44,11 @@ class BodyLimit:
         app: ASGIApp,
         tokens: Collection[str | None],
         limit: int = JSON_BYTES,
+        limits: Mapping[str, int] | None = None,
         apart: Collection[str] = (),
         throttle: Throttle | None = None,
     ) -> None:
-        self.app, self.limit, self.apart = app, limit, frozenset(apart)
+        self.app, self.limit, self.limits, self.apart = app, limit, limits or {}, frozenset(apart)
         self.throttle = throttle or Throttle()
         self.tokens = [token.encode() for token in tokens if token]
         self.all_known = len(self.tokens) < len(tokens)
@@ -68,8 +70,9 @@ class BodyLimit:
         if b"transfer-encoding" in headers or not claimed.isascii() or not claimed.isdigit():
             return WireError("a body needs a Content-Length")
         # Compared by length first: `int` refuses, and is slow on, very many digits.
-        if len(claimed) > 18 or int(claimed) > self.limit:
-            return TooLarge(f"a body of {claimed[:18]} bytes, the limit is {self.limit}")
+        limit = self.limits.get(scope["path"], self.limit)
+        if len(claimed) > 18 or int(claimed) > limit:
+            return TooLarge(f"a body of {claimed[:18]} bytes, the limit is {limit}")
         if int(claimed) > ANONYMOUS_BYTES and not self._is_known(scope):
             return Unauthorised(f"a body of {claimed} bytes needs a token")
         return None

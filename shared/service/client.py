@@ -36,6 +36,7 @@ from shared.core.tensor_records import Tensor
 from shared.identity.names import Identity, peer_of
 from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import computed, content_length, pieces
+from shared.service.body_limit import JSON_BYTES
 from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
 from shared.service.retry import retry
 from shared.wire import codec
@@ -48,8 +49,6 @@ CONNECT_S = 5.0
 """Longest wait for a connection."""
 POLL_S = 0.5
 """Wall seconds between two checks of a peer whose answer is awaited."""
-SMALL_BYTES = 2**20
-"""Largest JSON answer that is read."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
 TRANSIENT = (TooSlow, Busy, Misdirected, Throttled)
@@ -166,7 +165,7 @@ class Caller:
         try:
             self._check_peer(response, peer)
             if response.status_code != 200:
-                raise remote_error(response.status_code, await _read(response, SMALL_BYTES), url)
+                raise remote_error(response.status_code, await _read(response, JSON_BYTES), url)
             return await _read(response, self.max_bytes), response.headers
         finally:
             await response.aclose()
@@ -191,7 +190,7 @@ class Caller:
         try:
             async with asyncio.timeout(limit_s), request as response:
                 self._check_peer(response, peer)
-                status, body = response.status_code, await _read(response, SMALL_BYTES)
+                status, body = response.status_code, await _read(response, JSON_BYTES)
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
         except httpx.TransportError as error:

@@ -75,7 +75,7 @@ def token(
 
 @certs.command()
 def rotate(folder: Folder) -> None:
-    """Make all join tokens void; nodes that have a certificate keep it. The cloud reads the new ones when it starts."""
+    """Make all join tokens void; nodes that have a certificate keep it. A running cloud notices."""
     from shared.identity.authority import load_authority
     from shared.identity.join_tokens import draw_secret
 

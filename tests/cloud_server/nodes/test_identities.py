@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cloud_server.nodes.identities import CERTIFICATES, Identities
+from cloud_server.nodes.identities import Identities
 from shared.core.errors import BadInput, Conflict, Forbidden, NotFound, Unauthorised
 from shared.identity.authority import make_authority
-from shared.identity.join_tokens import load_tokens
+from shared.identity.join_tokens import draw_secret, load_tokens, read_token
 from shared.identity.names import CLOUD, Identity, Peer, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.api.identities import CertificateAnswer, CertificateRequest
+from shared.storage import redis_keys
 from tests.fakes.memory_store import MemoryStore
 
 VALID_S = 3600.0
@@ -42,7 +43,14 @@ class Setting:
         self.revoked: set[str] = set()
         keys = NodeKeys(CLOUD, folder / "cloud")
         self.identities = Identities(
-            self.store, keys, AUTHORITY, self.tokens, VALID_S, ["localhost"], self.revoked, self.clock
+            self.store,
+            keys,
+            AUTHORITY,
+            lambda: load_tokens(folder, AUTHORITY.fingerprint),
+            VALID_S,
+            ["localhost"],
+            self.revoked,
+            self.clock,
         )
 
     def keys(self, who: Identity, folder: str = "own") -> NodeKeys:
@@ -97,13 +105,53 @@ async def test_nobody_becomes_the_cloud(setting: Setting) -> None:
         await setting.identities.issue(asked, None)
 
 
-async def test_a_node_whose_answer_was_lost_asks_again(setting: Setting) -> None:
+async def test_a_node_whose_answer_was_lost_asks_again_and_gets_the_same_certificate(setting: Setting) -> None:
     keys = setting.keys(edge_identity("edge-1"))
     lost, again = await setting.join(keys), await setting.join(keys)
     keys.install(again.certificate, again.authority)
-    assert serial_of(lost) != serial_of(again)
+    assert lost == again
+
+
+async def test_a_revocation_covers_every_certificate_of_a_name_that_still_holds(setting: Setting) -> None:
+    """However often a thief asks: nobody can push a certificate out of the cloud's memory."""
+    keys = setting.keys(edge_identity("edge-1"))
+    serials = []
+    for part in (0.0, 0.3, 0.75, 0.9):  # of the time for which the first certificate holds
+        setting.clock.skipped_s = part * VALID_S
+        serials += [serial_of(await setting.join(keys)) for _ in range(30)]
+    assert len(set(serials)) == 2, "a name gets another certificate once two thirds of the last one's time have passed"
     await setting.identities.revoke(keys.identity)
-    assert setting.revoked == {serial_of(lost), serial_of(again)}, "a certificate that got lost is revoked too"
+    assert setting.revoked == set(serials)
+
+
+async def test_a_certificate_whose_name_is_free_renews_nothing(setting: Setting) -> None:
+    """Also one that Redis has forgotten, as after a FLUSHALL: its owner shows the join token again."""
+    keys = setting.keys(edge_identity("edge-1"))
+    shown = peer(keys, await setting.join(keys))
+    await setting.store.delete(redis_keys.cloud_identity(keys.identity.uri))
+    with pytest.raises(Unauthorised, match="join token"):
+        await setting.identities.issue(setting.asked(keys, ""), shown)
+
+
+async def test_a_new_authority_signs_anew(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    first = await setting.join(keys)
+    setting.identities.authority = make_authority()
+    second = await setting.join(keys)
+    assert serial_of(first) != serial_of(second)
+    keys.install(second.certificate, second.authority)
+
+
+async def test_rotated_tokens_count_at_once_and_are_written_for_new_nodes(setting: Setting, tmp_path: Path) -> None:
+    setting.identities.join_dir = tmp_path / "join"
+    old = setting.asked(setting.keys(edge_identity("edge-1")))
+    draw_secret(setting.folder)
+    with pytest.raises(Unauthorised):
+        await setting.identities.issue(old, None)
+    await setting.identities._look()
+    written = read_token((tmp_path / "join" / "edge" / "token").read_text())
+    await setting.identities.issue(old.replace(secret=written.secret), None)
+    assert (tmp_path / "join" / "public" / "authority.pem").read_text() == AUTHORITY.pem
 
 
 async def test_a_name_is_bound_to_its_key_until_it_is_revoked(setting: Setting) -> None:
@@ -181,10 +229,3 @@ async def test_a_malformed_request_binds_no_name(setting: Setting) -> None:
     with pytest.raises(BadInput, match="signing request"):
         await setting.identities.issue(asked, None)
     assert await setting.identities.infos() == []
-
-
-async def test_what_is_kept_of_a_name_is_bounded(setting: Setting) -> None:
-    keys = setting.keys(edge_identity("edge-1"))
-    serials = [serial_of(await setting.join(keys)) for _ in range(CERTIFICATES + 3)]
-    await setting.identities.revoke(keys.identity)
-    assert setting.revoked == set(serials[-CERTIFICATES:])
