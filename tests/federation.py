@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -280,8 +281,13 @@ class Federation:
         return str(answer.json()["run"])
 
     async def finish(self, run_id: str, limit_s: float = 100.0) -> RunInfo:
-        """Wait until a run has ended."""
-        return await self.until_status(run_id, *FINAL, limit_s=limit_s)
+        """Wait until a run has ended; a completed one has done something, which two equal runs alone would not show."""
+        info = await self.until_status(run_id, *FINAL, limit_s=limit_s)
+        if info.status == "completed":
+            assert info.rounds == info.num_rounds > 0
+            assert 0 <= (info.accuracy or 0) <= 1
+            assert "global" not in info.models or re.fullmatch("[0-9a-f]{64}", info.model_sha256 or "")
+        return info
 
     async def run(self, spec: dict[str, Any], limit_s: float = 100.0) -> RunInfo:
         """Submit a run and wait until it has ended."""
