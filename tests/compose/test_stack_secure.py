@@ -36,7 +36,7 @@ def n_devices(client: httpx.Client) -> int:
 
 
 def test_nodes_join_with_the_secrets_of_their_class_and_train(cloud: httpx.Client) -> None:
-    run = cloud.post("/runs", json={"num_rounds": 2, "num_devices": 2}).json()["run"]
+    run = cloud.post("/runs", json={"spec": {"num_rounds": 2, "num_devices": 2}}).json()["run"]
     until("the end of the run", lambda: cloud.get(f"/runs/{run}").json()["status"] in ENDED)
     info = cloud.get(f"/runs/{run}").json()
     assert (info["status"], info["rounds"]) == ("completed", 2)
