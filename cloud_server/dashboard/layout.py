@@ -78,13 +78,15 @@ class Page:
     """One page in one browser.
 
     Attributes:
-        error: the line that shows the current error, hidden without one.
+        error: the line that shows the current error or notice, hidden without one.
+        notice: what to show there while nothing fails.
         theme: the colours of its charts.
         redraws: redraw what has the theme's colours.
         panels: the panels with charts.
     """
 
     error: ui.label
+    notice: Callable[[], str] = str
     theme: Theme = LIGHT
     redraws: list[Callable[[], None]] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
@@ -109,7 +111,7 @@ class Page:
                 log.exception("refreshing a page of the dashboard failed")
                 self._show_error(f"Not up to date: {type(error).__name__}. See the cloud's log.")
             else:
-                self._show_error("")
+                self._show_error(self.notice())
 
         ui.timer(every_s, refresh_once, immediate=True)
 
@@ -160,7 +162,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
-    page: Page = Page(error)
+    page: Page = Page(error, lambda: dashboard.cloud.ownership.standing_by() or "")
     loading = ui.row().classes("items-center")
     with loading:
         ui.spinner(size="lg")

@@ -19,6 +19,7 @@ class ProvenanceChanged(Conflict):
     code = "provenance_changed"
 
     def __init__(self, run_id: str, differences: tuple[str, ...]) -> None:
+        self.differences = differences
         super().__init__(
             f"run {run_id} began with other data or packages: {'; '.join(differences)}. Bring those back, or resume it "
             "with --accept-changes (accept_changes=true), which records the change"

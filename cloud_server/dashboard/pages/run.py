@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -12,6 +13,7 @@ from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.tables import Figure, columns_of, figure, percentage, row_of
+from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, accuracy, bytes_on_links, clients
@@ -118,9 +120,10 @@ class View:
 
         async def request() -> None:
             manager = self.dashboard.cloud.runs
-            method = {"pause": manager.pause, "resume": manager.resume, "stop": manager.stop_run}[action]
+            if action == "resume":
+                return await self._go_on(lambda accept: manager.resume(self.run_id, accept))
             with notify_outcome():
-                await method(self.run_id)
+                await (manager.pause if action == "pause" else manager.stop_run)(self.run_id)
                 await self._refresh()
 
         return ui.button(action.capitalize(), icon=icons[action], on_click=request).props("outline")
@@ -128,10 +131,37 @@ class View:
     # ---- user actions
 
     async def _add_rounds(self) -> None:
-        with notify_outcome("Rounds added."):
+        manager = self.dashboard.cloud.runs
+        with notify_outcome():
             n_more = whole_number("More rounds", self.n_more.value, 1, 100_000)
-            await self.dashboard.cloud.runs.add_rounds(self.run_id, n_more)
+            await self._go_on(lambda accept: manager.add_rounds(self.run_id, n_more, accept), "Rounds added.")
+
+    async def _go_on(self, action: Callable[[bool], Awaitable[object]], success: str = "") -> None:
+        """Continue the run; where its data or packages have changed, ask whether to continue with these."""
+        with notify_outcome(success):
+            try:
+                await action(False)
+            except ProvenanceChanged as error:
+                return self._ask_to_accept(error.differences, lambda: action(True))
             await self._refresh()
+
+    def _ask_to_accept(self, differences: Sequence[str], action: Callable[[], Awaitable[object]]) -> None:
+        with ui.dialog(value=True) as dialog, ui.card():
+            ui.label("This run began with other data or packages").classes("text-h6")
+            for difference in differences:
+                ui.label(difference)
+            ui.label("If it continues with these, its record says so, and its results are those of no single version.")
+
+            async def accept() -> None:
+                dialog.close()
+                with notify_outcome():
+                    await action()
+                    await self._refresh()
+
+            with ui.row():
+                ui.button("Continue with the changes", on_click=accept).props("color=negative")
+                ui.button("Cancel", on_click=dialog.close).props("flat")
+        dialog.on("hide", dialog.delete)
 
     def _files(self) -> None:
         """Offer the files of the run's results folder for download."""
