@@ -18,6 +18,7 @@ from shared.core.errors import StrataError
 from strata.api.client import Client
 from strata.launcher.process import Process, end_all, execute
 from strata.launcher.topology import Topology
+from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -54,7 +55,7 @@ def second_cloud(topology: Topology, folder: Path) -> Iterator[tuple[Process, st
         end_all([cloud], 5.0)
 
 
-def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(tmp_path: Path) -> None:
+def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(chromium: Any, tmp_path: Path) -> None:
     places: dict[str, Any] = {"runs_dir": tmp_path / "runs", "folder": tmp_path / "first"}
     env = {"CLOUD_LEASE_S": str(LEASE_S)}
     with Topology(edges=1, devices=2, agents=1, env=env, fork=shared_fork_server(), **places) as topology:
@@ -70,6 +71,9 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(t
                 with pytest.raises(StrataError, match="stands by") as refused:
                     second.create_run(SPEC)
                 assert refused.value.status == 503
+                window = Visitor(chromium, url)
+                window.go("/runs").get_by_role("alert").filter(has_text="this cloud stands by").wait_for()
+                window.window.close()
                 before = first.run(running).rounds
                 until(lambda: first.run(running).rounds >= before + 3, "the first cloud's run stands still")
                 assert (first.run(done).status, first.run(done).rounds) == ("completed", 3)
