@@ -14,6 +14,7 @@ from shared.federation.spec_parser import parse_spec
 from strata.main import app
 from strata.spec_files import read_spec
 from strata.sweeps.grid import combinations_of
+from tests.soak.plan import EVERY_CYCLE, SELDOM
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -81,6 +82,11 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
 def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20
+
+
+def test_the_reliability_page_counts_the_kinds_of_faults_of_the_soak() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert re.findall(r"it injects (\d+) kinds of faults", page) == [str(len({*EVERY_CYCLE, *SELDOM}))]
 
 
 # ---- the table of places in docs/architecture.md
