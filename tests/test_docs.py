@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from benchmarks.__main__ import ROWS
 from shared.core import parsing
 from shared.federation.spec_parser import parse_spec
 from strata.main import app
@@ -87,6 +88,11 @@ def test_the_pages_contain_examples() -> None:
 def test_the_reliability_page_counts_the_kinds_of_faults_of_the_soak() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     assert re.findall(r"it injects (\d+) kinds of faults", page) == [str(len({*EVERY_CYCLE, *SELDOM}))]
+
+
+def test_the_performance_page_describes_each_row_of_the_benchmarks() -> None:
+    table = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("| row |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(ROWS)
 
 
 # ---- the table of places in docs/architecture.md
