@@ -13,6 +13,7 @@ from shared.core.validation import Id
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation
 from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import Count
 from shared.spec.run import Trackers
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
@@ -28,7 +29,7 @@ class NewRun(Record):
 class MoreRounds(Record):
     """Body of `POST /runs/{id}/rounds`; `accept_changes` as at a resumption, if the run has ended."""
 
-    num_rounds: int = Field(ge=1, le=100_000)
+    num_rounds: Count
     accept_changes: bool = False
 
 
