@@ -23,7 +23,7 @@ from cloud_server.runs.provenance import (
 )
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_state import CloudServices
-from shared.core.errors import BadInput, Conflict, NotFound, StrataError
+from shared.core.errors import Conflict, NotFound, StrataError
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
@@ -34,7 +34,6 @@ from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
 from shared.runtime.background import Repeating
 from shared.service.retry import backoff
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import LARGEST_COUNT
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -158,19 +157,12 @@ class RunManager:
             return await self._set_pending(info, present, accept_changes)
 
     async def add_rounds(self, run_id: str, num_rounds: int, accept_changes: bool = False) -> RunInfo:
-        """Add rounds to the end of a run; one that has ended is resumed (see `resume`).
-
-        Raises:
-            BadInput: the run would have more than `LARGEST_COUNT` rounds.
-        """
+        """Add rounds to the end of a run; one that has ended is resumed (see `resume`)."""
         info = await self.services.repository.info(run_id)
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
-            if info.num_rounds + num_rounds > LARGEST_COUNT:
-                found = f"run {info.run} has {info.num_rounds} rounds, and {num_rounds} more would be too many"
-                raise BadInput(f"{found}: the limit is {LARGEST_COUNT}", field="num_rounds")
-            info = info.replace(num_rounds=info.num_rounds + num_rounds)
+            info = info.with_more_rounds(num_rounds)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
             await self._save(info)

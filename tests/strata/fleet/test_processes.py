@@ -93,4 +93,5 @@ def test_a_wrong_variable_of_the_fleet_is_named(
 
 
 def test_each_fleet_knows_the_variables_of_the_other() -> None:
-    assert DrainSettings.model_fields.keys() | DrainSettings.also_known == FleetSettings.model_fields.keys() - {"common"}
+    known = DrainSettings.model_fields.keys() | DrainSettings.also_known
+    assert known == FleetSettings.model_fields.keys() - {"common"}
