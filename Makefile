@@ -22,6 +22,8 @@ COMPOSE ?= docker compose
 TEST_WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 3 + 1) / 2 )))
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
+# What decides its inputs; empty = another seed each time. The table at the end names it.
+FUZZ_SEED ?=
 # How many changes `make mutants` tries.
 MUTANTS ?= 360
 
@@ -115,8 +117,8 @@ stack-test: install ## Test docker-stack.yml on a Docker Swarm of this machine a
 bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)
 
-fuzz: install ## Try the codec, specs and every endpoint with bad input, FUZZ_SECONDS each (300)
-	$(BIN)/python -m tests.fuzz.campaign $(FUZZ_SECONDS)
+fuzz: install ## Try the codec, specs and every endpoint with bad input, FUZZ_SECONDS each (300), seeded by FUZZ_SEED
+	$(BIN)/python -m tests.fuzz.campaign $(FUZZ_SECONDS) $(FUZZ_SEED)
 
 mutants: mutants-tools ## Change the code in MUTANTS=360 places, see whether tests notice; goes on where it stopped (hours)
 	$(BIN)/python -m tests.mutants run $(MUTANTS)

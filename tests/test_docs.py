@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 import typer
 
+from benchmarks.__main__ import ROWS
 from shared.core import parsing
 from shared.federation.spec_parser import parse_spec
+from shared.simulation.availability import MAX_INTERVALS
+from shared.spec.experiment import ExperimentSpec
 from strata.main import app
 from strata.spec_files import read_spec
 from strata.sweeps.grid import combinations_of
+from tests.soak.plan import EVERY_CYCLE, SELDOM
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -81,6 +85,55 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
 def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20
+
+
+def test_the_reliability_page_counts_the_kinds_of_faults_of_the_soak() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert re.findall(r"it injects (\d+) kinds of faults", page) == [str(len({*EVERY_CYCLE, *SELDOM}))]
+
+
+def test_the_performance_page_describes_each_row_of_the_benchmarks() -> None:
+    table = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("| row |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(ROWS)
+
+
+def _largest(field: str) -> int:
+    """Returns the largest value, or number of names, that a spec may give a field."""
+    schema = ExperimentSpec.model_json_schema()
+    *records, last = field.split(".")
+    found = schema
+    for name in records:
+        found = schema["$defs"][found["properties"][name]["$ref"].rpartition("/")[2]]
+    found = found["properties"][last]
+    found = found.get("anyOf", [found])[0]
+    return int(found.get("maximum") or found["maxItems"])
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("num_rounds", r"`num_rounds` .* at most ([\d,]+), with"),
+        ("edge_rounds", r"`edge_rounds` .* at most ([\d,]+)"),
+        ("num_edges", r"`num_edges` .* at most ([\d,]+)"),
+        ("num_devices", r"taken at the start, at most ([\d,]+);"),
+        ("max_devices", r"seats in all, at most ([\d,]+);"),
+        ("local_epochs", r"`local_epochs`.* at most ([\d,]+) epochs"),
+        ("batch_size", r"`local_epochs`.* ([\d,]+) samples a batch"),
+        ("test_on", r"`test_on` .* at most ([\d,]+) names"),
+        ("timeouts.visit_s", r"`timeouts` .* each at most ([\d,]+):"),
+        ("timeouts.ready_s", r"`timeouts` .* each at most ([\d,]+):"),
+        ("timeouts.reseat_after_s", r"`timeouts` .* each at most ([\d,]+):"),
+        ("data.size", r"`size` pixels a side \(28 by default, 8 to ([\d,]+)\)"),
+    ],
+)
+def test_the_page_about_specs_names_the_largest_value_of_a_field(field: str, said: str) -> None:
+    page = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8")
+    assert [int(number.replace(",", "")) for number in re.findall(said, page)] == [_largest(field)]
+
+
+def test_the_page_about_specs_names_the_most_intervals_of_traces() -> None:
+    page = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8")
+    assert f"at most {MAX_INTERVALS:,} intervals together" in page
 
 
 # ---- the table of places in docs/architecture.md

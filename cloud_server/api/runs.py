@@ -32,6 +32,10 @@ NO_RUN = problems(404)
 NOT_NOW = problems(404, 409)
 Name = Annotated[str, Path(max_length=300)]
 RoundNo = Annotated[int, Path(ge=0, le=10**9)]
+MAX_KEY_CHARS = 200
+"""Longest `Idempotency-Key`."""
+MAX_RUNS_LISTED = 1000
+"""Most runs that `GET /runs` returns."""
 
 
 @open_router.get("/healthz")
@@ -61,14 +65,14 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
 
 @router.post("/runs", status_code=201, tags=["runs"], responses=problems(409, 429))
 async def create_run(
-    body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
+    body: NewRun, cloud: TheCloud, idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARS)] = None
 ) -> RunInfo:
     """Create a run of a spec; it starts when no other run trains. The same key returns the same run."""
     return await cloud.runs.create(body.spec, idempotency_key)
 
 
 @router.get("/runs", tags=["runs"])
-async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> RunPage:
+async def list_runs(cloud: TheCloud, limit: Annotated[int, Query(ge=1, le=MAX_RUNS_LISTED)] = 50) -> RunPage:
     """The newest runs; `unreadable` are those whose documents this version cannot read."""
     return await cloud.runs.page(limit)
 
@@ -87,7 +91,7 @@ async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
-    """Add rounds to the end of a run."""
+    """Add rounds to the end of a run, which then has at most 100,000."""
     return await cloud.runs.add_rounds(run_id, body.num_rounds, body.accept_changes)
 
 

@@ -35,7 +35,8 @@ TRIES_PER_MINUTE = 10
 """Wrong tokens that an address may enter in a minute."""
 MAX_SESSIONS = 1000
 """With more sessions than this, the least recently used one ends."""
-_MAX_FORM_BYTES = 4096
+MAX_FORM_BYTES = 4096
+"""Largest body of the login form."""
 
 
 class Sessions:
@@ -138,7 +139,7 @@ class Login:
         if request.method == "GET":
             return _form(target)
         if request.method != "POST" or not _is_small(request.headers):
-            return PlainTextResponse(f"only the login form is accepted: POST, at most {_MAX_FORM_BYTES} bytes", 400)
+            return PlainTextResponse(f"only the login form is accepted: POST, at most {MAX_FORM_BYTES} bytes", 400)
         entered = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
         is_right = hmac.compare_digest(entered.strip().encode(), (self.token or "").encode())
         try:
@@ -158,7 +159,7 @@ def _is_small(headers: Headers) -> bool:
     """Whether Content-Length is given and fits a login form. A body without it could be endless."""
     length = headers.get("content-length", "")
     is_number = length.isascii() and length.isdigit() and len(length) < 10
-    return is_number and int(length) <= _MAX_FORM_BYTES and "transfer-encoding" not in headers
+    return is_number and int(length) <= MAX_FORM_BYTES and "transfer-encoding" not in headers
 
 
 def _path_and_query(scope: Scope) -> str:

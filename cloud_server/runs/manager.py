@@ -162,7 +162,7 @@ class RunManager:
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
-            info = info.replace(num_rounds=info.num_rounds + num_rounds)
+            info = info.with_more_rounds(num_rounds)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
             await self._save(info)

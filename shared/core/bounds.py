@@ -24,6 +24,8 @@ RUN_REASON_CHARS = 2000
 """Longest cause for which a run waits, pauses or fails: it may quote several failures."""
 LABEL_CHARS = 100
 """Longest word by which records are grouped: a reason, a label, the name of a figure."""
+AGENT_DEVICES = 10_000
+"""Most devices that one agent hosts."""
 FIGURES_CHARS = 2**20
 """Longest text of all figures of one visit, or of one edge in a round, as JSON."""
 

@@ -169,7 +169,7 @@ class TooSlow(StrataError):
 
 
 class TooMany(StrataError):
-    """A limit is reached, as that of runs (429); the message names the setting."""
+    """A limit is reached, as that of runs (429); the message names the limit."""
 
     status, code = 429, "too_many"
 

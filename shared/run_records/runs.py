@@ -7,12 +7,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from shared.core.bounds import RunReason
+from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.scores import Spread
 from shared.core.validation import Id
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation
 from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import LARGEST_COUNT, Count
 from shared.spec.run import Trackers
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
@@ -28,7 +30,7 @@ class NewRun(Record):
 class MoreRounds(Record):
     """Body of `POST /runs/{id}/rounds`; `accept_changes` as at a resumption, if the run has ended."""
 
-    num_rounds: int = Field(ge=1, le=100_000)
+    num_rounds: Count
     accept_changes: bool = False
 
 
@@ -69,6 +71,17 @@ class RunInfo(Record):
     provenance: Provenance | None = None
     changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
+
+    def with_more_rounds(self, n: int) -> RunInfo:
+        """Return the run with `n` further rounds at its end.
+
+        Raises:
+            BadInput: it would have more than `LARGEST_COUNT` rounds.
+        """
+        if self.num_rounds + n > LARGEST_COUNT:
+            found = f"run {self.run} has {self.num_rounds} rounds, and {n} more would be too many"
+            raise BadInput(f"{found}: the limit is {LARGEST_COUNT}", field="num_rounds")
+        return self.replace(num_rounds=self.num_rounds + n)
 
 
 class UnreadableRun(Record):

@@ -34,7 +34,7 @@ MEANING = {
     421: "The order is for another recipient",
     422: "A field is wrong; `field` names it",
     428: "The edge needs the placement first",
-    429: "More than a limit allows, or too many wrong tokens; the message names the setting, or how long to wait",
+    429: "More than a limit allows, or too many wrong tokens; the message names the limit, or how long to wait",
     431: "The head of the request is too large",
     502: "Another tier did not answer",
     503: "Not ready: something required is missing, or there are too many connections",

@@ -70,7 +70,9 @@ class CommonSettings(Environment):
     """
 
     # Read by the launcher, the command line and Compose.
-    also_known = frozenset({"algorithms", "home", "image", "log_format", "log_level", "port", "redis_server", "url"})
+    also_known = frozenset(
+        {"algorithms", "ca_file", "home", "image", "log_format", "log_level", "port", "redis_server", "url"}
+    )
     strict = False
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", env_ignore_empty=True)

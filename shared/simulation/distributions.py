@@ -112,7 +112,7 @@ def _positive(quantity: Any) -> Any:
 
 
 Positive = Annotated[Quantity, AfterValidator(_positive)]
-"""A quantity of at least `LEAST`, whether given or drawn."""
+"""A quantity of at least `MIN_QUANTITY`, whether given or drawn."""
 
 
 def _part_kind(raw: Any) -> Any:

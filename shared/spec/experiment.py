@@ -38,7 +38,8 @@ class ExperimentSpec(Record):
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
             `num_devices`.
         num_edges: number of edges; None means the number of edges that are connected when the run starts.
-        num_rounds: number of cloud rounds of the algorithm's last phase.
+        num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
+            seats only compute something, as in FedMix, adds its rounds to them.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 
 from shared.core.records import Record
 
-Count = Annotated[int, Field(ge=1, le=100_000)]
+LARGEST_COUNT = 100_000
+"""Most rounds, and most devices, of a run."""
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Selection = Literal["all", "random", "fastest", "power_of_choice"]
 """Names of the selection policies, which `shared.federation.selection` implements."""
 

@@ -1,4 +1,4 @@
-"""Settings of the fleet of containers, from the environment variables `FLEET_*`."""
+"""Settings of fleets, from the environment variables `FLEET_*`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,36 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from shared.core.validation import Id
 from shared.service.settings import CommonSettings, Environment, over_tls, split_commas
+from strata.fleet.reconciler import DRAIN_S
 
 
-class FleetSettings(Environment):
+class DrainSettings(Environment):
+    """What a fleet of local processes reads, too.
+
+    Attributes:
+        drain_s: seconds after which a leaving agent is stopped even if a round still needs it.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
+    also_known = frozenset({"cloud_url", "state_dir", "services", "every_s", "grace_s"})
+
+    drain_s: float = Field(default=DRAIN_S, ge=0)
+
+
+class FleetSettings(DrainSettings):
     """The settings of the fleet of containers.
 
     Attributes:
         state_dir: folder of its key and certificate, in secure mode.
         services: the Compose services that it scales, separated by commas.
         every_s: seconds between two turns.
-        drain_s: seconds after which a leaving agent is stopped even if a round still needs it.
         grace_s: seconds that a container may take to end before it is killed.
     """
-
-    model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
 
     cloud_url: str = "http://cloud:8000"
     state_dir: Path = Path(".strata/fleet")
     services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
     every_s: float = Field(default=1.0, gt=0)
-    drain_s: float = Field(default=120.0, ge=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)
 

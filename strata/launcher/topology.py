@@ -44,7 +44,7 @@ class Topology:
     Args:
         edges: number of edges, named `edge-1` and so on.
         devices: number of devices, spread over the agents.
-        agents: number of agent processes, named `agent-1` and so on; None = one per core, at most one per device.
+        agents: number of agent processes, named `agent-1` and so on; None = as many as `spread` chooses.
         runs_dir: the folder into which the cloud writes results.
         folder: the folder for state and logs, which is kept; None = a temporary one, which `stop` removes.
         port: port of the cloud; 0 = any free one.

@@ -18,7 +18,8 @@ ENDED = ("completed", "failed", "stopped")
 
 
 def compose(*words: str, project: str = PROJECT, **variables: str) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "DEVICES_", "AGENT_"))}
+    ours = ("STRATA_", "DEVICES_", "AGENT_", "CLOUD_", "FLEET_", "MLFLOW_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = ["docker", "compose", "-p", project, *words]
     done = subprocess.run(
         command, cwd=ROOT, env=env | variables, capture_output=True, text=True, timeout=900, check=False

@@ -24,7 +24,10 @@ STACK = "stratafl-swarm-test"
 IMAGE = "stratafl:swarm-test"
 PORT = 18000
 """Where the cloud listens on this machine; below the ports that the kernel gives to others."""
-OURS = ("STRATA_", "EDGES", "DEVICES", "AGENT_", "CORE_NODE", "TIER_SECRET", "API_SECRET", "SECURE_SECRETS")
+OURS = (
+    *("STRATA_", "CLOUD_", "EDGE_", "EDGES", "DEVICES", "AGENT_", "MLFLOW_"),
+    *("CORE_NODE", "TIER_SECRET", "API_SECRET", "SECURE_SECRETS"),
+)
 """Variables that docker-stack.yml reads; those of the current shell are removed."""
 
 

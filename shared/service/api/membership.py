@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.core.bounds import Amount, Count
+from shared.core.bounds import AGENT_DEVICES, Amount, Count
 from shared.core.records import Record
 from shared.core.validation import ID, Id
 from shared.identity.revocations import NEVER, SignedList
@@ -29,7 +29,7 @@ class AgentRegistration(Record):
 
     agent: str = Field(pattern=ID)
     name: str = Field(pattern=ID)
-    devices: int = Field(ge=1, le=10_000)
+    devices: int = Field(ge=1, le=AGENT_DEVICES)
     profile: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
@@ -153,7 +153,7 @@ class FleetAgent(Record):
 
     name: Id
     service: Id
-    devices: int = Field(ge=1, le=10_000)
+    devices: int = Field(ge=1, le=AGENT_DEVICES)
 
 
 class FleetReport(Record):

@@ -40,6 +40,18 @@ async def test_two_rounds_and_two_more_give_the_same_bits_as_four(tmp_path: Path
             assert (await fed.client.post(f"/runs/{two.run}/rounds", json=body)).status_code == 422
 
 
+async def test_a_run_gets_no_more_rounds_than_a_spec_may_ask_for(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
+        refused = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 99_999})
+        problem = refused.json()
+        assert (refused.status_code, problem["field"]) == (422, "num_rounds")
+        assert "has 2 rounds, and 99999 more would be too many: the limit is 100000" in problem["detail"]
+        assert (await fed.info(run_id)).num_rounds == 2
+        most = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 99_998})
+        assert (most.status_code, most.json()["num_rounds"]) == (200, 100_000)
+
+
 async def test_a_run_counts_the_seconds_of_its_training_before_and_after_a_pause_and_none_of_the_pause(
     tmp_path: Path,
 ) -> None:

@@ -9,7 +9,11 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.runtime import memory
-from strata.fleet.processes import Processes
+from shared.service.api.membership import FleetOrders, FleetReport
+from strata.fleet import processes
+from strata.fleet.processes import Processes, fleet_of
+from strata.fleet.reconciler import DRAIN_S, Fleet
+from strata.fleet.settings import DrainSettings, FleetSettings
 from strata.launcher.topology import Topology
 
 
@@ -37,3 +41,57 @@ def test_memory_must_suffice_for_starting_and_recently_started_agents(
     backend(**begun).check(23)
     with pytest.raises(BadInput, match=r"24 processes need at least 1\.0 GB, 0\.9 GB are free"):
         backend(**begun).check(24)
+
+
+class Accepting:
+    """A cloud that accepts every report and wants what runs."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Accepting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def report(self, report: FleetReport) -> FleetOrders:
+        return FleetOrders(wanted={}, released=())
+
+
+def a_fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Returns the fleet of a topology without agents."""
+    monkeypatch.setattr(processes, "CloudClient", Accepting)
+    topology = SimpleNamespace(
+        processes={}, devices_per_agent=[5], agents=dict, secure=False, url="http://cloud", tier_token=""
+    )
+    with fleet_of(cast(Topology, topology), "strata-up") as fleet:
+        return fleet
+
+
+def test_the_environment_says_for_how_long_a_local_fleet_waits_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLEET_DRAIN_S", raising=False)
+    assert a_fleet(monkeypatch).drain_s == DRAIN_S
+    monkeypatch.setenv("FLEET_SERVICES", "device")  # only the fleet of containers reads it
+    monkeypatch.setenv("FLEET_DRAIN_S", "0.5")
+    assert a_fleet(monkeypatch).drain_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("FLEET_DRAIN_S", "-1", "FLEET_DRAIN_S: Input should be greater than or equal to 0"),
+        ("FLEET_DRAINS", "5", "did you mean FLEET_DRAIN_S"),
+    ],
+)
+def test_a_wrong_variable_of_the_fleet_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match=message):
+        a_fleet(monkeypatch)
+
+
+def test_each_fleet_knows_the_variables_of_the_other() -> None:
+    known = DrainSettings.model_fields.keys() | DrainSettings.also_known
+    assert known == FleetSettings.model_fields.keys() - {"common"}
