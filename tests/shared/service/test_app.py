@@ -307,11 +307,12 @@ def test_variables_of_other_programs_are_known(
 
 @pytest.mark.parametrize("name", ["tier_token", "api_token"])
 def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("s3cret\n", encoding="ascii")
+    word = "!s3cret~"  # the first and the last printable letter count, too
+    (tmp_path / "secret").write_text(f"{word}\n", encoding="ascii")
     monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes empty variables on
     monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
     found = ProbeSettings().common
-    assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: "s3cret"}
+    assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: word}
 
 
 def test_an_empty_token_file_name_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
