@@ -21,6 +21,7 @@ from cloud_server.metrics import CloudMetrics
 from cloud_server.nodes.fleet import Fleet
 from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.registry import Registry
+from cloud_server.nodes.revoked import Revoked
 from cloud_server.nodes.store_users import StoreUsers
 from cloud_server.ownership import Ownership
 from cloud_server.runs.edge_client import EdgeClient
@@ -47,7 +48,7 @@ from shared.service.client import Caller, tier_client
 from shared.service.response_headers import PAGE_POLICY, ResponseHeaders
 from shared.service.throttle import Throttle
 from shared.storage.blobs import Blobs
-from shared.storage.kept_id import kept_id
+from shared.storage.kept_id import kept_id, next_count
 from shared.storage.key_value import FencedStore, RedisStore, Store, has_user
 
 TIER_PATHS = ("/agents", "/edges", "/heartbeats", "/fleet", "/identities")
@@ -72,7 +73,7 @@ def create_app(
 
     `keys` are the cloud's, where nodes show certificates.
     """
-    revoked: set[str] = set()
+    revoked = Revoked(settings.state_dir / "identity" / "revoked.json")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -117,17 +118,18 @@ def build(
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
-    revoked: set[str] | None = None,
+    revoked: Revoked | None = None,
     users: StoreUsers | None = None,
 ) -> Cloud:
     """The cloud, wired together. It computes on one thread and evaluates on another."""
-    metrics, revoked = CloudMetrics(), set() if revoked is None else revoked
+    metrics, folder = CloudMetrics(), settings.state_dir / "identity"
+    revoked = Revoked(folder / "revoked.json") if revoked is None else revoked
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     thread, evaluating = ComputeThread(), ComputeThread()
     ownership = Ownership(store, kept_id(settings.state_dir / "installation-id", "c-"), settings.lease_s)
     store = FencedStore(store, ownership)
-    signer = Signer(keys) if keys else None
-    assigner = Assigner(signer, ownership.token) if signer else None
+    signer = Signer(keys, next_count(folder / "starts")) if keys else None
+    assigner = Assigner(signer) if signer else None
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
@@ -166,12 +168,12 @@ def build(
         metrics,
         closing,
         _identities(settings, store, keys, revoked, users) if keys else None,
-        RevocationSigner(signer, ownership.token, revoked) if signer else None,
+        RevocationSigner(signer, revoked) if signer else None,
     )
 
 
 def _identities(
-    settings: CloudSettings, store: Store, keys: NodeKeys, revoked: set[str], users: StoreUsers | None
+    settings: CloudSettings, store: Store, keys: NodeKeys, revoked: Revoked, users: StoreUsers | None
 ) -> Identities:
     authority = authority_of(settings.authority_folder)
     tokens = partial(load_tokens, settings.authority_folder, authority.fingerprint)

@@ -113,10 +113,6 @@ class Ownership:
                 task.cancel()
             await asyncio.gather(working, lost, return_exceptions=True)
 
-    def token(self) -> int:
-        """The token of this process, larger than that of every owner before it; 0 while it is not the owner."""
-        return self._mine.token if self._mine else 0
-
     def standing_by(self) -> str | None:
         """Why this cloud writes nothing, None while it is the owner."""
         if self._mine is not None:

@@ -46,7 +46,7 @@ def create_app(
             agent = build(settings, client, keys, revoked)
             app.state.agent = agent
             agent.membership.start()
-            async with renewed(keys, agent.membership.caller, settings.cloud_url):
+            async with renewed(keys, agent.membership.caller, settings.cloud_url, revoked):
                 yield
             await agent.membership.stop()
             await agent.orders.close()
@@ -94,7 +94,6 @@ def build(
         host,
         metrics,
         revoked,
-        assignments,
     )
     metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)

@@ -17,7 +17,6 @@ from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import StrataError
 from shared.core.validation import ID
-from shared.identity.assignments import Assignments
 from shared.identity.names import CLOUD, edge_identity
 from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
@@ -34,6 +33,8 @@ from shared.service.retry import pause_s
 from shared.storage.kept_id import kept_id
 
 log = logging.getLogger(__name__)
+MAX_EDGES = 1000
+"""Addresses of edges that receive heartbeats at most: as many as a run has edges."""
 FORGET_EDGE_S = 60.0
 """Seconds after its last order for which an edge other than the home edge still receives heartbeats."""
 
@@ -74,7 +75,6 @@ class Membership:
         host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
         metrics: counts heartbeats.
         revoked: the certificates that are refused, as the cloud last signed them.
-        assignments: forgets runs that were deleted; None where nodes show no certificates.
 
     Attributes:
         heartbeat_edge: None until there is one.
@@ -92,11 +92,10 @@ class Membership:
         host: DeviceHost,
         metrics: AgentMetrics,
         revoked: Revocations,
-        assignments: Assignments | None = None,
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
         self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
-        self.host, self.metrics, self.revoked, self.assignments = host, metrics, revoked, assignments
+        self.host, self.metrics, self.revoked = host, metrics, revoked
         self.heartbeat_edge: EdgeAddress | None = None
         self.edges: dict[EdgeAddress, _Orders] = {}
         self._forgotten: set[str] = set()
@@ -120,6 +119,9 @@ class Membership:
         if not self._may_hear(edge):
             if edge.url:
                 log.warning("an order names an edge outside the allowed networks: %s", edge.url[:200])
+            yield
+            return
+        if edge not in self.edges and len(self.edges) >= MAX_EDGES:
             yield
             return
         orders = self.edges.setdefault(edge, _Orders())
@@ -172,8 +174,6 @@ class Membership:
         for run_id in sorted(runs):
             log_event("run.deleted", run=run_id)
             await self.host.forget(run_id)
-            if self.assignments is not None:
-                self.assignments.forget(run_id)
 
     async def _beat_other_edges(self) -> None:
         now = time.monotonic()

@@ -104,7 +104,7 @@ async def _answer_once(
     key = read_order_key(received.header)
     check_recipient(request.headers, agent.membership.registration.agent)
     if agent.assignments is not None:
-        agent.assignments.check(request.headers.get(ASSIGNMENT_HEADER, ""), edge.name, key.run_id, key.seats)
+        agent.assignments.check(request.headers.get(ASSIGNMENT_HEADER, ""), edge.name, key.run_id, key.edge, key.seats)
     agent.orders.drop_unless(lambda queue: queue.may_continue(key.queue))
     numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
     where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0

@@ -58,7 +58,7 @@ def create_app(
             edge = build(settings, client, store or redis, clock, keys, revoked)
             app.state.edge = edge
             edge.membership.start()
-            async with renewed(keys, edge.membership.caller, settings.cloud_url, lambda: redis.refuses_user):
+            async with renewed(keys, edge.membership.caller, settings.cloud_url, revoked, lambda: redis.refuses_user):
                 yield
             await edge.membership.stop()
             await edge.orders.close()

@@ -9,11 +9,18 @@ from fastapi import APIRouter, Depends, Request
 from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.revocation import announce, forget
-from shared.core.errors import NotFound
+from shared.core.errors import Forbidden, NotFound, Unauthorised
 from shared.core.validation import Id
 from shared.identity.names import Identity, NodeClass
-from shared.identity.revocations import NEVER
-from shared.service.api.identities import AuthorityInfo, CertificateAnswer, CertificateRequest, IdentityPage
+from shared.identity.signing import NEVER
+from shared.service.api.identities import (
+    AuthorityInfo,
+    CertificateAnswer,
+    CertificateRequest,
+    CheckAnswer,
+    CheckRequest,
+    IdentityPage,
+)
 from shared.service.auth import guarded
 from shared.service.openapi import problems
 from shared.service.peers import peer_in
@@ -45,6 +52,18 @@ async def authority(identities: TheIdentities) -> AuthorityInfo:
 async def certificate(asked: CertificateRequest, request: Request, identities: TheIdentities) -> CertificateAnswer:
     """Sign a certificate for a node that shows the join token of its class, or its present certificate."""
     return await identities.issue(asked, peer_in(request))
+
+
+@open_router.post("/identities/check", responses=problems(401, 403))
+async def check(asked: CheckRequest, request: Request, cloud: TheCloud, identities: TheIdentities) -> CheckAnswer:
+    """Tell a node, by its certificate, whether its key is known and which certificates have been revoked."""
+    peer = peer_in(request)
+    if peer is None:
+        raise Unauthorised("only a node may ask this: it needs a certificate")
+    if peer.serial in identities.revoked:
+        raise Forbidden(f"the certificate of {peer.identity} has been revoked")
+    known = await identities.is_bound(peer.identity)
+    return CheckAnswer(known=known, cloud_key=cloud.signed_by, revoked=cloud.revoked_since(asked.revoked))
 
 
 @router.get("/identities")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from cloud_server.dependencies import OWNER_WRITES, TheCloud
+from cloud_server.dependencies import OWNER_WRITES, Cloud, TheCloud
+from cloud_server.nodes.revocation import forget
+from shared.core.errors import Forbidden
+from shared.identity.names import NodeClass
 from shared.service.api.membership import (
     AgentRegistration,
     AgentRegistrationAnswer,
@@ -17,7 +20,7 @@ from shared.service.api.membership import (
 )
 from shared.service.auth import guarded
 from shared.service.openapi import problems
-from shared.service.peers import check_speaker
+from shared.service.peers import check_speaker, peer_in
 
 router = APIRouter(tags=["tiers"], dependencies=[OWNER_WRITES])
 
@@ -26,11 +29,24 @@ def _source(request: Request) -> str | None:
     return request.client.host if request.client else None
 
 
+async def _refuse_revoked(request: Request, cloud: Cloud, node_class: NodeClass, name: str) -> None:
+    """Undo a registration that began before the node was revoked.
+
+    Raises:
+        Forbidden: it was.
+    """
+    peer = peer_in(request)
+    if peer is not None and cloud.identities is not None and peer.serial in cloud.identities.revoked:
+        await forget(cloud.registry, node_class, name)
+        raise Forbidden(f"the certificate of {peer.identity} has been revoked")
+
+
 @router.post("/agents", dependencies=[guarded("device")], responses=problems(403, 429))
 async def register_agent(registration: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
     """Register an agent."""
     check_speaker(request, "device", registration.agent)
     chosen = await cloud.registry.register_agent(registration, _source(request))
+    await _refuse_revoked(request, cloud, "device", registration.agent)
     cloud.metrics.registrations.labels("agent").inc()
     edge, url = (chosen.edge, chosen.url) if chosen else ("", "")
     return AgentRegistrationAnswer(
@@ -47,6 +63,7 @@ async def register_edge(registration: EdgeRegistration, request: Request, cloud:
     """Register an edge."""
     check_speaker(request, "edge", registration.edge)
     url = await cloud.registry.register_edge(registration, _source(request))
+    await _refuse_revoked(request, cloud, "edge", registration.edge)
     cloud.metrics.registrations.labels("edge").inc()
     return EdgeRegistrationAnswer(
         url=url,

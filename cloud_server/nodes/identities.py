@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from cloud_server.nodes.revoked import Revoked
 from cloud_server.nodes.store_users import StoreUsers
 from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
 from shared.core.records import Record
@@ -18,17 +21,18 @@ from shared.identity.authority import Authority, key_digest, public_key_of, rene
 from shared.identity.join_tokens import JoinTokens
 from shared.identity.names import CLASSES, CLOUD, Identity, Peer, serial_text
 from shared.identity.node_keys import NodeKeys
-from shared.identity.revocations import MAX_REVOKED
 from shared.runtime.background import Repeating
 from shared.service.api.identities import CertificateAnswer, CertificateRequest, IdentityInfo
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, Store, StoreUnavailable
+from shared.storage.key_value import Batch, GuardFailed, Store, StoreUnavailable
 
 log = logging.getLogger(__name__)
 LOOK_S = 60.0
 """Seconds between two looks whether the cloud's own certificate should be renewed."""
 MAX_NAMES = 200_000
-"""Nodes that have certificates: whoever has a join token can ask for any number."""
+"""Nodes of a class that have certificates: whoever has its join token can ask for any number."""
+FORGET_S = 86400.0
+"""Seconds after the end of its last certificate for which a name stays bound to its key."""
 
 
 class Binding(Record):
@@ -56,7 +60,7 @@ class Identities:
         tokens: reads the join tokens, which may change.
         valid_s: seconds for which a certificate holds.
         hosts: names and addresses by which users reach the cloud.
-        revoked: serial numbers of certificates that have been revoked and have not ended; kept here.
+        revoked: the certificates that have been revoked and have not ended.
         clock: seconds since the epoch.
         users: of Redis; None if it knows none of ours.
         join_dir: gets the tokens when they have changed, see `write_tokens`.
@@ -70,7 +74,7 @@ class Identities:
         tokens: Callable[[], JoinTokens],
         valid_s: float,
         hosts: Sequence[str],
-        revoked: set[str],
+        revoked: Revoked,
         clock: Callable[[], float] = time.time,
         users: StoreUsers | None = None,
         join_dir: Path | None = None,
@@ -79,7 +83,8 @@ class Identities:
         self.store, self.keys, self.authority, self.tokens = store, keys, authority, tokens
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
-        self._n_names = 0
+        self._n_names: Counter[str] = Counter()
+        self._lock = asyncio.Lock()
 
     async def start(self) -> None:
         """Read what has been revoked, and begin to renew the cloud's own certificate."""
@@ -99,16 +104,14 @@ class Identities:
         await self.load()
         if self.join_dir is not None:
             write_tokens(self.tokens(), self.authority, self.join_dir)
+        await self._free_old_names()
         if self.clock() >= self.keys.renew_at:
             issue_own(self.keys, self.authority, self.valid_s, self.hosts)
 
     async def load(self) -> None:
-        """Read which certificates are revoked, now and by earlier cloud processes; those that have ended are not."""
-        before = set(self.revoked)  # what is revoked while Redis answers stays
-        found = {redis_keys.last_part(key) for key in await self.store.keys(redis_keys.CLOUD_REVOKED)}
-        self.revoked -= before - found
-        self.revoked |= found
-        self._n_names = len(await self.store.keys(redis_keys.CLOUD_IDENTITIES))
+        """Read which certificates are revoked and which names are bound, now and by earlier cloud processes."""
+        await self.revoked.load(self.store)
+        self._n_names = Counter(binding.identity.node_class for binding in await self._bindings())
 
     async def issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
         """Sign a certificate for a node.
@@ -127,6 +130,10 @@ class Identities:
             TooMany: `MAX_NAMES` nodes have certificates.
             BadInput: the signing request is malformed.
         """
+        async with self._lock:  # a revocation is over before the next request, or after it
+            return await self._issue(asked, peer)
+
+    async def _issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
         identity = Identity(node_class=asked.node_class, name=asked.name)
         if identity.node_class == CLOUD.node_class:
             raise Forbidden("the cloud makes its own certificate", field="node_class")
@@ -142,13 +149,13 @@ class Identities:
             raise Conflict(
                 f"the name of {identity} is bound to another key; `strata revoke` sets it free", field="name"
             )
-        if before is None and self._n_names >= MAX_NAMES:
-            raise TooMany(f"{self._n_names} nodes have certificates, the limit is {MAX_NAMES}: revoke some")
+        if before is None and self._n_names[identity.node_class] >= MAX_NAMES:
+            raise TooMany(f"{MAX_NAMES} nodes of the class {identity.node_class} have certificates, no more may")
         if before is None or self.clock() >= self._renew_at(before.newest):
             binding = self._signed(asked.request, identity, digest, before)
             # Guarded: of two keys that ask for a name at the same time, one gets it.
             await self.store.commit(Batch().expect(key, data).put(key, binding.model_dump_json().encode()))
-            self._n_names += before is None
+            self._n_names[identity.node_class] += before is None
         else:
             binding = before
         password = await self.users.let_in(identity, digest) if self.users else ""
@@ -174,30 +181,41 @@ class Identities:
 
         Raises:
             NotFound: no node has this identity.
-            TooMany: `MAX_REVOKED` certificates are revoked.
         """
-        key = redis_keys.cloud_identity(identity.uri)
-        data = await self.store.get(key)
+        async with self._lock:
+            key = redis_keys.cloud_identity(identity.uri)
+            data = await self.store.get(key)
+            if data is not None:
+                found = Binding.model_validate_json(data).certificates
+                alive = {serial: end for serial, end in found.items() if end > self.clock()}
+                self.revoked.add(alive)
+                await self.store.commit(self.revoked.into(Batch().expect(key, data).delete(key), alive))
+                self._n_names[identity.node_class] -= 1
+                log.warning("the certificates of %s have been revoked", identity)
+            if self.users is not None:  # also if an earlier attempt came no further
+                await self.users.shut_out(identity)
         if data is None:
             raise NotFound(f"{identity} has no certificate")
-        binding = Binding.model_validate_json(data)
-        if self.users is not None:
-            await self.users.shut_out(identity)
-        batch = Batch().expect(key, data).delete(key)
-        alive = {serial: end - self.clock() for serial, end in binding.certificates.items() if end > self.clock()}
-        if len(self.revoked) + len(alive) > MAX_REVOKED:
-            raise TooMany(f"{len(self.revoked)} certificates are revoked and have not ended: make a new authority")
-        for serial, left_s in alive.items():
-            batch.put(redis_keys.cloud_revoked(serial), b"1", left_s)
-        await self.store.commit(batch)
-        self.revoked.update(alive)
-        self._n_names -= 1
-        log.warning("the certificates of %s have been revoked", identity)
+
+    async def is_bound(self, identity: Identity) -> bool:
+        """Whether the cloud knows the key of a node: not after Redis was emptied."""
+        return await self.store.get(redis_keys.cloud_identity(identity.uri)) is not None
+
+    async def _free_old_names(self) -> None:
+        """Forget names whose certificates ended long ago."""
+        for binding in await self._bindings():
+            if max(binding.certificates.values()) < self.clock() - FORGET_S:
+                key = redis_keys.cloud_identity(binding.identity.uri)
+                with suppress(GuardFailed):  # it has just got another certificate
+                    await self.store.commit(Batch().expect(key, binding.model_dump_json().encode()).delete(key))
+
+    async def _bindings(self) -> list[Binding]:
+        stored = (await self.store.scan(redis_keys.CLOUD_IDENTITIES)).values()
+        return [Binding.model_validate_json(data) for data in stored]
 
     async def infos(self) -> list[IdentityInfo]:
         """The nodes that have certificates, by class and name."""
-        stored = (await self.store.scan(redis_keys.CLOUD_IDENTITIES)).values()
-        bindings = sorted(map(Binding.model_validate_json, stored), key=lambda binding: binding.identity.uri)
+        bindings = sorted(await self._bindings(), key=lambda binding: binding.identity.uri)
         return [
             IdentityInfo(
                 node_class=binding.identity.node_class,
@@ -222,6 +240,7 @@ def write_tokens(tokens: JoinTokens, authority: Authority, folder: Path) -> None
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
+        part.touch(mode=0o644 if path.parent.name == "public" else 0o600)
         part.write_text(text, encoding="ascii")
         part.replace(path)
 

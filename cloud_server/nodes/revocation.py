@@ -21,6 +21,8 @@ ANSWER_S = 5.0
 """Longest wait for a node, in wall seconds."""
 AT_ONCE = 50
 """Nodes that are told at the same time."""
+TELLING: set[asyncio.Task[None]] = set()
+"""Nodes that are told in the background: the event loop alone would not keep the tasks."""
 
 
 async def forget(registry: Registry, node_class: NodeClass, name: str) -> None:
@@ -52,4 +54,12 @@ async def announce(registry: Registry, revoked: str) -> None:
             except StrataError as error:
                 log.warning("%s hears of a revocation with its heartbeats only: %s", node, error.detail)
 
-    await asyncio.gather(*(tell(node, url) for node, url in [*edges, *agents]))
+    # Edges first; who is not told by then is told while the caller goes on.
+    told = {asyncio.create_task(tell(node, url)) for node, url in edges} | {
+        asyncio.create_task(tell(node, url)) for node, url in agents
+    }
+    if told:
+        _, late = await asyncio.wait(told, timeout=ANSWER_S)
+        TELLING.update(late)
+        for task in late:
+            task.add_done_callback(TELLING.discard)

@@ -152,7 +152,8 @@ class EdgeClient:
         seats_of: dict[str, list[int]] = {}
         for seat, address in placement.addresses.items():
             seats_of.setdefault(address.agent, []).append(seat)
-        return {agent: assigner.assign(placement.run_id, edge_name, agent, seats) for agent, seats in seats_of.items()}
+        run_id, home = placement.run_id, placement.edge
+        return {agent: assigner.assign(run_id, home, edge_name, agent, seats) for agent, seats in seats_of.items()}
 
     async def _post_order(
         self, edge_name: str, experiment: Experiment, body: codec.Body, limit_s: float, order_key: str

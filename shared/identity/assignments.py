@@ -6,21 +6,19 @@ It is signed, so an edge can neither make one nor change one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated
 
 from pydantic import Field
 
 from shared.core.errors import Forbidden
 from shared.core.records import Record
-from shared.identity.signing import CloudKey, Issue, Signer
+from shared.identity.signing import NEVER, CloudKey, Issue, Signer
 
 ASSIGNMENT_CHARS = 32_768
 """Longest assignment, as the value of a header: that of 10,000 seats among a million, in no order, is shorter."""
 REMEMBERED = 64
 """Assignments whose signature an agent need not check again."""
-RUNS = 100
-"""Runs of which an agent remembers its newest assignments."""
 Token = Annotated[str, Field(max_length=ASSIGNMENT_CHARS)]
 
 
@@ -28,12 +26,14 @@ class Assignment(Record):
     """That seats of a run visit an edge by way of an agent; the seats follow in the signed text, as bits.
 
     Attributes:
+        home: the number of the edge in the run.
         edge: the name of the edge's process.
         agent: its id.
-        issue: the token of the cloud's ownership and a growing number: a seat obeys the newest assignment.
+        issue: a seat obeys the newest assignment.
     """
 
     run_id: str
+    home: int
     edge: str
     agent: str
     issue: Issue
@@ -56,17 +56,16 @@ class Assigner:
 
     Args:
         signer: the cloud's.
-        token: of the cloud's ownership, larger than that of every cloud process before.
     """
 
-    def __init__(self, signer: Signer, token: Callable[[], int]) -> None:
-        self._signer, self._token, self._number = signer, token, 0
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
 
-    def assign(self, run_id: str, edge: str, agent: str, seats: Collection[int]) -> str:
+    def assign(self, run_id: str, home: int, edge: str, agent: str, seats: Collection[int]) -> str:
         """Returns a signed assignment, as the value of a header."""
-        self._number += 1
-        what = Assignment(run_id=run_id, edge=edge, agent=agent, issue=(self._token(), self._number))
-        return self._signer.sign(what.model_dump_json().encode() + b"\n" + bits_of(seats))
+        issue = self._signer.next_issue()
+        what = Assignment(run_id=run_id, home=home, edge=edge, agent=agent, issue=issue)
+        return self._signer.sign("assignment", what.model_dump_json().encode() + b"\n" + bits_of(seats))
 
 
 class Assignments:
@@ -81,49 +80,53 @@ class Assignments:
         self.agent, self.cloud_key = agent, cloud_key
         self._pem = ""
         self._checked: OrderedDict[str, tuple[Assignment, bytes]] = OrderedDict()
-        self._newest: OrderedDict[str, dict[int, Issue]] = OrderedDict()
+        self._run_id, self._highest = "", NEVER
+        self._newest: dict[int, Issue] = {}
 
-    def check(self, shown: str, edge: str, run_id: str, seats: Collection[int]) -> None:
+    def check(self, shown: str, edge: str, run_id: str, home: int, seats: Collection[int]) -> None:
         """Refuse an order that the cloud has not assigned to the edge that sends it.
+
+        One run trains at a time: once an assignment of a run was shown, older ones of other runs count no more.
 
         Args:
             shown: the assignment that came with the order, empty for none.
             edge: who sends it.
             run_id: of the order.
+            home: the number of the edge in the run, as the order has it.
             seats: that it visits.
 
         Raises:
             Busy: this agent has not registered yet, so it cannot tell.
-            Forbidden: there is no assignment; it is another one's, for other seats, or older than one that was shown.
+            Forbidden: there is no assignment; it is another one's, for other seats, or older than one that was shown;
+                or the order has no seats.
         """
         if self._pem != self.cloud_key.pem:  # another cloud counts anew
             self._pem = self.cloud_key.pem
             self._checked.clear()
             self._newest.clear()
+            self._run_id, self._highest = "", NEVER
         found, assigned = self._checked[shown] = self._checked.get(shown) or self._read(shown)
-        _keep_newest(self._checked, shown, REMEMBERED)
-        if (found.agent, found.edge, found.run_id) != (self.agent, edge, run_id):
-            raise Forbidden(f"the assignment is for edge {found.edge} and agent {found.agent} in run {found.run_id}")
+        self._checked.move_to_end(shown)
+        while len(self._checked) > REMEMBERED:
+            self._checked.popitem(last=False)
+        if (found.agent, found.edge, found.run_id, found.home) != (self.agent, edge, run_id, home):
+            whose = f"edge {found.edge} (number {found.home}) and agent {found.agent} in run {found.run_id}"
+            raise Forbidden(f"the assignment is for {whose}")
+        if not seats:
+            raise Forbidden("the order has no seats")
         foreign = [seat for seat in seats if not _has(assigned, seat)]
         if foreign:
             raise Forbidden(f"the cloud has not assigned the seats {foreign[:10]} of this agent to edge {edge}")
-        newest = self._newest.setdefault(run_id, {})
-        _keep_newest(self._newest, run_id, RUNS)
-        moved = [seat for seat in seats if newest.get(seat, found.issue) > found.issue]
+        if run_id != self._run_id:
+            if found.issue < self._highest:
+                raise Forbidden(f"run {run_id} is over for this agent: it has newer assignments of run {self._run_id}")
+            self._run_id, self._newest = run_id, {}
+        moved = [seat for seat in seats if self._newest.get(seat, found.issue) > found.issue]
         if moved:
             raise Forbidden(f"the cloud has assigned the seats {moved[:10]} anew since it assigned them to edge {edge}")
-        newest |= dict.fromkeys(seats, found.issue)
-
-    def forget(self, run_id: str) -> None:
-        """Forget a run that was deleted."""
-        self._newest.pop(run_id, None)
+        self._newest |= dict.fromkeys(seats, found.issue)
+        self._highest = max(self._highest, found.issue)
 
     def _read(self, shown: str) -> tuple[Assignment, bytes]:
         head, _, bits = self.cloud_key.read(shown, "assignment").partition(b"\n")
         return Assignment.model_validate_json(head), bits
-
-
-def _keep_newest(entries: OrderedDict[str, Any], newest: str, most: int) -> None:
-    entries.move_to_end(newest)
-    while len(entries) > most:
-        entries.popitem(last=False)

@@ -202,6 +202,28 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
         file.write(data)
 
 
+def one_certificate(text: str) -> str:
+    """Returns a certificate (PEM) as it is written by us.
+
+    Raises:
+        BadInput: the text holds none, or several, of which a reader may take another one than was checked.
+    """
+    try:
+        (certificate,) = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        raise BadInput("not exactly one certificate (PEM)") from None
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def pem_of(text: str, expected: str) -> str | None:
+    """Returns the one certificate (PEM) of a text if its fingerprint is the expected one, otherwise None."""
+    try:
+        pem = one_certificate(text)
+    except BadInput:
+        return None
+    return pem if fingerprint(x509.load_pem_x509_certificate(pem.encode())) == expected else None
+
+
 def renew_at(certificate: x509.Certificate) -> float:
     """Seconds since the epoch from which a certificate should be renewed: two thirds of its time have passed."""
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()

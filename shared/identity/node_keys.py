@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.core.errors import BadInput
-from shared.identity.authority import fingerprint, renew_at, write_key
+from shared.identity.authority import fingerprint, one_certificate, renew_at, write_key
 from shared.identity.names import Identity
 
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "node-key.pem", "node.pem", "authority.pem"
@@ -28,12 +28,14 @@ class NodeKeys:
         folder: holds the files.
         server: accepts connections, with or without a certificate of the other side: the routes decide.
         client: opens connections to nodes whose certificate this authority signed.
+        join_secret: that of the node's join token, where it has one.
     """
 
     identity: Identity
     folder: Path
     server: ssl.SSLContext = field(init=False)
     client: ssl.SSLContext = field(init=False)
+    join_secret: str = ""
 
     def __post_init__(self) -> None:
         self.server, self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -99,6 +101,8 @@ class NodeKeys:
             raise BadInput("the certificate is for another key")
         if names.get_values_for_type(x509.UniformResourceIdentifier) != [self.identity.uri]:
             raise BadInput(f"the certificate is not that of {self.identity}")
+        # Written anew: a text may hold further certificates.
+        certificate, authority = (each.public_bytes(serialization.Encoding.PEM).decode() for each in (read, signer))
         files = {AUTHORITY_FILE: authority, PASSWORD_FILE: store_password, CERTIFICATE_FILE: certificate}
         for name, text in files.items():
             part = self.folder / f".{name}.part"
@@ -110,7 +114,7 @@ class NodeKeys:
     def _load(self) -> None:
         for context in (self.server, self.client):
             context.load_cert_chain(self.folder / CERTIFICATE_FILE, self.folder / KEY_FILE)
-            context.load_verify_locations(self.folder / AUTHORITY_FILE)
+            context.load_verify_locations(cadata=one_certificate((self.folder / AUTHORITY_FILE).read_text("ascii")))
 
     def private_key(self) -> ec.EllipticCurvePrivateKey:
         """The node's private key.

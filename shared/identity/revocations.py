@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field
 
 from shared.core.records import Record
-from shared.identity.signing import CloudKey, Issue, Signer
+from shared.identity.signing import NEVER, CloudKey, Issue, Signer
 
 MAX_REVOKED = 20_000
-"""Most certificates that are revoked and have not ended."""
+"""Most certificates in the list."""
 LIST_CHARS = 900_000
 """Longest signed list: that of `MAX_REVOKED` certificates is shorter, and the answer to a heartbeat holds it."""
 SignedList = Annotated[str, Field(max_length=LIST_CHARS)]
-NEVER: Issue = (0, 0)
-"""Older than every list."""
 
 
 class _Content(Record):
@@ -29,26 +27,24 @@ class RevocationSigner:
 
     Args:
         signer: the cloud's.
-        token: of the cloud's ownership, larger than that of every cloud process before.
-        revoked: the serial numbers; they may change.
+        revoked: the serial numbers, the newest last; they may change. If there are too many, the list holds the newest.
 
     Attributes:
         public_key: with which nodes check the list (PEM).
     """
 
-    def __init__(self, signer: Signer, token: Callable[[], int], revoked: Set[str]) -> None:
-        self._signer, self._token, self._revoked = signer, token, revoked
-        self.public_key = signer.public_key
-        self._number, self._issue, self._signed = 0, NEVER, ""
-        self._listed: frozenset[str] = frozenset()
+    def __init__(self, signer: Signer, revoked: Collection[str]) -> None:
+        self._signer, self._revoked, self.public_key = signer, revoked, signer.public_key
+        self._issue, self._signed = NEVER, ""
+        self._listed: tuple[str, ...] | None = None
 
     def newer_than(self, known: Issue) -> str:
         """Returns the signed list for a node that knows an earlier one; nothing if that is the newest."""
-        if self._listed != self._revoked or self._issue[0] != self._token():
-            self._number += 1
-            self._issue, self._listed = (self._token(), self._number), frozenset(self._revoked)
-            content = _Content(issue=self._issue, revoked=tuple(sorted(self._listed)))
-            self._signed = self._signer.sign(content.model_dump_json().encode())
+        revoked = tuple(self._revoked)[-MAX_REVOKED:]
+        if self._listed != revoked:
+            self._issue, self._listed = self._signer.next_issue(), revoked
+            content = _Content(issue=self._issue, revoked=revoked)
+            self._signed = self._signer.sign("revocations", content.model_dump_json().encode())
         return self._signed if known < self._issue else ""
 
 
@@ -80,7 +76,7 @@ class Revocations:
         """
         if not signed or signed == self.signed:
             return
-        found = _Content.model_validate_json(self.cloud_key.read(signed, "list of revoked certificates"))
+        found = _Content.model_validate_json(self.cloud_key.read(signed, "revocations"))
         if found.issue > self.issue or self.cloud_key.pem != self._pem:
             self.issue, self.signed, self._serials = found.issue, signed, frozenset(found.revoked)
             self._pem = self.cloud_key.pem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from typing import Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -13,8 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from shared.core.errors import Busy, Forbidden
 from shared.identity.node_keys import NodeKeys
 
+Kind = Literal["assignment", "revocations"]
+NAMES: dict[Kind, str] = {"assignment": "assignment", "revocations": "list of revoked certificates"}
 Issue = tuple[int, int]
-"""The token of the cloud's ownership and a growing number: of two words on the same thing, the greater is the newer."""
+"""How often the cloud has started, and a growing number: of two words on the same thing, the greater is the newer."""
+NEVER: Issue = (0, 0)
+"""Older than every other."""
 
 
 class Signer:
@@ -22,19 +27,25 @@ class Signer:
 
     Args:
         keys: the cloud's.
+        start: how often the cloud has started, this time included.
 
     Attributes:
         public_key: with which nodes check what was signed (PEM).
     """
 
-    def __init__(self, keys: NodeKeys) -> None:
-        self._key = keys.private_key()
+    def __init__(self, keys: NodeKeys, start: int) -> None:
+        self._key, self._start, self._number = keys.private_key(), start, 0
         form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         self.public_key = self._key.public_key().public_bytes(*form).decode()
 
-    def sign(self, content: bytes) -> str:
-        """Returns a signed text, fit for a header."""
-        packed = zlib.compress(content)
+    def next_issue(self) -> Issue:
+        """Returns an issue that is newer than all before."""
+        self._number += 1
+        return self._start, self._number
+
+    def sign(self, kind: Kind, content: bytes) -> str:
+        """Returns a signed text, fit for a header; none of one kind can be taken for one of another."""
+        packed = zlib.compress(kind.encode() + b"\0" + content)
         signature = self._key.sign(packed, ec.ECDSA(hashes.SHA256()))
         return ".".join(base64.b64encode(part).decode() for part in (packed, signature))
 
@@ -64,12 +75,12 @@ class CloudKey:
             raise Forbidden("the cloud's key is of another kind")
         self._key, self.pem = found, pem
 
-    def read(self, signed: str, what: str) -> bytes:
+    def read(self, signed: str, kind: Kind) -> bytes:
         """Returns what the cloud has signed.
 
         Args:
             signed: the text.
-            what: it should be, for the error.
+            kind: of what it should be.
 
         Raises:
             Busy: this node has not registered yet, so it cannot tell.
@@ -80,6 +91,9 @@ class CloudKey:
         try:
             packed, signature = (base64.b64decode(part, validate=True) for part in signed.split("."))
             self._key.verify(signature, packed, ec.ECDSA(hashes.SHA256()))
-        except (ValueError, binascii.Error, InvalidSignature):
-            raise Forbidden(f"there is no {what} that the cloud has signed") from None
-        return zlib.decompress(packed)
+            found, _, content = zlib.decompress(packed).partition(b"\0")
+        except (ValueError, binascii.Error, InvalidSignature, zlib.error):
+            found, content = b"", b""
+        if found != kind.encode():
+            raise Forbidden(f"there is no {NAMES[kind]} that the cloud has signed")
+        return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import ssl
@@ -15,11 +14,19 @@ import httpx
 from pydantic import ValidationError
 
 from shared.core.errors import BadInput, Busy, Forbidden, TooMany, TooSlow, Unreachable, WireError
+from shared.identity.authority import pem_of
 from shared.identity.join_tokens import JoinToken, read_token
 from shared.identity.names import CLOUD, Identity
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
-from shared.service.api.identities import AuthorityInfo, CertificateAnswer, CertificateRequest
+from shared.service.api.identities import (
+    AuthorityInfo,
+    CertificateAnswer,
+    CertificateRequest,
+    CheckAnswer,
+    CheckRequest,
+)
 from shared.service.client import Caller, remote_error
 from shared.service.retry import backoff
 from shared.service.settings import CommonSettings, TierSettings
@@ -27,8 +34,10 @@ from shared.service.settings import CommonSettings, TierSettings
 log = logging.getLogger(__name__)
 ANSWER_S = 10.0
 """Longest wait for an answer of the cloud."""
-LOOK_S = 60.0
+LOOK_S = 2.0
 """Seconds between two looks whether the certificate should be renewed."""
+CHECK_S = 60.0
+"""Seconds between two questions whether the cloud knows the node, and whom it has revoked."""
 
 
 def joined(identity: Identity, settings: TierSettings, cloud_url: str) -> NodeKeys:
@@ -38,8 +47,9 @@ def joined(identity: Identity, settings: TierSettings, cloud_url: str) -> NodeKe
         BadInput: no join token is set, or it is another class's.
         StrataError: the cloud refuses.
     """
-    keys = NodeKeys(identity, settings.state_dir / "identity")
-    join(keys, cloud_url, token_for(identity, settings.common))
+    keys, token = NodeKeys(identity, settings.state_dir / "identity"), token_for(identity, settings.common)
+    keys.join_secret = token.secret
+    join(keys, cloud_url, token)
     return keys
 
 
@@ -100,12 +110,8 @@ def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     raw = _ask("GET", f"{cloud_url}/identities/authority", None, unchecked, transport)
-    authority = _read(AuthorityInfo, raw).authority
-    try:
-        found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority)).hexdigest()
-    except ValueError:
-        found = ""
-    if found != token.fingerprint:
+    authority = pem_of(_read(AuthorityInfo, raw).authority, token.fingerprint)
+    if authority is None:
         raise Forbidden(f"the cloud at {cloud_url} is of another authority than the join token names")
     checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     checked.load_verify_locations(cadata=authority)
@@ -136,13 +142,17 @@ def _read(kind: Any, raw: bytes) -> Any:
 
 @asynccontextmanager
 async def renewed(
-    keys: NodeKeys | None, caller: Caller, cloud_url: str, needed: Callable[[], bool] = lambda: False
+    keys: NodeKeys | None,
+    caller: Caller,
+    cloud_url: str,
+    revoked: Revocations,
+    needed: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[None]:
     """Renews a node's certificate while the context lasts; does nothing where nodes show none."""
     if keys is None:
         yield
         return
-    renewal = Renewal(keys, caller, cloud_url, needed)
+    renewal = Renewal(keys, caller, cloud_url, revoked, needed)
     renewal.start()
     try:
         yield
@@ -151,12 +161,15 @@ async def renewed(
 
 
 class Renewal:
-    """Renews the certificate of a node while it runs, long before it ends.
+    """Keeps a node known to the cloud: renews its certificate before it ends, and hears whom the cloud has revoked.
+
+    It asks the cloud itself, since edges that pass the list on may keep it back.
 
     Args:
         keys: of the node.
         caller: the HTTP client that shows the present certificate.
         cloud_url: address of the cloud.
+        revoked: gets the list of revoked certificates.
         needed: whether it is to be renewed at once.
         clock: seconds since the epoch.
     """
@@ -166,10 +179,14 @@ class Renewal:
         keys: NodeKeys,
         caller: Caller,
         cloud_url: str,
+        revoked: Revocations,
         needed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.keys, self.caller, self.cloud_url, self.needed, self.clock = keys, caller, cloud_url, needed, clock
+        self.keys, self.caller, self.cloud_url, self.revoked = keys, caller, cloud_url, revoked
+        self.needed, self.clock = needed, clock
+        self._checked_at = clock()
+        self._is_known = True
         self._looking = Repeating(LOOK_S, self.look, "the certificate is not renewed")
 
     def start(self) -> None:
@@ -181,15 +198,17 @@ class Renewal:
         await self._looking.stop()
 
     async def look(self) -> None:
-        """Renews the certificate if two thirds of its time have passed, or if it is needed.
+        """Renews the certificate if two thirds of its time have passed, if the cloud does not know it, or if needed.
 
         Raises:
             StrataError: the cloud cannot be reached, or refuses.
         """
-        if self.clock() < self.keys.renew_at and not self.needed():
+        if abs(self.clock() - self._checked_at) >= CHECK_S:
+            await self._check()
+        if self._is_known and self.clock() < self.keys.renew_at and not self.needed():
             return
-        who = self.keys.identity
-        asked = CertificateRequest(node_class=who.node_class, name=who.name, request=self.keys.request())
+        who, secret = self.keys.identity, self.keys.join_secret
+        asked = CertificateRequest(node_class=who.node_class, name=who.name, request=self.keys.request(), secret=secret)
         raw = await self.caller.call_json(
             "POST", f"{self.cloud_url}/identities", asked.model_dump(), limit_s=ANSWER_S, peer=CLOUD
         )
@@ -198,4 +217,18 @@ class Renewal:
         except ValidationError:
             raise WireError("the cloud answered with no certificate") from None
         self.keys.install(answer.certificate, answer.authority, answer.store_password)
+        self._is_known = True
         log.info("%s has renewed its certificate", who)
+
+    async def _check(self) -> None:
+        body = CheckRequest(revoked=self.revoked.issue).model_dump(mode="json")
+        raw = await self.caller.call_json(
+            "POST", f"{self.cloud_url}/identities/check", body, limit_s=ANSWER_S, peer=CLOUD
+        )
+        try:
+            answer = CheckAnswer.model_validate(raw)
+        except ValidationError:
+            raise WireError("the cloud answered with no CheckAnswer") from None
+        self._checked_at, self._is_known = self.clock(), answer.known
+        self.revoked.cloud_key.trust(answer.cloud_key)
+        self.revoked.take(answer.revoked)

@@ -22,6 +22,17 @@ def kept_id(path: Path, prefix: str) -> str:
     return drawn
 
 
+def next_count(path: Path) -> int:
+    """Returns the number in a file plus one, and keeps that; 1 if there is none."""
+    kept = path.read_text(encoding="ascii").strip() if path.exists() else ""
+    count = int(kept) + 1 if kept.isdigit() else 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.parent / f".{path.name}.{os.getpid()}.part"
+    part.write_text(str(count), encoding="ascii")
+    part.replace(path)
+    return count
+
+
 def kept_secret(path: Path) -> str:
     """Returns the secret in a file (64 hexadecimal digits); if there is none, draws one for its owner alone."""
     if not path.exists():

@@ -179,7 +179,7 @@ def cloud_identity(uri: str) -> str:
 
 
 def cloud_revoked(serial: str) -> str:
-    """The mark of a revoked certificate, sent with heartbeats. Owner: cloud. `1`. Expiry: the certificate's end."""
+    """The mark of a revoked certificate, sent with heartbeats. Owner: cloud. Its end. Expiry: the same."""
     return f"{CLOUD_REVOKED}{_part(serial)}"
 
 

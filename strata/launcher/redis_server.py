@@ -128,6 +128,7 @@ class RedisServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                umask=0o077,  # what it stores is for this user alone
                 pass_fds=(lock,),  # the server holds the lock as long as it lives
                 start_new_session=True,  # Ctrl-C in a terminal reaches only the launcher, which ends the server last
             )

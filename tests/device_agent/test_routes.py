@@ -9,8 +9,8 @@ import httpx
 
 from shared.identity.names import CLOUD, Peer, edge_identity
 from shared.identity.node_keys import NodeKeys
-from shared.identity.revocations import NEVER, RevocationSigner
-from shared.identity.signing import Signer
+from shared.identity.revocations import RevocationSigner
+from shared.identity.signing import NEVER, Signer
 from shared.service.order_headers import DIGEST_HEADER, FOR_HEADER
 from shared.service.peers import PEER
 from shared.wire import codec
@@ -95,8 +95,8 @@ async def test_an_edge_gives_orders_in_its_own_name(tmp_path: Path) -> None:
 
 
 async def test_an_agent_and_an_edge_take_the_list_of_revoked_certificates_from_the_cloud(tmp_path: Path) -> None:
-    signer = Signer(NodeKeys(CLOUD, tmp_path / "cloud-keys"))
-    signed = RevocationSigner(signer, lambda: 1, {"a1"}).newer_than(NEVER)
+    signer = Signer(NodeKeys(CLOUD, tmp_path / "cloud-keys"), 1)
+    signed = RevocationSigner(signer, {"a1"}).newer_than(NEVER)
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         for port, membership in (
             (AGENT_PORT, fed.apps["agent-0"].state.agent.membership),

@@ -21,7 +21,7 @@ from tests.federation import AGENT_PORT, CLOUD_PORT, Federation, PassOn
 TOKENS = {"tier_token": "the-tiers-own", "api_token": "the-users-own"}
 DOCUMENTS = {"/openapi.json"}
 OPEN = DOCUMENTS | {"/healthz", "/readyz"}
-FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet", "/identities", "/identities/authority"}
+FOR_TIERS = {"/agents", "/edges", "/heartbeats", "/fleet", "/identities", "/identities/authority", "/identities/check"}
 """Routes of the cloud for other tiers; all routes of edges and agents are for tiers."""
 
 

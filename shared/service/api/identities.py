@@ -10,6 +10,7 @@ from shared.core.records import Record
 from shared.core.validation import Id
 from shared.identity.names import NodeClass
 from shared.identity.revocations import SignedList
+from shared.identity.signing import Issue
 
 Pem = Annotated[str, Field(max_length=8192)]
 
@@ -46,6 +47,26 @@ class AuthorityInfo(Record):
     """`GET /identities/authority`: the authority's certificate (PEM), which whoever knows its fingerprint can check."""
 
     authority: Pem
+
+
+class CheckRequest(Record):
+    """Node to cloud; `revoked` is the issue of the list of revoked certificates that the node knows."""
+
+    revoked: Issue
+
+
+class CheckAnswer(Record):
+    """Cloud to node.
+
+    Attributes:
+        known: whether the cloud knows the node's key; otherwise the node asks for a certificate again.
+        cloud_key: the key with which the cloud signs what nodes pass on (PEM).
+        revoked: the list of revoked certificates, if it is newer than the node's.
+    """
+
+    known: bool
+    cloud_key: str
+    revoked: SignedList = ""
 
 
 class RevokedBody(Record):

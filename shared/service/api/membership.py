@@ -9,8 +9,8 @@ from pydantic import Field
 from shared.core.bounds import AGENT_DEVICES, Amount, Count
 from shared.core.records import Record
 from shared.core.validation import ID, Id
-from shared.identity.revocations import NEVER, SignedList
-from shared.identity.signing import Issue
+from shared.identity.revocations import SignedList
+from shared.identity.signing import NEVER, Issue
 
 MAX_AGENTS = 100_000
 """Most agents that a fleet reports, that an edge hears, or that the cloud registers."""

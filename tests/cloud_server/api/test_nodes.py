@@ -248,7 +248,8 @@ async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
         ("GET", "/runs/{run_id}/files/{name}"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/edges"),
         ("GET", "/agents"), ("GET", "/agents/{agent}"), ("PATCH", "/agents/{agent}"), ("GET", "/algorithms"),
         ("GET", "/edges/{edge}/twins"), ("GET", "/agents/{agent}/twin"),
-        ("GET", "/identities/authority"), ("POST", "/identities"), ("GET", "/identities"),
+        ("GET", "/identities/authority"), ("POST", "/identities"), ("POST", "/identities/check"),
+        ("GET", "/identities"),
         ("DELETE", "/identities/{node_class}/{name}"),
         ("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats"), ("POST", "/fleet"),
     }  # fmt: skip
@@ -285,9 +286,13 @@ async def test_algorithms_come_with_the_schemas_of_their_parameters(tmp_path: Pa
     assert "mu" in listed["fedprox"]["params"]["properties"]
 
 
-async def test_an_oversized_heartbeat_is_refused_before_it_is_read(tmp_path: Path) -> None:
+async def test_an_oversized_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=()) as fed:
-        for port, limit in ((CLOUD_PORT, 2**20), (EDGE_PORT, 2**24)):
-            url = f"http://127.0.0.1:{port}/heartbeats"
+        for port, path, limit in (
+            (CLOUD_PORT, "runs", 2**20),
+            (CLOUD_PORT, "heartbeats", 2**24),
+            (EDGE_PORT, "heartbeats", 2**24),
+        ):
+            url = f"http://127.0.0.1:{port}/{path}"
             answer = await fed.client.post(url, content=b"", headers={"content-length": str(limit + 1)})
             assert (answer.status_code, answer.json()["code"]) == (413, "too_large")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cloud_server.nodes.identities import Identities
-from shared.core.errors import BadInput, Conflict, Forbidden, NotFound, Unauthorised
+from cloud_server.nodes import identities as identities_module
+from cloud_server.nodes.identities import FORGET_S, Identities
+from cloud_server.nodes.revoked import Revoked
+from shared.core.errors import BadInput, Conflict, Forbidden, NotFound, TooMany, Unauthorised
 from shared.identity.authority import make_authority
 from shared.identity.join_tokens import draw_secret, load_tokens, read_token
 from shared.identity.names import CLOUD, Identity, Peer, agent_identity, edge_identity
@@ -40,7 +42,7 @@ class Setting:
         self.folder, self.clock = folder, Clock()
         self.store = store or MemoryStore(self.clock)
         self.tokens = load_tokens(folder, AUTHORITY.fingerprint)
-        self.revoked: set[str] = set()
+        self.revoked = Revoked(folder / "revoked.json", self.clock)
         keys = NodeKeys(CLOUD, folder / "cloud")
         self.identities = Identities(
             self.store,
@@ -121,7 +123,7 @@ async def test_a_revocation_covers_every_certificate_of_a_name_that_still_holds(
         serials += [serial_of(await setting.join(keys)) for _ in range(30)]
     assert len(set(serials)) == 2, "a name gets another certificate once two thirds of the last one's time have passed"
     await setting.identities.revoke(keys.identity)
-    assert setting.revoked == set(serials)
+    assert set(setting.revoked) == set(serials)
 
 
 async def test_a_certificate_whose_name_is_free_renews_nothing(setting: Setting) -> None:
@@ -188,7 +190,7 @@ async def test_of_two_keys_that_ask_for_a_name_at_once_one_gets_it(
     monkeypatch.setattr(setting.store, "get", read_by_both)
     asking = [setting.join(setting.keys(edge_identity("edge-1"), folder)) for folder in ("own", "other")]
     found = await asyncio.gather(*asking, return_exceptions=True)
-    assert sorted(type(answer).__name__ for answer in found) == ["CertificateAnswer", "GuardFailed"]
+    assert sorted(type(answer).__name__ for answer in found) == ["CertificateAnswer", "Conflict"]
 
 
 async def test_a_certificate_that_has_ended_renews_nothing(setting: Setting) -> None:
@@ -215,13 +217,81 @@ async def test_a_revocation_outlasts_the_cloud_and_ends_with_the_certificate(set
     assert await setting.identities.infos() == []
     restarted = Setting(setting.folder, setting.store)
     await restarted.identities.load()
-    assert restarted.revoked == {serial}
+    assert set(restarted.revoked) == {serial}
     setting.clock.skipped_s = VALID_S + 1
     later = Setting(setting.folder, setting.store)
+    later.clock.skipped_s = setting.clock.skipped_s
     await later.identities.load()
-    assert later.revoked == set()
+    assert set(later.revoked) == set()
     with pytest.raises(NotFound, match="edge edge-1 has no certificate"):
         await setting.identities.revoke(keys.identity)
+
+
+@pytest.mark.parametrize("lost", ["Redis", "the file"])
+async def test_a_revocation_outlasts_the_loss_of_redis_or_of_its_file(setting: Setting, lost: str) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    serial = serial_of(await setting.join(keys))
+    await setting.identities.revoke(keys.identity)
+    if lost == "Redis":
+        await setting.store.delete_prefix("")
+    else:
+        (setting.folder / "revoked.json").unlink()
+    await setting.identities.load()
+    restarted = Setting(setting.folder, setting.store)
+    await restarted.identities.load()
+    assert (set(setting.revoked), set(restarted.revoked)) == ({serial}, {serial})
+
+
+async def test_a_node_that_redis_has_forgotten_is_bound_again_by_its_token(setting: Setting) -> None:
+    keys = setting.keys(edge_identity("edge-1"))
+    shown = peer(keys, await setting.join(keys))
+    await setting.store.delete_prefix("")
+    assert not await setting.identities.is_bound(keys.identity)
+    await setting.identities.issue(setting.asked(keys), shown)
+    assert await setting.identities.is_bound(keys.identity)
+
+
+async def test_a_request_during_a_revocation_waits_for_its_end(setting: Setting) -> None:
+    """Else it would make the node's user of Redis anew."""
+    keys = setting.keys(edge_identity("edge-1"))
+    shown = peer(keys, await setting.join(keys))
+    steps: list[str] = []
+
+    class Users:
+        async def let_in(self, node: Identity, key: str) -> str:
+            steps.append("in")
+            return "password"
+
+        async def shut_out(self, node: Identity) -> None:
+            await asyncio.sleep(0)
+            steps.append("out")
+
+    setting.identities.users = Users()  # type: ignore[assignment]
+    revoking = asyncio.create_task(setting.identities.revoke(keys.identity))
+    await asyncio.sleep(0)
+    with pytest.raises(Forbidden, match="has been revoked"):
+        await setting.identities.issue(setting.asked(keys, ""), shown)
+    await revoking
+    assert steps == ["out"]
+    with pytest.raises(NotFound):
+        await setting.identities.revoke(keys.identity)
+    assert steps == ["out", "out"], "who revokes again reaches what an earlier attempt did not"
+
+
+async def test_names_are_counted_by_class_and_freed_when_they_are_old(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities_module, "MAX_NAMES", 2)
+    for name in ("a-1", "a-2"):
+        await setting.join(setting.keys(agent_identity(name)))
+    with pytest.raises(TooMany, match="2 nodes of the class device"):
+        await setting.join(setting.keys(agent_identity("a-3")))
+    await setting.join(setting.keys(edge_identity("edge-1")))
+    setting.clock.skipped_s = VALID_S + FORGET_S + 60
+    await setting.identities._look()
+    await setting.identities.load()
+    assert await setting.identities.infos() == []
+    await setting.join(setting.keys(agent_identity("a-3")))
 
 
 async def test_a_malformed_request_binds_no_name(setting: Setting) -> None:

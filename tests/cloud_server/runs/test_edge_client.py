@@ -82,22 +82,22 @@ async def sent_for(client: EdgeClient, edges: Edges, edge: int, *seats: int) -> 
 
 async def test_a_seat_that_comes_back_to_an_edge_is_assigned_anew(tmp_path: Path) -> None:
     """Its agent obeys the newest assignment, which is meanwhile that of another edge."""
-    signer, cloud_key = Signer(NodeKeys(CLOUD, tmp_path)), CloudKey()
+    signer, cloud_key = Signer(NodeKeys(CLOUD, tmp_path), 1), CloudKey()
     cloud_key.trust(signer.public_key)
-    edges, agent, assigner = Edges(), Assignments("a", cloud_key), Assigner(signer, lambda: 1)
+    edges, agent, assigner = Edges(), Assignments("a", cloud_key), Assigner(signer)
     client = EdgeClient(edges, edges, assigner)  # type: ignore[arg-type]
 
     async def orders(edge: int, *seats: int) -> str:
         body = await sent_for(client, edges, edge, *seats)
         assert body is not None
-        agent.check(body["assignments"]["a"], f"edge-{edge + 1}", "r", seats)
+        agent.check(body["assignments"]["a"], f"edge-{edge + 1}", "r", edge, seats)
         return str(body["assignments"]["a"])
 
     first = await orders(0, 0, 1)
     assert await sent_for(client, edges, 0, 0, 1) is None, "nothing has changed"
     await orders(1, 1, 2)  # seat 1 moved; the first edge has no round meanwhile
     with pytest.raises(Forbidden, match="anew"):
-        agent.check(first, "edge-1", "r", [0, 1])
+        agent.check(first, "edge-1", "r", 0, [0, 1])
     await orders(0, 0, 1)
     await orders(1, 1, 2)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.core.errors import Busy, Forbidden
-from shared.identity.assignments import ASSIGNMENT_CHARS, RUNS, Assigner, Assignments, bits_of
+from shared.identity.assignments import ASSIGNMENT_CHARS, REMEMBERED, Assigner, Assignments, bits_of
 from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
 from shared.identity.signing import CloudKey, Signer
@@ -20,17 +20,16 @@ class Setting:
     """A cloud that signs, and an agent that knows its key."""
 
     def __init__(self, folder: Path) -> None:
-        self.token = 1
-        self.signer = Signer(NodeKeys(CLOUD, folder / "cloud"))
-        self.cloud, self.key = Assigner(self.signer, lambda: self.token), CloudKey()
+        self.signer = Signer(NodeKeys(CLOUD, folder / "cloud"), 1)
+        self.cloud, self.key = Assigner(self.signer), CloudKey()
         self.agent = Assignments("a-1", self.key)
         self.key.trust(self.signer.public_key)
 
-    def assign(self, *seats: int, run: str = "r", edge: str = "edge-1", agent: str = "a-1") -> str:
-        return self.cloud.assign(run, edge, agent, seats)
+    def assign(self, *seats: int, run: str = "r", edge: str = "edge-1", agent: str = "a-1", home: int = 0) -> str:
+        return self.cloud.assign(run, home, edge, agent, seats)
 
-    def check(self, shown: str, *seats: int, run: str = "r", edge: str = "edge-1") -> None:
-        self.agent.check(shown, edge, run, seats)
+    def check(self, shown: str, *seats: int, run: str = "r", edge: str = "edge-1", home: int = 0) -> None:
+        self.agent.check(shown, edge, run, home, seats)
 
 
 @pytest.fixture
@@ -57,12 +56,37 @@ def test_an_assignment_is_for_one_edge_one_agent_and_one_run(setting: Setting) -
             setting.check(shown, 1, run=run, edge=edge)
 
 
+def test_an_edge_gives_no_orders_under_the_number_of_another_edge_and_none_without_seats(setting: Setting) -> None:
+    """The number and the run name the queue in which an order takes the place of others."""
+    shown = setting.assign(1, home=1)
+    setting.check(shown, 1, home=1)
+    with pytest.raises(Forbidden, match=r"edge edge-1 \(number 1\)"):
+        setting.check(shown, 1, home=0)
+    with pytest.raises(Forbidden, match="no seats"):
+        setting.check(shown, home=1)
+
+
+def test_an_assignment_of_a_run_that_is_over_stops_nothing_of_the_next(setting: Setting) -> None:
+    old = setting.assign(1)
+    setting.check(old, 1)
+    setting.check(setting.assign(1, run="r2"), 1, run="r2")
+    with pytest.raises(Forbidden, match="run r is over"):
+        setting.check(old, 1)
+    setting.check(setting.assign(1), 1)  # the first run was resumed: its placement is sent again
+
+
+def test_what_is_signed_for_one_purpose_serves_no_other(setting: Setting) -> None:
+    for content in (b"", b"{}", b"\xff"):
+        with pytest.raises(Forbidden, match="no assignment that the cloud has signed"):
+            setting.check(setting.signer.sign("revocations", content), 1)
+
+
 def test_only_the_cloud_can_make_or_change_one(setting: Setting, tmp_path: Path) -> None:
     shown = setting.assign(1)
     packed, signature = shown.split(".")
     head, _, _ = zlib.decompress(base64.b64decode(packed)).partition(b"\n")
     more = base64.b64encode(zlib.compress(head + b"\n" + bits_of(range(99)))).decode()
-    other = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "other")), lambda: 9).assign("r", "edge-1", "a-1", [1])
+    other = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "other"), 9)).assign("r", 0, "edge-1", "a-1", [1])
     for forged in ("", "x", ".", f"{more}.{signature}", f"{packed}.{other.split('.')[1]}", other, f"{shown}.x", "ä.ä"):
         with pytest.raises(Forbidden, match="no assignment that the cloud has signed"):
             setting.check(forged, 1)
@@ -82,15 +106,15 @@ def test_assignments_of_a_later_cloud_process_are_newer(setting: Setting, tmp_pa
     for _ in range(3):
         setting.check(setting.assign(1), 1)
     old = setting.assign(1)
-    restarted = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud")), lambda: 2)
-    setting.check(restarted.assign("r", "edge-1", "a-1", [1]), 1)
+    restarted = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud"), 2))
+    setting.check(restarted.assign("r", 0, "edge-1", "a-1", [1]), 1)
     with pytest.raises(Forbidden, match="anew"):
         setting.check(old, 1)
 
 
 def test_an_agent_that_has_not_registered_asks_the_edge_to_wait() -> None:
     with pytest.raises(Busy):
-        Assignments("a-1", CloudKey()).check("x", "edge-1", "r", [1])
+        Assignments("a-1", CloudKey()).check("x", "edge-1", "r", 0, [1])
 
 
 def test_another_cloud_key_voids_what_the_old_one_signed(setting: Setting, tmp_path: Path) -> None:
@@ -98,7 +122,7 @@ def test_another_cloud_key_voids_what_the_old_one_signed(setting: Setting, tmp_p
     setting.check(shown, 1)
     setting.key.trust(setting.signer.public_key)
     setting.check(shown, 1)
-    setting.key.trust(Signer(NodeKeys(CLOUD, tmp_path / "other")).public_key)
+    setting.key.trust(Signer(NodeKeys(CLOUD, tmp_path / "other"), 1).public_key)
     with pytest.raises(Forbidden, match="signed"):
         setting.check(shown, 1)
 
@@ -130,11 +154,8 @@ def test_bits_hold_each_seat_and_no_other(setting: Setting, seats: list[int]) ->
                 setting.check(shown, seat)
 
 
-def test_what_is_remembered_of_runs_is_bounded(setting: Setting) -> None:
-    first = setting.assign(1)
-    for number in range(RUNS + 1):
+def test_what_is_remembered_is_bounded(setting: Setting) -> None:
+    for number in range(2 * REMEMBERED):
         setting.check(setting.assign(1, run=f"r{number}"), 1, run=f"r{number}")
-    assert len(setting.agent._newest) == RUNS
-    setting.check(first, 1)
-    setting.agent.forget("r")
-    assert "r" not in setting.agent._newest
+    assert len(setting.agent._checked) == REMEMBERED
+    assert list(setting.agent._newest) == [1]

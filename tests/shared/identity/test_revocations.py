@@ -10,17 +10,17 @@ import pytest
 from shared.core.errors import Busy, Forbidden
 from shared.identity.names import CLOUD, edge_identity
 from shared.identity.node_keys import NodeKeys
-from shared.identity.revocations import LIST_CHARS, MAX_REVOKED, NEVER, Revocations, RevocationSigner
-from shared.identity.signing import CloudKey, Signer
+from shared.identity.revocations import LIST_CHARS, MAX_REVOKED, Revocations, RevocationSigner
+from shared.identity.signing import NEVER, CloudKey, Signer
 
 
 class Setting:
     """A cloud that revokes, and a node that hears of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.token, self.revoked = 1, set[str]()
-        self.signer = Signer(NodeKeys(CLOUD, folder / "cloud"))
-        self.cloud = RevocationSigner(self.signer, lambda: self.token, self.revoked)
+        self.revoked: dict[str, None] = {}
+        self.signer = Signer(NodeKeys(CLOUD, folder / "cloud"), 1)
+        self.cloud = RevocationSigner(self.signer, self.revoked)
         self.node = Revocations(CloudKey())
         self.node.cloud_key.trust(self.signer.public_key)
 
@@ -39,10 +39,10 @@ def setting(tmp_path: Path) -> Setting:
 def test_a_node_refuses_what_the_cloud_has_revoked_and_no_more_once_it_has_ended(setting: Setting) -> None:
     setting.heartbeat()
     assert "a1" not in setting.node
-    setting.revoked.add("a1")
+    setting.revoked["a1"] = None
     assert setting.heartbeat()
     assert "a1" in setting.node
-    setting.revoked.remove("a1")
+    del setting.revoked["a1"]
     setting.heartbeat()
     assert "a1" not in setting.node
 
@@ -50,14 +50,14 @@ def test_a_node_refuses_what_the_cloud_has_revoked_and_no_more_once_it_has_ended
 def test_a_list_is_sent_once(setting: Setting) -> None:
     assert setting.heartbeat()
     assert [setting.heartbeat() for _ in range(3)] == [""] * 3
-    setting.revoked.add("a1")
+    setting.revoked["a1"] = None
     assert setting.heartbeat()
     assert setting.heartbeat() == ""
 
 
 def test_the_newest_list_counts_whatever_an_edge_passes_on(setting: Setting) -> None:
     before = setting.heartbeat()
-    setting.revoked.add("a1")
+    setting.revoked["a1"] = None
     after = setting.heartbeat()
     setting.node.take(before)
     setting.node.take("")
@@ -66,20 +66,19 @@ def test_the_newest_list_counts_whatever_an_edge_passes_on(setting: Setting) -> 
     assert setting.node.newer_than(setting.node.issue) == ""
 
 
-def test_a_later_cloud_process_signs_a_newer_list(setting: Setting) -> None:
+def test_a_later_cloud_process_signs_a_newer_list(setting: Setting, tmp_path: Path) -> None:
     for serial in ("a1", "b2", "c3"):
-        setting.revoked.add(serial)
+        setting.revoked[serial] = None
         setting.heartbeat()
-    setting.revoked -= {"a1", "b2"}
-    later = RevocationSigner(setting.signer, lambda: 2, {"c3"})
+    later = RevocationSigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud"), 2), {"c3"})
     setting.node.take(later.newer_than(setting.node.issue))
     assert ("a1" in setting.node, "c3" in setting.node) == (False, True)
 
 
 def test_no_other_node_can_make_one(setting: Setting, tmp_path: Path) -> None:
-    setting.revoked.add("a1")
+    setting.revoked["a1"] = None
     setting.heartbeat()
-    edge = RevocationSigner(Signer(NodeKeys(edge_identity("e"), tmp_path / "edge")), lambda: 9, set())
+    edge = RevocationSigner(Signer(NodeKeys(edge_identity("e"), tmp_path / "edge"), 9), set())
     for forged in (edge.newer_than(NEVER), "x", "x.y"):
         with pytest.raises(Forbidden, match="list of revoked certificates"):
             setting.node.take(forged)
@@ -87,11 +86,12 @@ def test_no_other_node_can_make_one(setting: Setting, tmp_path: Path) -> None:
 
 
 def test_another_cloud_counts_anew(setting: Setting, tmp_path: Path) -> None:
-    setting.token = 7
-    setting.heartbeat()
-    signer = Signer(NodeKeys(CLOUD, tmp_path / "other"))
+    for serial in ("b2", "c3"):
+        setting.revoked[serial] = None
+        setting.heartbeat()
+    signer = Signer(NodeKeys(CLOUD, tmp_path / "other"), 1)
     setting.node.cloud_key.trust(signer.public_key)
-    setting.node.take(RevocationSigner(signer, lambda: 1, {"a1"}).newer_than(NEVER))
+    setting.node.take(RevocationSigner(signer, {"a1"}).newer_than(NEVER))
     assert "a1" in setting.node
 
 
@@ -100,8 +100,9 @@ def test_a_node_that_has_not_registered_cannot_tell(setting: Setting) -> None:
         Revocations(CloudKey()).take(setting.cloud.newer_than(NEVER))
 
 
-def test_the_longest_list_fits_an_answer(setting: Setting) -> None:
-    setting.revoked.update(secrets.token_hex(20) for _ in range(MAX_REVOKED))
+def test_the_list_holds_the_newest_and_fits_an_answer(setting: Setting) -> None:
+    setting.revoked["oldest"] = None
+    setting.revoked.update((secrets.token_hex(20), None) for _ in range(MAX_REVOKED))
     assert len(setting.heartbeat()) < LIST_CHARS
-    assert len(setting.revoked) == MAX_REVOKED
-    assert all(serial in setting.node for serial in setting.revoked)
+    assert len(setting.revoked) == MAX_REVOKED + 1
+    assert [serial in setting.node for serial in setting.revoked] == [False] + [True] * MAX_REVOKED

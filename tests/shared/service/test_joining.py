@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +17,17 @@ from shared.identity.authority import make_authority
 from shared.identity.join_tokens import JoinTokens
 from shared.identity.names import CLOUD, edge_identity
 from shared.identity.node_keys import NodeKeys
+from shared.identity.revocations import Revocations, RevocationSigner
+from shared.identity.signing import CloudKey, Signer
 from shared.service.api.identities import CertificateRequest
 from shared.service.client import Caller
-from shared.service.joining import Renewal, join, joined
+from shared.service.joining import CHECK_S, Renewal, join, joined
 from shared.service.settings import CommonSettings, TierSettings
 
 AUTHORITY, STRANGER = make_authority(), make_authority()
 TOKENS = JoinTokens(b"secret", AUTHORITY.fingerprint)
 EDGE = edge_identity("edge-1")
+SIGNER = Signer(NodeKeys(CLOUD, Path(tempfile.mkdtemp())), 1)
 
 
 class FakeCloud:
@@ -34,6 +38,8 @@ class FakeCloud:
         self.asked: list[CertificateRequest] = []
         self.names: list[str] = []
         self.refusal: tuple[int, str] | None = None
+        self.signer, self.revoked, self.knows = SIGNER, {"a1"}, True
+        self.authority_text = ""
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.names.append(request.extensions.get("sni_hostname", ""))
@@ -41,7 +47,12 @@ class FakeCloud:
             self.failures -= 1
             raise httpx.ConnectError("nobody listens", request=request)
         if request.url.path == "/identities/authority":
-            return httpx.Response(200, json={"authority": self.authority.pem})
+            return httpx.Response(200, json={"authority": self.authority_text or self.authority.pem})
+        if request.url.path == "/identities/check":
+            known = tuple(json.loads(request.content)["revoked"])
+            signed = RevocationSigner(self.signer, self.revoked).newer_than((known[0], known[1]))
+            answer = {"known": self.knows, "cloud_key": self.signer.public_key, "revoked": signed}
+            return httpx.Response(200, json=answer)
         if self.refusal:
             status, code = self.refusal
             return httpx.Response(status, json={"detail": "no", "code": code})
@@ -137,7 +148,7 @@ async def test_a_certificate_is_renewed_when_two_thirds_of_its_time_have_passed(
     ask(keys, cloud)
     before = keys.certificate
     async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
-        renewal = Renewal(keys, Caller(client), "https://cloud", clock=lambda: now[0])
+        renewal = Renewal(keys, Caller(client), "https://cloud", Revocations(CloudKey()), clock=lambda: now[0])
         await renewal.look()
         assert keys.certificate == before
         now[0] += 2 / 3 * 3600
@@ -147,3 +158,47 @@ async def test_a_certificate_is_renewed_when_two_thirds_of_its_time_have_passed(
     assert keys.certificate.serial_number != before.serial_number
     assert [bool(asked.secret) for asked in cloud.asked] == [True, False], "the certificate itself is shown, no token"
     assert json.loads(cloud.asked[1].model_dump_json())["name"] == "edge-1"
+
+
+async def test_a_node_hears_from_the_cloud_itself_whom_it_has_revoked(keys: NodeKeys) -> None:
+    """Whatever its edge keeps back."""
+    cloud, now, revoked = FakeCloud(), [time.time()], Revocations(CloudKey())
+    ask(keys, cloud)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+        renewal = Renewal(keys, Caller(client), "https://cloud", revoked, clock=lambda: now[0])
+        await renewal.look()
+        assert "a1" not in revoked
+        now[0] += CHECK_S
+        await renewal.look()
+    assert "a1" in revoked
+    assert len(cloud.asked) == 1, "the certificate still holds"
+
+
+async def test_a_node_that_the_cloud_has_forgotten_asks_again_with_its_token(keys: NodeKeys) -> None:
+    cloud, now = FakeCloud(), [time.time()]
+    ask(keys, cloud)
+    keys.join_secret, cloud.knows = TOKENS.of("edge").secret, False
+    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+        renewal = Renewal(keys, Caller(client), "https://cloud", Revocations(CloudKey()), clock=lambda: now[0])
+        now[0] += CHECK_S
+        await renewal.look()
+        await renewal.look()
+    assert [asked.secret for asked in cloud.asked] == [TOKENS.of("edge").secret] * 2
+
+
+@pytest.mark.parametrize("order", ["the right one first", "the right one last"])
+def test_a_text_with_a_second_authority_is_refused(keys: NodeKeys, order: str) -> None:
+    """Else a process in the path joins its own to the one that the token names."""
+    cloud, both = FakeCloud(), [AUTHORITY.pem, STRANGER.pem]
+    cloud.authority_text = "".join(both if order == "the right one first" else reversed(both))
+    with pytest.raises(Forbidden, match="another authority"):
+        ask(keys, cloud)
+    assert cloud.asked == []
+
+
+def test_a_folder_with_two_authorities_is_refused(keys: NodeKeys) -> None:
+    ask(keys, FakeCloud())
+    path = keys.folder / "authority.pem"
+    path.write_text(path.read_text() + STRANGER.pem)
+    with pytest.raises(BadInput, match="not exactly one certificate"):
+        NodeKeys(EDGE, keys.folder)
