@@ -38,6 +38,8 @@ LOOK_S = 2.0
 """Seconds between two looks whether the certificate should be renewed."""
 CHECK_S = 60.0
 """Seconds between two questions whether the cloud knows the node, and whom it has revoked."""
+SLEPT_S = 5 * LOOK_S
+"""A node that has not looked for longer was stopped meanwhile, and asks at once."""
 
 
 def joined(identity: Identity, settings: TierSettings, cloud_url: str) -> NodeKeys:
@@ -185,7 +187,7 @@ class Renewal:
     ) -> None:
         self.keys, self.caller, self.cloud_url, self.revoked = keys, caller, cloud_url, revoked
         self.needed, self.clock = needed, clock
-        self._checked_at = clock()
+        self._checked_at = self._looked_at = clock()
         self._is_known = True
         self._looking = Repeating(LOOK_S, self.look, "the certificate is not renewed")
 
@@ -203,7 +205,9 @@ class Renewal:
         Raises:
             StrataError: the cloud cannot be reached, or refuses.
         """
-        if abs(self.clock() - self._checked_at) >= CHECK_S:
+        now, slept = self.clock(), abs(self.clock() - self._looked_at) > SLEPT_S
+        self._looked_at = now
+        if slept or abs(now - self._checked_at) >= CHECK_S:
             await self._check()
         if self._is_known and self.clock() < self.keys.renew_at and not self.needed():
             return

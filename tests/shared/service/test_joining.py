@@ -21,7 +21,7 @@ from shared.identity.revocations import Revocations, RevocationSigner
 from shared.identity.signing import CloudKey, Signer
 from shared.service.api.identities import CertificateRequest
 from shared.service.client import Caller
-from shared.service.joining import CHECK_S, Renewal, join, joined
+from shared.service.joining import CHECK_S, LOOK_S, SLEPT_S, Renewal, join, joined
 from shared.service.settings import CommonSettings, TierSettings
 
 AUTHORITY, STRANGER = make_authority(), make_authority()
@@ -160,15 +160,18 @@ async def test_a_certificate_is_renewed_when_two_thirds_of_its_time_have_passed(
     assert json.loads(cloud.asked[1].model_dump_json())["name"] == "edge-1"
 
 
-async def test_a_node_hears_from_the_cloud_itself_whom_it_has_revoked(keys: NodeKeys) -> None:
+@pytest.mark.parametrize("after_s", [CHECK_S, SLEPT_S + 1])
+async def test_a_node_hears_from_the_cloud_itself_whom_it_has_revoked(keys: NodeKeys, after_s: float) -> None:
     """Whatever its edge keeps back."""
     cloud, now, revoked = FakeCloud(), [time.time()], Revocations(CloudKey())
     ask(keys, cloud)
     async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
         renewal = Renewal(keys, Caller(client), "https://cloud", revoked, clock=lambda: now[0])
-        await renewal.look()
+        for _ in range(3):
+            await renewal.look()
+            now[0] += LOOK_S
         assert "a1" not in revoked
-        now[0] += CHECK_S
+        now[0] += after_s - LOOK_S
         await renewal.look()
     assert "a1" in revoked
     assert len(cloud.asked) == 1, "the certificate still holds"
