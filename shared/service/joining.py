@@ -38,7 +38,7 @@ LOOK_S = 2.0
 """Seconds between two looks whether the certificate should be renewed."""
 CHECK_S = 60.0
 """Seconds between two questions whether the cloud knows the node, and whom it has revoked."""
-SLEPT_S = 5 * LOOK_S
+SLEPT_S = 2 * LOOK_S
 """A node that has not looked for longer was stopped meanwhile, and asks at once."""
 
 
