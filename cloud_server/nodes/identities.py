@@ -19,12 +19,12 @@ from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
 from shared.core.records import Record
 from shared.identity.authority import Authority, key_digest, public_key_of, renew_at, signed_by
 from shared.identity.join_tokens import JoinTokens
-from shared.identity.names import CLASSES, CLOUD, Identity, Peer, serial_text
+from shared.identity.names import CLASSES, CLOUD, Identity, Peer, class_of, serial_text
 from shared.identity.node_keys import NodeKeys
 from shared.runtime.background import Repeating
 from shared.service.api.identities import CertificateAnswer, CertificateRequest, IdentityInfo
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, GuardFailed, Store, StoreUnavailable
+from shared.storage.key_value import Batch, Store, StoreUnavailable
 
 log = logging.getLogger(__name__)
 LOOK_S = 60.0
@@ -104,14 +104,14 @@ class Identities:
         await self.load()
         if self.join_dir is not None:
             write_tokens(self.tokens(), self.authority, self.join_dir)
-        await self._free_old_names()
         if self.clock() >= self.keys.renew_at:
             issue_own(self.keys, self.authority, self.valid_s, self.hosts)
 
     async def load(self) -> None:
         """Read which certificates are revoked and which names are bound, now and by earlier cloud processes."""
         await self.revoked.load(self.store)
-        self._n_names = Counter(binding.identity.node_class for binding in await self._bindings())
+        uris = [redis_keys.last_part(key) for key in await self.store.keys(redis_keys.CLOUD_IDENTITIES)]
+        self._n_names = Counter(class_of(uri) for uri in uris)
 
     async def issue(self, asked: CertificateRequest, peer: Peer | None) -> CertificateAnswer:
         """Sign a certificate for a node.
@@ -154,7 +154,9 @@ class Identities:
         if before is None or self.clock() >= self._renew_at(before.newest):
             binding = self._signed(asked.request, identity, digest, before)
             # Guarded: of two keys that ask for a name at the same time, one gets it.
-            await self.store.commit(Batch().expect(key, data).put(key, binding.model_dump_json().encode()))
+            left_s = max(binding.certificates.values()) - self.clock() + FORGET_S
+            put = Batch().expect(key, data).put(key, binding.model_dump_json().encode(), left_s)
+            await self.store.commit(put)
             self._n_names[identity.node_class] += before is None
         else:
             binding = before
@@ -200,14 +202,6 @@ class Identities:
     async def is_bound(self, identity: Identity) -> bool:
         """Whether the cloud knows the key of a node: not after Redis was emptied."""
         return await self.store.get(redis_keys.cloud_identity(identity.uri)) is not None
-
-    async def _free_old_names(self) -> None:
-        """Forget names whose certificates ended long ago."""
-        for binding in await self._bindings():
-            if max(binding.certificates.values()) < self.clock() - FORGET_S:
-                key = redis_keys.cloud_identity(binding.identity.uri)
-                with suppress(GuardFailed):  # it has just got another certificate
-                    await self.store.commit(Batch().expect(key, binding.model_dump_json().encode()).delete(key))
 
     async def _bindings(self) -> list[Binding]:
         stored = (await self.store.scan(redis_keys.CLOUD_IDENTITIES)).values()

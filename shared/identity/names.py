@@ -68,6 +68,11 @@ class Peer(Record):
     not_after: float
 
 
+def class_of(uri: str) -> str:
+    """Returns the class in the URI of an identity."""
+    return uri.removeprefix("strata://").partition("/")[0]
+
+
 def serial_text(number: int) -> str:
     """Returns a serial number as it is compared; OpenSSL itself pads it with zeros to whole bytes."""
     return f"{number:x}"

@@ -174,7 +174,10 @@ CLOUD_REVOKED = "cloud:revoked:"
 
 
 def cloud_identity(uri: str) -> str:
-    """The key and the certificates of a node. Owner: cloud. JSON of a `Binding`. Deleted when the node is revoked."""
+    """The key and the certificates of a node. Owner: cloud. JSON of a `Binding`. Deleted when the node is revoked.
+
+    Expiry: a day after its last certificate has ended.
+    """
     return f"{CLOUD_IDENTITIES}{_part(uri)}"
 
 

@@ -288,7 +288,6 @@ async def test_names_are_counted_by_class_and_freed_when_they_are_old(
         await setting.join(setting.keys(agent_identity("a-3")))
     await setting.join(setting.keys(edge_identity("edge-1")))
     setting.clock.skipped_s = VALID_S + FORGET_S + 60
-    await setting.identities._look()
     await setting.identities.load()
     assert await setting.identities.infos() == []
     await setting.join(setting.keys(agent_identity("a-3")))
