@@ -13,13 +13,13 @@ from pydantic import Field
 
 from shared.core.errors import Forbidden
 from shared.core.records import Record
-from shared.identity.signing import NEVER, CloudKey, Issue, Signer
+from shared.identity.signing import NEVER, SIGNED, CloudKey, Issue, Signer
 
 ASSIGNMENT_CHARS = 32_768
 """Longest assignment, as the value of a header: that of 10,000 seats among a million, in no order, is shorter."""
 REMEMBERED = 64
 """Assignments whose signature an agent need not check again."""
-Token = Annotated[str, Field(max_length=ASSIGNMENT_CHARS)]
+Token = Annotated[str, Field(max_length=ASSIGNMENT_CHARS, pattern=SIGNED)]
 
 
 class Assignment(Record):

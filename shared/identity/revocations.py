@@ -8,13 +8,13 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.core.records import Record
-from shared.identity.signing import NEVER, CloudKey, Issue, Signer
+from shared.identity.signing import NEVER, SIGNED, CloudKey, Issue, Signer
 
 MAX_REVOKED = 20_000
 """Most certificates in the list."""
 LIST_CHARS = 900_000
 """Longest signed list: that of `MAX_REVOKED` certificates is shorter, and the answer to a heartbeat holds it."""
-SignedList = Annotated[str, Field(max_length=LIST_CHARS)]
+SignedList = Annotated[str, Field(max_length=LIST_CHARS, pattern=SIGNED)]
 
 
 class _Content(Record):

@@ -18,6 +18,8 @@ Kind = Literal["assignment", "revocations"]
 NAMES: dict[Kind, str] = {"assignment": "assignment", "revocations": "list of revoked certificates"}
 Issue = tuple[int, int]
 """How often the cloud has started, and a growing number: of two words on the same thing, the greater is the newer."""
+SIGNED = r"^[A-Za-z0-9+/=.]*$"
+"""The letters of a signed text."""
 NEVER: Issue = (0, 0)
 """Older than every other."""
 
