@@ -58,7 +58,7 @@ async def nonce(agent: TheAgent) -> NonceAnswer:
     return NonceAnswer(nonce=agent.membership.registration.nonce)
 
 
-@_cloud.put("/revoked", status_code=204)
+@_cloud.put("/revoked", status_code=204, responses=problems(403, 409))
 async def revoked(found: RevokedBody, agent: TheAgent) -> None:
     """Takes the list of certificates that have been revoked."""
     agent.membership.revoked.take(found.revoked)

@@ -72,7 +72,7 @@ async def placements(body: KeptPlacement, edge: TheEdge) -> dict[str, str]:
     return {"digest": await edge.handler.states.keep_placement(body)}
 
 
-@_cloud.put("/revoked", status_code=204)
+@_cloud.put("/revoked", status_code=204, responses=problems(403, 409))
 async def revoked(found: RevokedBody, edge: TheEdge) -> None:
     """Takes the list of certificates that have been revoked."""
     edge.membership.revoked.take(found.revoked)

@@ -63,7 +63,7 @@ class UnknownName(BadInput):
 
     def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
         prefix = f"{field}: " if field else ""
-        super().__init__(f"{prefix}unknown {kind} {name!r}; known: {', '.join(sorted(known))}", field=field)
+        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}; known: {', '.join(sorted(known))}", field=field)
 
 
 class WireError(StrataError):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from shared.core.errors import Conflict
 from shared.core.records import Record
 from shared.identity.signing import NEVER, SIGNED, CloudKey, Issue, Signer
 
@@ -71,11 +72,13 @@ class Revocations:
         """Take a list, unless it is empty or older than the one that is known.
 
         Raises:
-            Busy: this node has not registered yet.
+            Conflict: this node has not registered yet, so it cannot tell who signed it.
             Forbidden: the cloud has not signed it.
         """
         if not signed or signed == self.signed:
             return
+        if not self.cloud_key.pem:
+            raise Conflict("this node has not registered with the cloud yet")
         found = _Content.model_validate_json(self.cloud_key.read(signed, "revocations"))
         if found.issue > self.issue or self.cloud_key.pem != self._pem:
             self.issue, self.signed, self._serials = found.issue, signed, frozenset(found.revoked)

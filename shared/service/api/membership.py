@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from shared.core.bounds import AGENT_DEVICES, Amount, Count
 from shared.core.records import Record
-from shared.core.validation import ID, Id
+from shared.core.validation import ID, Id, visible
 from shared.identity.revocations import SignedList
 from shared.identity.signing import NEVER, Issue
 
@@ -17,6 +17,8 @@ MAX_AGENTS = 100_000
 
 
 Name = Annotated[str, Field(max_length=100)]
+Word = Annotated[str, Field(max_length=500), AfterValidator(visible)]
+"""An id or an address, which is sent on."""
 Versions = Annotated[dict[Name, Name], Field(max_length=50)]
 
 
@@ -49,7 +51,7 @@ class AgentRegistrationAnswer(Record):
 
     edge: str = ""
     edge_url: str = ""
-    runs: tuple[str, ...] = ()
+    runs: tuple[Word, ...] = ()
     left_out: str | None = None
     cloud_key: str = ""
 
@@ -89,7 +91,7 @@ class EdgeRegistrationAnswer(Record):
     """
 
     url: str
-    runs: tuple[str, ...] = ()
+    runs: tuple[Word, ...] = ()
     left_out: str | None = None
     cloud_key: str = ""
 
@@ -122,11 +124,11 @@ class HeartbeatAnswer(Record):
         revoked: the list of revoked certificates, if it is newer than the edge's.
     """
 
-    unknown: tuple[str, ...] = ()
-    heard: dict[str, float] = Field(default_factory=dict)
-    moved: dict[str, str] = Field(default_factory=dict)
-    deleted: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    unknown: tuple[Word, ...] = ()
+    heard: dict[Word, float] = Field(default_factory=dict)
+    moved: dict[Word, Word] = Field(default_factory=dict)
+    deleted: tuple[Word, ...] = ()
+    left: tuple[Word, ...] = ()
     revoked: SignedList = ""
 
 
@@ -138,7 +140,7 @@ class AgentHeartbeatAnswer(Record):
         revoked: the list of revoked certificates, if it is newer than the agent's.
     """
 
-    deleted: tuple[str, ...] = ()
+    deleted: tuple[Word, ...] = ()
     revoked: SignedList = ""
 
 

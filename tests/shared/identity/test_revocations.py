@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.core.errors import Busy, Forbidden
+from shared.core.errors import Conflict, Forbidden
 from shared.identity.names import CLOUD, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import LIST_CHARS, MAX_REVOKED, Revocations, RevocationSigner
@@ -96,7 +96,7 @@ def test_another_cloud_counts_anew(setting: Setting, tmp_path: Path) -> None:
 
 
 def test_a_node_that_has_not_registered_cannot_tell(setting: Setting) -> None:
-    with pytest.raises(Busy):
+    with pytest.raises(Conflict):
         Revocations(CloudKey()).take(setting.cloud.newer_than(NEVER))
 
 
