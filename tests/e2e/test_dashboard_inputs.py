@@ -80,6 +80,8 @@ def test_scale_refuses_what_is_no_number_of_devices(visitor: Visitor, url: str, 
     devices = page.get_by_label("Devices")
     until("the number is there", lambda: devices.input_value() == "4")
     devices.fill(entered)
+    page.wait_for_timeout(1500)  # the page refreshes once a second, and leaves what was entered
+    assert devices.input_value() == entered
     page.get_by_role("button", name="Scale").click()
     page.get_by_text("Devices: a whole number from 0 to 100,000 is needed").wait_for()
     assert set(wanted_devices(url).values()) <= {4}

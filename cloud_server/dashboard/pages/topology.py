@@ -41,6 +41,7 @@ class View:
         self.nodes: list[Node] = []
         self.run_view: RunView | None = None
         self.topology: TopologyInfo | None = None
+        self.is_filled = False
 
     def build(self) -> None:
         """Create the page's elements; refreshing fills them."""
@@ -126,7 +127,8 @@ class View:
         self.wanted.set_enabled(connected)
         self.fleet_error.set_text(reason or (topology.fleet.error or "" if topology.fleet else ""))
         self.scale_tooltip.set_text(reason or "Start or stop devices to reach this number.")
-        if self.wanted.value is None and connected:
+        if connected and not self.is_filled:  # once: a box that was emptied waits for another number
+            self.is_filled = True
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
 
     async def _scale(self) -> None:
