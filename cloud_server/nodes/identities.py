@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cloud_server.nodes.revoked import Revoked
 from cloud_server.nodes.store_users import StoreUsers
 from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
+from shared.core.files import write_file
 from shared.core.records import Record
 from shared.identity.authority import Authority, key_digest, public_key_of, renew_at, signed_by
 from shared.identity.join_tokens import JoinTokens
@@ -127,7 +128,7 @@ class Identities:
             Unauthorised: the join token is wrong.
             Forbidden: the class has one node, the cloud; or the certificate that is shown has been revoked.
             Conflict: the name is bound to another key, or was asked for by two at the same time.
-            TooMany: `MAX_NAMES` nodes have certificates.
+            TooMany: `MAX_NAMES` nodes of the class have certificates.
             BadInput: the signing request is malformed.
         """
         async with self._lock:  # a revocation is over before the next request, or after it
@@ -232,11 +233,7 @@ def write_tokens(tokens: JoinTokens, authority: Authority, folder: Path) -> None
         path = folder / name
         if path.exists() and path.read_text(encoding="ascii") == text:
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        part.touch(mode=0o644 if path.parent.name == "public" else 0o600)
-        part.write_text(text, encoding="ascii")
-        part.replace(path)
+        write_file(path, text.encode(), mode=0o644 if path.parent.name == "public" else 0o600)
 
 
 def cloud_keys(authority: Authority, state_dir: Path, valid_s: float, hosts: Sequence[str]) -> NodeKeys:

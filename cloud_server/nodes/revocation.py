@@ -1,6 +1,6 @@
 """What follows a revocation: the cloud forgets the node and tells others at once.
 
-Heartbeats tell the nodes that this does not reach.
+Nodes that this does not reach hear of it with their heartbeats, or when they ask the cloud.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from shared.core.errors import BadInput
+from shared.core.files import write_file
 from shared.storage import redis_keys
 from shared.storage.key_value import Batch, Store
-
-log = logging.getLogger(__name__)
 
 
 class Revoked:
@@ -20,13 +19,20 @@ class Revoked:
     Args:
         path: the file in the folder of state.
         clock: seconds since the epoch.
+
+    Raises:
+        BadInput: the file is damaged: nobody knows then who has been revoked.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self.clock = path, clock
         self._ends: dict[str, float] = {}
         if path.exists():
-            self._ends = {str(serial): float(end) for serial, end in json.loads(path.read_bytes()).items()}
+            try:
+                self._ends = {str(serial): float(end) for serial, end in json.loads(path.read_bytes()).items()}
+            except (ValueError, TypeError, AttributeError):
+                why = "bring it back, or remove it if Redis kept its data: it knows the revoked certificates too"
+                raise BadInput(f"{path} is damaged: {why}") from None
 
     def __contains__(self, serial: object) -> bool:
         return serial in self._ends
@@ -46,10 +52,7 @@ class Revoked:
         now = self.clock()
         kept = {serial: end for serial, end in {**self._ends, **ends}.items() if end > now}
         if kept != self._ends:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_name(f".{self.path.name}.part")
-            part.write_text(json.dumps(kept), encoding="ascii")
-            part.replace(self.path)
+            write_file(self.path, json.dumps(kept).encode(), durable=True)
             self._ends = kept
 
     def into(self, batch: Batch, ends: Mapping[str, float]) -> Batch:

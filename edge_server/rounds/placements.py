@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shared.core.records import Record
 from shared.federation.messages import EdgePlacement
-from shared.identity.assignments import Token
+from shared.identity.assignments import SignedAssignment
 
 
 class KeptPlacement(Record):
@@ -19,4 +19,4 @@ class KeptPlacement(Record):
 
     placement: EdgePlacement
     loads: dict[str, int]
-    assignments: dict[str, Token] = Field(default_factory=dict)
+    assignments: dict[str, SignedAssignment] = Field(default_factory=dict)

@@ -19,7 +19,7 @@ ASSIGNMENT_CHARS = 32_768
 """Longest assignment, as the value of a header: that of 10,000 seats among a million, in no order, is shorter."""
 REMEMBERED = 64
 """Assignments whose signature an agent need not check again."""
-Token = Annotated[str, Field(max_length=ASSIGNMENT_CHARS, pattern=SIGNED)]
+SignedAssignment = Annotated[str, Field(max_length=ASSIGNMENT_CHARS, pattern=SIGNED)]
 
 
 class Assignment(Record):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.core.errors import BadInput, Unauthorised
+from shared.core.files import write_file
 from shared.identity.authority import locked
 from shared.identity.names import CLASSES, NodeClass
 
@@ -83,8 +84,4 @@ def load_tokens(folder: Path, fingerprint: str) -> JoinTokens:
 
 def draw_secret(folder: Path) -> None:
     """Draws the secret of a folder anew; nodes that have a certificate keep it, earlier tokens are void."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{SECRET_FILE}.part"
-    part.touch(mode=0o600)
-    part.write_text(secrets.token_hex(32), encoding="ascii")
-    part.replace(folder / SECRET_FILE)
+    write_file(folder / SECRET_FILE, secrets.token_hex(32).encode(), mode=0o600, durable=True)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.core.errors import BadInput
+from shared.core.files import write_file
 from shared.identity.authority import fingerprint, one_certificate, renew_at, write_key
 from shared.identity.names import Identity
 
@@ -105,10 +106,7 @@ class NodeKeys:
         certificate, authority = (each.public_bytes(serialization.Encoding.PEM).decode() for each in (read, signer))
         files = {AUTHORITY_FILE: authority, PASSWORD_FILE: store_password, CERTIFICATE_FILE: certificate}
         for name, text in files.items():
-            part = self.folder / f".{name}.part"
-            part.touch(mode=0o600)
-            part.write_text(text, encoding="ascii")
-            part.replace(self.folder / name)
+            write_file(self.folder / name, text.encode(), mode=0o600)
         self._load()
 
     def _load(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared.core.errors import BadInput
+from shared.core.files import write_file
 from shared.plots.curves import comparison as comparison_picture
 from shared.results.comparison import Comparison
-from shared.results.folder import write_file
 from shared.results.matplotlib_figures import Sheet, drawn
 
 FORMATS = ("png", "svg", "pdf")

@@ -27,17 +27,6 @@ ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: a reader sees the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def append_file(path: Path, content: bytes) -> None:
     """Appends whole lines at once; a crash may leave the last one incomplete."""
     with path.open("ab") as file:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from shared.core.files import write_file
 from shared.core.formatting import scale
 from shared.plots.dendrogram_layout import bars_of
 from shared.plots.palette import CELLS, colour
 from shared.plots.picture import Axis, Bars, Box, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree, Value
-from shared.results.folder import write_file
 
 _WIDTH_IN = 8.5
 _NARROW_IN = 6.0

@@ -20,9 +20,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from shared.core.errors import Conflict, NotFound
+from shared.core.files import write_file
 from shared.core.formatting import csv_text
 from shared.core.records import Record
-from shared.results.folder import read_run, write_file
+from shared.results.folder import read_run
 from shared.results.spec_differences import text
 from shared.run_records.runs import RunInfo
 

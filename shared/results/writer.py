@@ -14,8 +14,9 @@ import torch
 import yaml
 from safetensors.torch import save
 
+from shared.core.files import write_file
 from shared.core.records import Record, canonical
-from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line, write_file
+from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line
 from shared.results.manifest import Manifest
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo

@@ -1,4 +1,4 @@
-"""How a node gets its certificate from the cloud before it serves, and renews it afterwards."""
+"""How a node gets its certificate from the cloud before it serves, and stays known to it afterwards."""
 
 from __future__ import annotations
 

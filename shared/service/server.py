@@ -153,9 +153,9 @@ def serve(
     log.info("%s listens on %s:%s", tier, settings.host, settings.port)
     try:
         keys = keys_of(settings) if settings.common.secure else None
+        app = create_app(settings, keys=keys)
     except StrataError as error:
         raise SystemExit(f"{tier} could not start: {error.detail}") from None
-    app = create_app(settings, keys=keys)
     server = Server(configure(app, settings, websockets=websockets, keys=keys), app)
     server.run(sockets=[bound])
     if not server.started:

@@ -117,8 +117,8 @@ def _to_tensorboard(found: Sequence[Tracked], folder: Path) -> str:
 
 
 def _to_table(found: Sequence[Tracked], to: Target, out: Path | None) -> str:
+    from shared.core.files import write_file
     from shared.core.formatting import csv_text
-    from shared.results.folder import write_file
     from strata.output import json_text, print_text
 
     rows: list[dict[str, Any]] = [

@@ -60,7 +60,7 @@ def report(
     The file needs no network. A report of several runs begins with their comparison. The same results folders always
     give the same file.
     """
-    from shared.results.folder import write_file
+    from shared.core.files import write_file
     from shared.results.report.page import report as make_report
     from strata.output import stdout
     from strata.runs.download import results_folders

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from shared.wire import codec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 SPEC: dict[str, Any] = {
@@ -59,14 +60,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
     with started(tmp_path_factory.mktemp("secure"), secure=True) as topology:
         topology.wait_ready(WAIT_S)
         yield topology
-
-
-def until(what: Callable[[], Any], why: str) -> Any:
-    ends = time.monotonic() + WAIT_S
-    while not (found := what()):
-        assert time.monotonic() < ends, why
-        time.sleep(0.05)
-    return found
 
 
 def client_of(topology: Topology) -> Client:
@@ -120,7 +113,7 @@ def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path
     def complete(topology: Topology) -> Any:
         with client_of(topology) as client:
             run = client.create_run(SPEC).run
-            until(lambda: client.run(run).status in ("completed", "failed"), "the run did not end")
+            until("the end of the run", lambda: client.run(run).status in ("completed", "failed"), WAIT_S)
             assert client.run(run).status == "completed", client.run(run).reason
             return client.run(run)
 
@@ -313,9 +306,8 @@ def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) ->
         client.revoke("edge", "edge-1")
         order = ask(topology, context, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-1"}, content=b"")
         assert (order.status_code, "has been revoked" in order.json()["detail"]) == (403, True)
-        until(
-            lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"}, "an agent stays at a revoked edge"
-        )
+        at = "all agents at the other edge"
+        until(at, lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"}, WAIT_S)
         assert [edge.edge for edge in client.edges().edges] == ["edge-2"]
         agents = {identity_of(topology, name).name for name in ("agent-1", "agent-2")}
         assert completed(client, {**SPEC, "num_edges": 1}) == agents
@@ -324,7 +316,7 @@ def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) ->
 def completed(client: Client, spec: dict[str, Any]) -> set[str | None]:
     """Completes a run; returns the agents that hosted its seats."""
     run = client.create_run(spec).run
-    until(lambda: client.run(run).status in ("completed", "failed"), "the run did not end")
+    until("the end of the run", lambda: client.run(run).status in ("completed", "failed"), WAIT_S)
     assert client.run(run).status == "completed", client.run(run).reason
     return {seat.agent for seat in client.seats(run).seats}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,12 @@ from strata.launcher.process import Process, end_all, execute
 from strata.launcher.topology import Topology
 from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
+from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 LEASE_S = 2.0
 SPEC = {"data": {"name": "digits", "n_train": 200, "n_test": 50}, "num_devices": 2, "num_edges": 1}
 WAIT_S = 60.0
-
-
-def until(what: Callable[[], Any], why: str) -> Any:
-    ends = time.monotonic() + WAIT_S
-    while not (found := what()):
-        assert time.monotonic() < ends, why
-        time.sleep(0.05)
-    return found
 
 
 @contextmanager
@@ -62,11 +54,11 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
         topology.wait_ready(WAIT_S)
         with Client(topology.url) as first:
             done = first.create_run({**SPEC, "num_rounds": 3}).run
-            until(lambda: first.run(done).status == "completed", "the first run has not completed")
+            until("the end of the first run", lambda: first.run(done).status == "completed", WAIT_S)
             running = first.create_run({**SPEC, "num_rounds": 2000, "eval_every": 1000}).run
-            until(lambda: first.run(running).rounds >= 3, "the second run has no rounds")
+            until("rounds of the second run", lambda: first.run(running).rounds >= 3, WAIT_S)
             with second_cloud(topology, tmp_path / "second") as (_, url), Client(url) as second:
-                says = until(lambda: _not_ready(url), "the second cloud does not say what it waits for")
+                says = until("what the second cloud waits for", lambda: _not_ready(url), WAIT_S)
                 assert "this cloud stands by" in says
                 with pytest.raises(StrataError, match="stands by") as refused:
                     second.create_run(SPEC)
@@ -75,12 +67,12 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
                 window.go("/runs").get_by_role("alert").filter(has_text="this cloud stands by").wait_for()
                 window.window.close()
                 before = first.run(running).rounds
-                until(lambda: first.run(running).rounds >= before + 3, "the first cloud's run stands still")
+                until("further rounds", lambda: first.run(running).rounds >= before + 3, WAIT_S)
                 assert (first.run(done).status, first.run(done).rounds) == ("completed", 3)
 
                 topology.processes["cloud"].signal(signal.SIGKILL)
-                until(lambda: _stops(second, running), "the second cloud does not take over")
-                found = until(lambda: _run(second, done), "the completed run is gone")
+                until("the second cloud to take over", lambda: _stops(second, running), WAIT_S)
+                found = until("the completed run at the second cloud", lambda: _run(second, done), WAIT_S)
                 assert (found.status, found.rounds) == ("completed", 3)
                 assert _run(second, running).rounds >= before + 3
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from shared.core.files import write_file
 from shared.core.records import Record
-from shared.results.folder import write_file
 
 FILE = "tracking.json"
 

@@ -298,3 +298,10 @@ async def test_a_malformed_request_binds_no_name(setting: Setting) -> None:
     with pytest.raises(BadInput, match="signing request"):
         await setting.identities.issue(asked, None)
     assert await setting.identities.infos() == []
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"a1": "x"}'])
+def test_a_damaged_file_of_revocations_is_not_taken_for_an_empty_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "revoked.json").write_text(content)
+    with pytest.raises(BadInput, match="is damaged"):
+        Revoked(tmp_path / "revoked.json")

@@ -12,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from shared.core.errors import NotFound
+from shared.core.files import write_file
 from shared.federation.spec_parser import parse_spec
 from shared.results.folder import (
     file_names,
@@ -21,7 +22,6 @@ from shared.results.folder import (
     read_run,
     run_folders,
     summary,
-    write_file,
 )
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import SCREEN
