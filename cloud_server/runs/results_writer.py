@@ -114,7 +114,8 @@ class ResultsFolder:
             pause_s = self._wrote_at + EVERY_S - clock()
             if not self._settling and (n == 0 or pause_s > 0):
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), pause_s if n else EVERY_S)
+                    async with asyncio.timeout(pause_s if n else EVERY_S):
+                        await self._news.wait()
                 continue
             n = len(self._waiting) if self._settling else n
             ready, self._waiting = self._waiting[:n], self._waiting[n:]

@@ -19,7 +19,8 @@ Pause = Callable[[int, float], float]
 async def _wait(wake: asyncio.Event, limit_s: float) -> None:
     """Waits until the event is set, at most `limit_s` seconds."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(wake.wait(), limit_s)
+        async with asyncio.timeout(limit_s):  # `wait_for` loses a cancellation in the instant in which the event is set
+            await wake.wait()
 
 
 @dataclass
@@ -43,13 +44,16 @@ class Repeating:
     wait: Callable[[asyncio.Event, float], Awaitable[None]] = _wait
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
+    _stopping: bool = False
 
     def start(self) -> None:
-        """Begins with the first turn."""
+        """Begins with the first turn, after a stop again."""
+        self._stopping = False
         self._task = asyncio.create_task(self._repeat())
 
     async def stop(self) -> None:
         """Cancels the present turn and waits for its end."""
+        self._stopping = True  # a cancellation that `work` loses ends the task after this turn
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -60,7 +64,7 @@ class Repeating:
 
     async def _repeat(self) -> None:
         failures = 0
-        while True:
+        while not self._stopping:
             self._wake.clear()
             began = self.clock()
             failures = 0 if await self._turn(failures) else failures + 1

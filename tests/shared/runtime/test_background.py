@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -88,3 +89,44 @@ async def test_a_task_that_never_started_can_be_stopped_and_has_no_turn() -> Non
     turns = Turns()
     await Repeating(1.0, turns, "work waits", wait=turns.wait).stop()
     assert (turns.now_s, turns.pauses) == (0.0, [])
+
+
+@pytest.mark.parametrize("ticks", range(5))
+async def test_a_task_that_is_woken_and_stopped_at_once_ends(ticks: int) -> None:
+    repeating = Repeating(60.0, Turns(None, None, None), "work waits")
+    repeating.start()
+    await asyncio.sleep(0.01)
+    repeating.wake()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await repeating.stop()
+
+
+async def test_a_task_whose_work_loses_the_cancellation_ends_with_the_turn() -> None:
+    begun, n_turns = asyncio.Event(), 0
+
+    async def deaf() -> None:
+        nonlocal n_turns
+        n_turns += 1
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    repeating = Repeating(0.0, deaf, "work waits")
+    repeating.start()
+    await begun.wait()
+    async with asyncio.timeout(10):
+        await repeating.stop()
+    assert n_turns == 1
+
+
+async def test_a_task_that_was_stopped_can_be_started_again() -> None:
+    turns = Turns(None)
+    repeating = Repeating(0.0, turns, "work waits")
+    repeating.start()
+    await repeating.stop()
+    repeating.start()
+    async with asyncio.timeout(10):
+        await turns.over.wait()
+        await repeating.stop()
