@@ -42,6 +42,7 @@ class Federation:
 
     Attributes:
         measured: begin and end (monotonic seconds) of the round that was measured last.
+        first_s: seconds from the run's submission to the end of its first round.
     """
 
     def __init__(self, topology: Topology, client: Client, spec: Mapping[str, Any]) -> None:
@@ -49,8 +50,10 @@ class Federation:
         endless = {**spec, "num_rounds": NEVER, "eval_every": NEVER}
         self._seen: str | None = None
         self.measured = (0.0, 0.0)
+        submitted = time.monotonic()
         self._run = client.create_run(endless).run
         self._one_round()
+        self.first_s = self.measured[0] - submitted
 
     def round(self) -> float:
         """Train one round; returns the seconds from one commit to the next, including the previous results folder.

@@ -27,6 +27,7 @@ class Sizes:
         n_rounds: timed rounds of each variant, after its first.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
+        population: numbers of participants, each with the numbers of devices among which they are.
         long: rounds after which memory is measured: early, late.
         event_clients: numbers of clients of a run's events.
         event_rounds: rounds over which the cloud's CPU is measured, in each turn.
@@ -43,6 +44,7 @@ class Sizes:
     transport_model: str
     scale: tuple[int, ...]
     scale_samples: int
+    population: tuple[tuple[int, tuple[int, ...]], ...]
     long: tuple[int, int]
     event_clients: tuple[int, ...]
     event_rounds: int
@@ -60,6 +62,7 @@ FULL = Sizes(
     transport_model="resnet18",
     scale=(10, 100, 1000, 5000),
     scale_samples=20,
+    population=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
     long=(5, 50),
     event_clients=(100, 1000),
     event_rounds=100,
@@ -91,6 +94,7 @@ TINY = Sizes(
     transport_model="mlp",
     scale=(4, 6, 8),
     scale_samples=4,
+    population=((4, (4, 40)),),
     long=(1, 2),
     event_clients=(2,),
     event_rounds=2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cloud_server.dependencies import Cloud
 from cloud_server.nodes.liveness import require_profile
 from shared.core.errors import Conflict
+from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 
 
@@ -14,13 +15,13 @@ def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
     Raises:
         NotFound: no agent has that id.
     """
-    return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, ()))
+    return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, EMPTY))
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
     """All registered agents."""
     registry, seats = cloud.registry, cloud.runs.seats_by_agent()
-    return tuple(registry.agent_info(agent, seats.get(agent, ())) for agent in sorted(registry.agents))
+    return tuple(registry.agent_info(agent, seats.get(agent, EMPTY)) for agent in sorted(registry.agents))
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:

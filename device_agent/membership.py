@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
+from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import StrataError
 from shared.core.validation import ID
 from shared.identity.names import CLOUD, edge_identity
@@ -33,8 +34,6 @@ from shared.service.retry import pause_s
 from shared.storage.kept_id import kept_id
 
 log = logging.getLogger(__name__)
-MAX_EDGES = 1000
-"""Addresses of edges that receive heartbeats at most: as many as a run has edges."""
 FORGET_EDGE_S = 60.0
 """Seconds after its last order for which an edge other than the home edge still receives heartbeats."""
 
@@ -121,7 +120,7 @@ class Membership:
                 log.warning("an order names an edge outside the allowed networks: %s", edge.url[:200])
             yield
             return
-        if edge not in self.edges and len(self.edges) >= MAX_EDGES:
+        if edge not in self.edges and len(self.edges) >= LARGEST_EDGES:
             yield
             return
         orders = self.edges.setdefault(edge, _Orders())

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from shared.core.bounds import AGENT_DEVICES
+from shared.core.bounds import LARGEST_DEVICES
 from shared.core.validation import ID
 from shared.service.settings import TierSettings, over_tls
 from shared.simulation import known_profile
@@ -33,7 +33,7 @@ class AgentSettings(TierSettings):
 
     name: str = Field(default_factory=_host_name, pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
-    devices: int = Field(default=1, ge=1, le=AGENT_DEVICES)
+    devices: int = Field(default=1, ge=1, le=LARGEST_DEVICES)
     profile: Annotated[str, AfterValidator(known_profile)] = "standard"
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
 

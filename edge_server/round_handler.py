@@ -99,6 +99,7 @@ class RoundHandler:
             )
         await self._wait_until_registered()
         kept = await self.states.placement(order)
+        kept.placement.check_seats(len(experiment.population.seats))
         state, late = await self.states.state(experiment, order)
         twins = Twins(await self.states.twins_before(order))
         agents = AgentClient(

@@ -16,7 +16,8 @@ from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, RoundOrder
+from shared.federation.messages import RoundOrder
+from shared.federation.placements import EdgePlacement
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_event
 from shared.service.retry import STORE_S, retry
@@ -56,6 +57,7 @@ class EdgeStateStore:
     seat_states: StateStore
     thread: ComputeThread
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _decoded: tuple[bytes, KeptPlacement] | None = None
 
     # ---- placements
 
@@ -85,7 +87,9 @@ class EdgeStateStore:
             raise PlacementUnknown(
                 f"edge {self.edge_name} does not know placement {order.placement[:12]} of {order.run_id}"
             )
-        return KeptPlacement.model_validate_json(data)
+        if self._decoded is None or self._decoded[0] != data:  # of many seats, decoding takes longer than a round
+            self._decoded = data, KeptPlacement.model_validate_json(data)
+        return self._decoded[1]
 
     # ---- states and twins
 

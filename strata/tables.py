@@ -161,7 +161,7 @@ def agents_table(agents: Sequence[AgentInfo]) -> Table:
             str(agent.devices),
             agent.profile,
             agent.edge or "-",
-            " ".join(map(str, agent.seats)) or "-",
+            str(agent.seats) or "-",
             "-" if agent.visiting is None else str(agent.visiting),
         )
     return table

@@ -128,8 +128,9 @@ def _allowed_imports() -> dict[str, frozenset[str]]:
 ALLOWED = _allowed_imports()
 # Packages of `shared` whose `__init__` exports names: they are interfaces.
 RE_EXPORTING_PACKAGES = frozenset({
-    "shared.federation.aggregation", "shared.federation.hooks", "shared.simulation", "shared.storage.key_value",
-    "shared.storage.states", "shared.training.models", "shared.training.partition", "shared.wire.compression",
+    "shared.federation.aggregation", "shared.federation.hooks", "shared.federation.population", "shared.simulation",
+    "shared.storage.key_value", "shared.storage.states", "shared.training.models", "shared.training.partition",
+    "shared.wire.compression",
 })  # fmt: skip
 IMPURE_CALLS = frozenset({"open", "input", "print", "eval", "exec", "compile", "__import__"})
 GLOBAL_DRAWS = frozenset(

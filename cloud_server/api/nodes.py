@@ -10,6 +10,7 @@ from cloud_server import node_views
 from cloud_server.api.runs import Name
 from cloud_server.dependencies import OWNER_WRITES, TheCloud
 from cloud_server.nodes.twin_client import twins_at, twins_of
+from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
 from shared.service.auth import guarded
 from shared.service.json_bodies import unambiguous
@@ -63,8 +64,7 @@ async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") ->
     node_views.agent_of(cloud, agent)
     info = await cloud.repository.info(run)
     placement = await cloud.repository.placement(info.run)
-    seats = {seat for seat, name in placement.agents.items() if name == agent}
-    return await twins_of(cloud.registry, info.run, agent, seats)
+    return await twins_of(cloud.registry, info.run, agent, placement.agents.get(agent, EMPTY))
 
 
 @router.patch("/agents/{agent}", responses=problems(404, 409))

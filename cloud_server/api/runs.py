@@ -12,11 +12,13 @@ from starlette.types import Receive, Scope, Send
 
 from cloud_server.dependencies import OWNER_WRITES, TheCloud
 from cloud_server.runs.event_feed import EventClient
+from shared.core.bounds import LARGEST_SEATS
 from shared.core.errors import NotFound
+from shared.core.number_sets import NumberSet
 from shared.federation.registry import all_algorithms
 from shared.results.folder import file_names
 from shared.run_records.rounds import RoundDetail, RoundPage
-from shared.run_records.runs import FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
+from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
@@ -136,9 +138,17 @@ async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundD
 
 
 @router.get("/runs/{run_id}/seats", tags=["runs"], responses=NOT_NOW)
-async def list_seats(run_id: RunId, cloud: TheCloud) -> SeatPage:
-    """The seats of a run, with their data and the agents that host them."""
-    return SeatPage(seats=await cloud.runs.seats(run_id))
+async def list_seats(
+    run_id: RunId, cloud: TheCloud, response: Response, skip: Annotated[int, Query(ge=0, lt=LARGEST_SEATS)] = 0
+) -> SeatPage:
+    """The seats of a run after the first `skip`, with their data and the agents that host them.
+
+    Of many seats, the header `strata-more` says how many the next page skips.
+    """
+    found = await cloud.runs.seats(run_id, NumberSet(range(skip, skip + SEATS_A_PAGE + 1)))
+    if len(found) > SEATS_A_PAGE:
+        response.headers[MORE_HEADER] = str(skip + SEATS_A_PAGE)
+    return SeatPage(seats=found[:SEATS_A_PAGE])
 
 
 @router.get(

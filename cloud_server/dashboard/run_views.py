@@ -7,10 +7,13 @@ import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cloud_server.dependencies import Cloud
 from cloud_server.nodes.twin_client import twins_at
+from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import Conflict
+from shared.core.number_sets import NumberSet
 from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
@@ -21,6 +24,8 @@ SEATS_EVERY_S = 2.0
 """Shortest time between two reads of a run's placement and twins."""
 TWINS_TIMEOUT_S = 2.0
 """Longest wait for an edge's digital twins; a page then goes without them."""
+SHOWN_SEATS = 1000
+"""Most devices of a run that the pages show at a time."""
 _MAX_RUNS = 16
 """Runs in the cache; the least recently viewed one is dropped first."""
 _MAX_VISITS = 50
@@ -37,7 +42,7 @@ class RunView:
         visits: the visits of all training rounds, summarised for pictures.
         last_visits: the latest visits by seat, as (round, visit).
         newest: the last training round with its visits.
-        seats: the placement of seats; empty before the run has started.
+        seats: the placement of the shown seats; empty before the run has started.
         twins: digital twins by edge; empty unless the run keeps twins and is running.
         seats_at: when seats and twins were read (monotonic seconds).
     """
@@ -50,6 +55,18 @@ class RunView:
     seats: tuple[SeatInfo, ...] = ()
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
     seats_at: float = -math.inf
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether all seats are shown; of very many it is those that were visited in the newest round."""
+        return (self.info.spec.max_devices or 0) <= SHOWN_SEATS
+
+    @property
+    def shown_seats(self) -> NumberSet:
+        """Numbers of the seats to show."""
+        if self.shows_all or self.newest is None:
+            return NumberSet(range(SHOWN_SEATS + LARGEST_EDGES))
+        return NumberSet(islice(sorted({row.seat for row in self.newest.seats}), SHOWN_SEATS))
 
     @property
     def history(self) -> RunHistory:
@@ -111,7 +128,7 @@ class RunViews:
             return view
         view.seats_at = time.monotonic()
         try:
-            view.seats = await self.cloud.runs.seats(view.info.run)
+            view.seats = await self.cloud.runs.seats(view.info.run, view.shown_seats)
         except Conflict:  # not started yet
             view.seats = ()
         view.twins = await self._twins(view.info)

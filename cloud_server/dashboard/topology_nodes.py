@@ -92,7 +92,8 @@ def _edge(edge: EdgeInfo, row: EdgeRow | None, run_view: RunView | None) -> Node
 
 def _compute(edge: str, run_view: RunView | None) -> list[str]:
     """The total compute of an edge's devices and, according to its digital twins, how much of it is free."""
-    total = sum(seat.compute_sps or 0.0 for seat in run_view.seats if seat.edge == edge) if run_view else 0.0
+    seats = run_view.seats if run_view and run_view.shows_all else ()
+    total = sum(seat.compute_sps or 0.0 for seat in seats if seat.edge == edge)
     details = [f"devices can train {total:.4g} samples/s"] if total else []
     twins = run_view.twins.get(edge, ()) if run_view else ()
     if twins:

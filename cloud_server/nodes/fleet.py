@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud_server.nodes.registry import Registry
+from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, UnknownName
 from shared.service.api.membership import FleetOrders, FleetReport
-from shared.service.api.nodes import MAX_DEVICES, FleetInfo
+from shared.service.api.nodes import FleetInfo
 from shared.storage import redis_keys
 from shared.storage.key_value import Store
 
@@ -43,7 +44,7 @@ class Fleet:
         self,
         store: Store,
         registry: Registry,
-        seats_by_agent: Callable[[], Mapping[str, tuple[int, ...]]],
+        seats_by_agent: Callable[[], Mapping[str, object]],
         ttl_s: float,
     ) -> None:
         self.store, self.registry, self.seats_by_agent, self.ttl_s = store, registry, seats_by_agent, ttl_s
@@ -96,8 +97,8 @@ class Fleet:
         named = _by_service(devices, services)
         before = {name: number for name, number in (await self.wanted_devices()).items() if name in services}
         wanted = {**before, **named}
-        if sum(wanted.values()) > MAX_DEVICES:
-            raise BadInput(f"{sum(wanted.values())} devices, at most {MAX_DEVICES}", field="devices")
+        if sum(wanted.values()) > LARGEST_DEVICES:
+            raise BadInput(f"{sum(wanted.values())} devices, at most {LARGEST_DEVICES}", field="devices")
         await self.store.put(redis_keys.cloud_topology(), json.dumps(wanted, sort_keys=True).encode())
 
     def present(self) -> dict[str, int]:

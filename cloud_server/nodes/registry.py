@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges, require_profile
 from cloud_server.nodes.stored_nodes import KEEP_S, StoredNodes
 from shared.core.errors import Forbidden, NotFound, StrataError, TooMany
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.identity.names import Identity, agent_identity, edge_identity
 from shared.service.api.membership import (
     MAX_AGENTS,
@@ -339,7 +340,7 @@ class Registry:
         """The number of devices that the live agents can host."""
         return sum(entry.devices for entry in self.live_agents())
 
-    def agent_info(self, agent: str, seats: tuple[int, ...] = ()) -> AgentInfo:
+    def agent_info(self, agent: str, seats: NumberSet = EMPTY) -> AgentInfo:
         """An agent as the API shows it, with its seats.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Container
 
 from pydantic import ValidationError
 
@@ -33,7 +33,7 @@ async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
         raise WireError(f"{peer} answered with no list of twins: {error.error_count()} errors") from None
 
 
-async def twins_of(registry: Registry, run_id: str, agent: str, seats: Collection[int]) -> TwinList:
+async def twins_of(registry: Registry, run_id: str, agent: str, seats: Container[int]) -> TwinList:
     """The twins of the seats that an agent has in a run; if several edges keep one of a seat, the newest.
 
     Raises:

@@ -8,9 +8,11 @@ from typing import Any
 
 from cloud_server.nodes.registry import Registry
 from shared.core.errors import Lost, PlacementUnknown, Unreachable
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, RoundAnswer
+from shared.federation.messages import RoundAnswer
+from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import longest_round_s
 from shared.federation.scheduling import n_syncs
 from shared.identity.assignments import Assigner
@@ -51,14 +53,14 @@ class EdgeClient:
     Attributes:
         assigner: signs which seats an edge may order; None where nodes show no certificates.
         sent: by address, run and edge number, the placement and loads that the edge was sent last.
-        holders: by run and seat, the edge to which the seat was assigned last, as a key of `sent`.
+        assigned: as `sent`, the seats that were assigned to the edge and to no other since.
     """
 
     registry: Registry
     caller: Caller
     assigner: Assigner | None = None
     sent: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = field(default_factory=dict)
-    holders: dict[tuple[str, int], tuple[str, str, int]] = field(default_factory=dict)
+    assigned: dict[tuple[str, str, int], NumberSet] = field(default_factory=dict)
 
     async def run_round(
         self,
@@ -110,7 +112,7 @@ class EdgeClient:
     def limit_s(self, experiment: Experiment, placement: EdgePlacement, loads: Mapping[str, int]) -> float:
         """Longest wait for an edge, in wall seconds: the edge waits for its fullest agent, wave after wave."""
         spec = experiment.spec
-        edge_rounds = spec.edge_rounds * n_syncs(spec, [experiment.seat(number) for number in placement.addresses])
+        edge_rounds = spec.edge_rounds * n_syncs(spec, experiment.population.seats.among(placement.seats))
         computing_s = spec.timeouts.visit_s * max(loads.values(), default=1) * edge_rounds * WAVES
         return computing_s + MARGIN_S + longest_round_s(experiment, edge_rounds, WAVES)
 
@@ -128,15 +130,14 @@ class EdgeClient:
         """
         key = self._url(edge_name), placement.run_id, placement.edge
         content = canonical(placement), dict(loads)
-        seats = {(placement.run_id, seat) for seat in placement.addresses}
-        came = self.assigner is not None and any(self.holders.get(seat) != key for seat in seats)
+        came = self.assigner is not None and len(placement.seats - self.assigned.get(key, EMPTY)) > 0
         if self.sent.get(key) == content and not again and not came:
             return
         payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
         if self.assigner is not None:
             payload["assignments"] = self._assignments(self.assigner, edge_name, placement)
-            self.holders = {seat: at for seat, at in self.holders.items() if seat[0] == placement.run_id}
-            self.holders |= dict.fromkeys(seats, key)
+            others = {at: seats - placement.seats for at, seats in self.assigned.items() if at[1] == placement.run_id}
+            self.assigned = others | {key: self.assigned.get(key, EMPTY) | placement.seats}
         peer = edge_identity(edge_name)
         await retry(
             lambda left_s: self.caller.call_json(
@@ -149,11 +150,10 @@ class EdgeClient:
         self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
 
     def _assignments(self, assigner: Assigner, edge_name: str, placement: EdgePlacement) -> dict[str, str]:
-        seats_of: dict[str, list[int]] = {}
-        for seat, address in placement.addresses.items():
-            seats_of.setdefault(address.agent, []).append(seat)
-        run_id, home = placement.run_id, placement.edge
-        return {agent: assigner.assign(run_id, home, edge_name, agent, seats) for agent, seats in seats_of.items()}
+        return {
+            host.agent: assigner.assign(placement.run_id, placement.edge, edge_name, host.agent, host.seats)
+            for host in placement.hosts
+        }
 
     async def _post_order(
         self, edge_name: str, experiment: Experiment, body: codec.Body, limit_s: float, order_key: str

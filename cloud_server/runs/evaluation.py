@@ -10,6 +10,7 @@ from typing import Any
 
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.repository import RunRepository
+from shared.core.number_sets import NumberSet
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
@@ -114,8 +115,10 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
     for name in experiment.spec.test_on:
         scores[f"global_on_{name}"] = test_by_owner(trainer, model, trainer.test_sets[name], prepare)
     if final:
-        for edge in (edge for edge in experiment.population.edges if len(edge.test)):
+        for edge in experiment.population.edges:
             parts = experiment.population.tests_at(edge, experiment.spec.client)
+            if not any(len(part.samples) for part in parts):
+                continue
             scores[f"global_at_edge_{edge.number}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
 
@@ -125,7 +128,7 @@ def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
     return {name: Evaluation(n=s.n, accuracy=s.accuracy, loss=s.loss) for name, s in scores.items()}
 
 
-def over_clients(detail: RoundDetail, held_out: set[int]) -> dict[str, Evaluation]:
+def over_clients(detail: RoundDetail, held_out: NumberSet) -> dict[str, Evaluation]:
     """Unweighted means over clients (seats, or edges) of the last evaluation: of the received and of the own model.
 
     Held-out seats have means of their own. Clients without test samples do not count.

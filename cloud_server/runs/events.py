@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cloud_server.nodes.liveness import StateChange
-from cloud_server.runs.placement import PlacementChange
+from cloud_server.runs.placement import EdgeMoved, PlacementChange
+from shared.core.bounds import cut
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.logs import log_event
 
 log = logging.getLogger(__name__)
+SEATS_CHARS = 2000
+"""Longest text of seats in an event; dots at its end show that it was longer."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,19 @@ def now() -> str:
 
 
 def placement_events(changes: Sequence[PlacementChange]) -> list[RunEvent]:
-    """An event for each seat that was taken, left or moved, and for each edge that another process serves."""
+    """An event for the seats that an agent took, left or got from another, and for each edge that moved."""
     return [_placement_event(change) for change in changes]
 
 
 def _placement_event(change: PlacementChange) -> RunEvent:
-    if change.kind == "edge":
-        return RunEvent("home.moved", {"home": change.number, "edge": change.holder, "from": change.before})
-    if change.holder is None:
-        return RunEvent("seat.left", {"seat": change.number, "agent": change.before})
+    if isinstance(change, EdgeMoved):
+        return RunEvent("home.moved", {"home": change.edge, "edge": change.process, "from": change.before})
+    seats = {"seats": cut(change.seats.text, SEATS_CHARS), "n_seats": len(change.seats)}
+    if change.agent is None:
+        return RunEvent("seat.left", {**seats, "agent": change.before})
     if change.before is None:
-        return RunEvent("seat.taken", {"seat": change.number, "agent": change.holder})
-    return RunEvent("seat.moved", {"seat": change.number, "agent": change.holder, "from": change.before})
+        return RunEvent("seat.taken", {**seats, "agent": change.agent})
+    return RunEvent("seat.moved", {**seats, "agent": change.agent, "from": change.before})
 
 
 def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[int, str]) -> list[RunEvent]:
@@ -84,7 +88,7 @@ def round_events(detail: RoundDetail) -> list[RunEvent]:
     short = detail.model_dump(mode="json", exclude={"seats", "failures", "edges", "figures"})
     events = [RunEvent("round.committed", short)]
     for failure in detail.failures:
-        events.append(RunEvent("contribution.lost", {"round_no": detail.round_no, **failure.model_dump()}))
+        events.append(RunEvent("contribution.lost", {"round_no": detail.round_no, **failure.model_dump(mode="json")}))
     for seat, reason in detail.retired.items():
         events.append(RunEvent("seat.retired", {"round_no": detail.round_no, "seat": seat, "reason": reason}))
     return events

@@ -174,8 +174,8 @@ class RunExecutor:
 
     def _ctx(self, experiment: Experiment, round_no: int) -> Context:
         phase = experiment.phase_of(max(round_no, 1)).name
-        trainers = [seat for seat in experiment.population.seats if seat.role == "train"]
-        n_clients = len(experiment.population.edges if experiment.spec.client == "edge" else trainers)
+        population = experiment.population
+        n_clients = len(population.edges) if experiment.spec.client == "edge" else population.n_training
         return experiment.ctx(phase=phase, round_no=round_no, n_clients=n_clients)
 
     # ---- one round
@@ -259,8 +259,7 @@ class RunExecutor:
             try:
                 return await self._run_unless_stopped(attempted)
             except QuorumMissed as missed:
-                placement, registry = state.placement.placement, self.services.registry
-                unchanged = attempted.round_map == round_map(state.experiment, placement, registry)
+                unchanged = attempted.round_map == round_map(self.info.run, state.experiment, state.placement)
                 if attempt >= MAX_ATTEMPTS or unchanged:
                     raise
                 data = {"round_no": round_no, "attempt": attempt, "reason": missed.detail[:2000]}
@@ -287,7 +286,7 @@ class RunExecutor:
             state.experiment,
             state.checkpoint,
             state.placement,
-            round_map(state.experiment, state.placement.placement, services.registry),
+            round_map(self.info.run, state.experiment, state.placement),
             services.edges,
             services.thread,
             attempt=attempt,

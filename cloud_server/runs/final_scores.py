@@ -36,8 +36,8 @@ async def final_scores(
         detail: the evaluation by every seat that followed it.
     """
     experiment = state.experiment
-    held_out = {seat.number for seat in experiment.population.seats if seat.role == "held_out"}
-    final = {**await _evaluation(services, run_id, state, ctx), **over_clients(detail, held_out)}
+    of_clients = over_clients(detail, experiment.population.held_out)
+    final = {**await _evaluation(services, run_id, state, ctx), **of_clients}
     key = "global" if experiment.algorithm.headline == "global model" else "clients_own"
     head = final.get(key) or final.get("clients_received")
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,16 +25,17 @@ from cloud_server.runs.provenance import (
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import Conflict, NotFound, StrataError
+from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
+from shared.federation.registry import total_rounds
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
 from shared.runtime.background import Repeating
 from shared.service.retry import backoff
-from shared.spec.experiment import ExperimentSpec
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -261,12 +263,12 @@ class RunManager:
             return info
         return info.replace(reason=f"waiting: {refusal}"[:2000])
 
-    def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
+    def seats_by_agent(self) -> Mapping[str, NumberSet]:
         """The seats of each agent that has any in the run that trains."""
-        return self.executor.state.placement.seats_by_agent() if self.executor and self.executor.state else {}
+        return self.executor.state.placement.placement.agents if self.executor and self.executor.state else {}
 
-    async def seats(self, run_id: str) -> tuple[SeatInfo, ...]:
-        """The seats of a run.
+    async def seats(self, run_id: str, numbers: NumberSet) -> tuple[SeatInfo, ...]:
+        """Those of these seats that a run has.
 
         Raises:
             Conflict: the run has not started, so its number of seats is not known yet, or its data is here no more.
@@ -278,7 +280,8 @@ class RunManager:
         stored = await repository.placement(info.run)
         placement = PlacementManager(experiment.population, registry, stored, info.spec.timeouts.reseat_after_s)
         found = await repository.checkpoint(info.run, experiment)
-        return await self.services.thread.run(seat_infos, experiment, placement, found[0].retired if found else {})
+        there, retired = numbers & experiment.population.seats.numbers, found[0].retired if found else {}
+        return await self.services.thread.run(seat_infos, info.run, experiment, placement, retired, there)
 
     async def model(self, run_id: str, name: str) -> TensorMap:
         """A model of the last checkpoint.
@@ -389,11 +392,3 @@ def _pause_s(failures: int, took_s: float) -> float:
 def new_run_id() -> str:
     """A new id; all have the same length and sort by time: `r20261121-134502-1f3a`."""
     return f"r{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def total_rounds(spec: ExperimentSpec) -> int:
-    """The number of rounds of all phases of the spec's algorithm."""
-    from shared.federation.registry import load_algorithm
-
-    algorithm = load_algorithm(spec.algorithm.name)
-    return sum(phase.num_rounds for phase in algorithm.phases(spec, algorithm.parse_params(spec.algorithm.params)))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 from pydantic import Field
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.nodes.registry import Registry
+from cloud_server.runs.seat_shares import seat_shares
 from shared.core.errors import NotReady
+from shared.core.number_sets import EMPTY, Numbers, NumberSet, SetIndex
 from shared.core.records import Record
 from shared.federation.population import Population
 
@@ -21,22 +22,40 @@ class Placement(Record):
     """The placement of a run as it is stored.
 
     Attributes:
-        agents: by taken seat, the id of the agent that hosts it.
+        agents: by agent that has any, the seats that it hosts.
         edges: by edge of the run, the name of the process that serves it.
         present: agents that were registered at the start. They get no more seats as late-comers, so that the number
             of devices does not depend on the capacity that agents happen to have.
-        left: by empty seat, the agent that left it and gets it again if it comes back.
+        left: by agent, the empty seats that it left and gets again if it comes back.
         profiles: by seat, the profile of its agent in the last committed round.
     """
 
-    agents: dict[int, str]
+    agents: dict[str, NumberSet]
     edges: dict[int, str]
     present: tuple[str, ...] = ()
-    left: dict[int, str] = Field(default_factory=dict)
+    left: dict[str, NumberSet] = Field(default_factory=dict)
     profiles: dict[int, str] = Field(default_factory=dict)
 
+    @cached_property
+    def _index(self) -> SetIndex:
+        return SetIndex(list(self.agents.values()))
 
-def place_seats(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mapping[int, str]) -> dict[int, str]:
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.agents)
+
+    @property
+    def taken(self) -> NumberSet:
+        """All seats that an agent hosts."""
+        return self._index.all
+
+    def agent_of(self, seat: int) -> str | None:
+        """The agent that hosts a seat, if one does."""
+        found = self._index.find(seat)
+        return None if found is None else self._names[found]
+
+
+def place_seats(seats: Numbers, agents: Sequence[AgentEntry], loads: Mapping[str, int]) -> dict[str, NumberSet]:
     """Distributes seats over agents in proportion to their capacity, also beyond it.
 
     An agent gets consecutive seats: sorted by edge, an edge then has few agents, each with one copy of the model.
@@ -44,50 +63,45 @@ def place_seats(seats: Sequence[int], agents: Sequence[AgentEntry], taken: Mappi
     Args:
         seats: the seats to place, those of an edge side by side.
         agents: in any order; (profile, id) decides among equally loaded ones.
-        taken: seats placed before, with their agents.
+        loads: by agent, the number of seats placed before.
 
     Returns:
-        The agent of each seat.
+        By agent, its seats.
 
     Raises:
         NotReady: there are seats but no agents.
     """
-    if seats and not agents:
-        raise NotReady(f"no agent is alive for seats {list(seats)[:20]}")
-    counts = _even(len(seats), agents, Counter(taken.values()))
-    names = [agent.agent for agent in sorted(agents, key=lambda agent: (agent.effective_profile, agent.agent))]
-    return dict(zip(seats, (name for name in names for _ in range(counts[name])), strict=True))
-
-
-def _even(n_seats: int, agents: Sequence[AgentEntry], load: Counter[str]) -> Counter[str]:
-    """The number of seats that each agent gets, given how many it has (`load`)."""
-
-    def rank(agent: AgentEntry) -> tuple[int, int, str, str]:
-        n = load[agent.agent] + given[agent.agent]
-        return n // agent.devices, n, agent.effective_profile, agent.agent
-
-    given: Counter[str] = Counter()
-    by_id = {agent.agent: agent for agent in agents}
-    queue = [rank(agent) for agent in agents]
-    heapq.heapify(queue)
-    for _ in range(n_seats):
-        name = queue[0][-1]
-        given[name] += 1
-        heapq.heapreplace(queue, rank(by_id[name]))
-    return given
+    if not len(seats):
+        return {}
+    if not agents:
+        raise NotReady(f"no agent is alive for seats {seats[:20].tolist()}")
+    order = sorted(agents, key=lambda agent: (agent.effective_profile, agent.agent))
+    counts = seat_shares(len(seats), [agent.devices for agent in order], [loads.get(a.agent, 0) for a in order])
+    parts = np.split(seats, np.cumsum(counts)[:-1])
+    return {agent.agent: NumberSet(part) for agent, part in zip(order, parts, strict=True) if len(part)}
 
 
 @dataclass(frozen=True)
-class PlacementChange:
-    """A seat that another agent hosts, or an edge that another process serves; `before` did so before.
+class SeatsMoved:
+    """Seats that another agent hosts now, None if none does; `before` did so before."""
 
-    A seat with no `holder` was left.
-    """
-
-    kind: Literal["seat", "edge"]
-    number: int
-    holder: str | None
+    seats: NumberSet
+    agent: str | None
     before: str | None
+
+
+@dataclass(frozen=True)
+class EdgeMoved:
+    """An edge that another process serves now; `before` did so before."""
+
+    edge: int
+    process: str
+    before: str
+
+
+PlacementChange = SeatsMoved | EdgeMoved
+Visitors = Mapping[int, Mapping[str, NumberSet]]
+"""By edge, and by agent, the hosted seats that visit the edge."""
 
 
 @dataclass
@@ -105,6 +119,8 @@ class PlacementManager:
     registry: Registry
     placement: Placement
     reseat_after_s: float
+    _visitors: tuple[Placement, frozenset[int], Visitors] | None = field(default=None, repr=False)
+    _training: tuple[Placement, int] | None = field(default=None, repr=False)
 
     def seat_all(self, num_devices: int) -> list[PlacementChange]:
         """Places the first seats on the live agents, and the edges on the live processes in the order of their names.
@@ -112,18 +128,18 @@ class PlacementManager:
         Raises:
             NotReady: no agent or no edge is alive.
         """
-        seats = self._by_edge([s.number for s in self.population.seats if s.role != "worker"][:num_devices])
         agents = self.registry.live_agents()
-        placed = place_seats(seats, agents, {})
+        placed = place_seats(self._by_edge(np.arange(min(num_devices, self.population.n_devices))), agents, {})
         names = self.registry.live_edges()
         if not names:
             raise NotReady("no edge is alive")
         edges = {edge.number: names[edge.number % len(names)] for edge in self.population.edges}
         self.placement = Placement(agents=placed, edges=edges, present=tuple(agent.agent for agent in agents))
-        return [PlacementChange("seat", seat, agent, None) for seat, agent in sorted(placed.items())]
+        return [SeatsMoved(seats, agent, None) for agent, seats in sorted(placed.items())]
 
-    def _by_edge(self, seats: Sequence[int]) -> list[int]:
-        return sorted(seats, key=lambda seat: (self.population.seats[seat].home_edge, seat))
+    def _by_edge(self, seats: Numbers) -> Numbers:
+        ordered: Numbers = seats[np.argsort(self.population.home_edges[seats], kind="stable")]
+        return ordered
 
     def refresh(self) -> list[PlacementChange]:
         """Adapts the placement between rounds.
@@ -135,62 +151,67 @@ class PlacementManager:
 
     def _release(self) -> list[PlacementChange]:
         """Empties the seats of agents that leave, or have left."""
-        leaving = {agent for agent in set(self.placement.agents.values()) if self.registry.is_leaving(agent)}
-        if not leaving:
+        before = self.placement
+        freed = {agent: seats for agent, seats in sorted(before.agents.items()) if self.registry.is_leaving(agent)}
+        if not freed:
             return []
-        freed = {seat: agent for seat, agent in sorted(self.placement.agents.items()) if agent in leaving}
-        self.placement = self.placement.replace(
-            agents={seat: agent for seat, agent in self.placement.agents.items() if seat not in freed},
-            present=tuple(agent for agent in self.placement.present if agent not in leaving),
-            left={**self.placement.left, **freed},
+        self.placement = before.replace(
+            agents={agent: seats for agent, seats in before.agents.items() if agent not in freed},
+            present=tuple(agent for agent in before.present if agent not in freed),
+            left=before.left | {agent: seats | before.left.get(agent, EMPTY) for agent, seats in freed.items()},
         )
-        return [PlacementChange("seat", seat, None, agent) for seat, agent in freed.items()]
+        return [SeatsMoved(seats, None, agent) for agent, seats in freed.items()]
 
     def _replace_lost_agents(self) -> list[PlacementChange]:
         """Moves the seats of agents that are lost for good."""
-        lost_s = {agent: self.registry.agent_lost_s(agent) for agent in set(self.placement.agents.values())}
-        gone = {agent for agent, silent_s in lost_s.items() if self._for_good(silent_s)}
-        seats = [seat for seat, agent in sorted(self.placement.agents.items()) if agent in gone]
+        before = self.placement
+        gone = [agent for agent in sorted(before.agents) if self._for_good(self.registry.agent_lost_s(agent))]
         agents = self.registry.live_agents()
-        if not seats or not agents:
+        if not gone or not agents:
             return []
-        kept = {seat: agent for seat, agent in self.placement.agents.items() if seat not in seats}
-        self.placement = self.placement.replace(present=tuple(a for a in self.placement.present if a not in gone))
-        return self._take(place_seats(self._by_edge(seats), agents, kept))
+        kept = {agent: seats for agent, seats in before.agents.items() if agent not in gone}
+        seats = self._by_edge(SetIndex([before.agents[agent] for agent in gone]).all.array)
+        placed = place_seats(seats, agents, {agent: len(own) for agent, own in kept.items()})
+        self.placement = before.replace(agents=kept, present=tuple(a for a in before.present if a not in gone))
+        self._take(placed)
+        moves = [(own & before.agents[old], new, old) for new, own in sorted(placed.items()) for old in gone]
+        return [SeatsMoved(*move) for move in moves if len(move[0])]
 
     def _replace_lost_edges(self) -> list[PlacementChange]:
         """Moves the edges of processes that are lost for good to spare processes, as far as there are any."""
         edges = self.placement.edges
         gone = [edge for edge, name in sorted(edges.items()) if self._for_good(self.registry.edge_lost_s(name))]
-        spare = [name for name in self.registry.live_edges() if name not in edges.values()]
+        spare = [name for name in self.registry.live_edges() if name not in edges.values()] if gone else []
         moved = dict(zip(gone, spare, strict=False))
-        self.placement = self.placement.replace(edges={**edges, **moved})
-        return [PlacementChange("edge", edge, name, edges[edge]) for edge, name in moved.items()]
+        if moved:
+            self.placement = self.placement.replace(edges={**edges, **moved})
+        return [EdgeMoved(edge, name, edges[edge]) for edge, name in moved.items()]
 
     def _for_good(self, lost_s: float) -> bool:
         return lost_s > 0 and lost_s >= self.reseat_after_s
 
     def _place_new_agents(self) -> list[PlacementChange]:
-        load = Counter(self.placement.agents.values())
-        empty = [
-            s.number for s in self.population.seats if s.role != "worker" and s.number not in self.placement.agents
-        ]
         changes: list[PlacementChange] = []
-        for entry in self.registry.live_agents():
-            if entry.agent in self.placement.present:
+        new = [entry for entry in self.registry.live_agents() if entry.agent not in self.placement.present]
+        for entry in new:
+            room = max(entry.devices - len(self.placement.agents.get(entry.agent, ())), 0)
+            if not room or len(self.placement.taken) == self.population.n_devices:
                 continue
-            room = max(entry.devices - load[entry.agent], 0)
-            own_first = sorted(empty, key=lambda seat: (self.placement.left.get(seat) != entry.agent, seat))
-            mine = sorted(own_first[:room])
-            empty = [seat for seat in empty if seat not in mine]
-            changes += self._take(dict.fromkeys(mine, entry.agent))
+            empty = NumberSet(np.arange(self.population.n_devices)) - self.placement.taken
+            own = self.placement.left.get(entry.agent, EMPTY) & empty
+            mine = NumberSet(np.concatenate([own.array, (empty - own).array])[:room])
+            if len(mine):
+                self._take({entry.agent: mine})
+                changes.append(SeatsMoved(mine, entry.agent, None))
         return changes
 
-    def _take(self, placed: dict[int, str]) -> list[PlacementChange]:
-        before = self.placement.agents
-        left = {seat: agent for seat, agent in self.placement.left.items() if seat not in placed}
-        self.placement = self.placement.replace(agents={**before, **placed}, left=left)
-        return [PlacementChange("seat", seat, agent, before.get(seat)) for seat, agent in placed.items()]
+    def _take(self, placed: Mapping[str, NumberSet]) -> None:
+        before, taken = self.placement, SetIndex(list(placed.values())).all
+        left = {agent: seats - taken for agent, seats in before.left.items()}
+        more = {agent: seats | before.agents.get(agent, EMPTY) for agent, seats in placed.items()}
+        self.placement = before.replace(
+            agents={**before.agents, **more}, left={agent: seats for agent, seats in left.items() if len(seats)}
+        )
 
     # ---- what is alive
 
@@ -198,22 +219,46 @@ class PlacementManager:
         """The edges whose process is alive, sorted."""
         return sorted(edge for edge, name in self.placement.edges.items() if self.registry.edge_is_live(name))
 
-    def absent(self) -> dict[int, str]:
-        """Taken seats whose agent is lost, with the agent."""
-        return {s: a for s, a in sorted(self.placement.agents.items()) if not self.registry.agent_is_live(a)}
+    def absent(self) -> NumberSet:
+        """Hosted seats whose agent is lost."""
+        return self._seats_of([a for a in self.placement.agents if not self.registry.agent_is_live(a)])
 
-    def offline(self) -> dict[int, str]:
-        """Taken seats whose agent is alive but was taken offline, with the agent."""
-        found = {s: a for s, a in sorted(self.placement.agents.items()) if self.registry.is_offline(a)}
-        return {seat: agent for seat, agent in found.items() if self.registry.agent_is_live(agent)}
+    def offline(self) -> NumberSet:
+        """Hosted seats whose agent is alive but was taken offline."""
+        offline = [agent for agent in self.placement.agents if self.registry.is_offline(agent)]
+        return self._seats_of([agent for agent in offline if self.registry.agent_is_live(agent)])
+
+    def _seats_of(self, agents: Sequence[str]) -> NumberSet:
+        return SetIndex([self.placement.agents[agent] for agent in agents]).all
 
     def loads(self) -> dict[str, int]:
         """Number of seats by agent."""
-        return dict(Counter(self.placement.agents.values()))
+        return {agent: len(seats) for agent, seats in self.placement.agents.items()}
 
-    def seats_by_agent(self) -> dict[str, tuple[int, ...]]:
-        """The seats of each agent that has any, sorted."""
-        found: dict[str, list[int]] = {}
-        for seat, agent in sorted(self.placement.agents.items()):
-            found.setdefault(agent, []).append(seat)
-        return {agent: tuple(seats) for agent, seats in found.items()}
+    @property
+    def n_training(self) -> int:
+        """Number of the hosted seats that train; as long as nothing changes, it is computed once."""
+        if self._training is None or self._training[0] is not self.placement:
+            taken = self.placement.taken
+            self._training = self.placement, len(taken) - len(taken & self.population.held_out)
+        return self._training[1]
+
+    def visitors(self, served: frozenset[int], *, elsewhere: bool) -> Visitors:
+        """The hosted seats that visit each of these edges; as long as nothing changes, it is computed once.
+
+        Args:
+            served: the edges that are served.
+            elsewhere: whether the seats of other edges visit the nearest that is served.
+        """
+        known = self._visitors
+        if known is None or known[0] is not self.placement or known[1] != served:
+            found: dict[int, dict[str, NumberSet]] = {edge: {} for edge in served}
+            for agent, seats in sorted(self.placement.agents.items()):
+                homes = self.population.home_edges[seats.array]
+                away = ~np.isin(homes, sorted(served))
+                if elsewhere and served and away.any():
+                    homes[away] = self.population.latencies.nearest(seats.array[away], sorted(served))
+                for edge in served.intersection(np.unique(homes).tolist()):
+                    found[edge][agent] = seats.where(homes == edge)
+            known = self._visitors = (self.placement, served, found)
+        return known[2]

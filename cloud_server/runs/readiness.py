@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import PlacementChange, PlacementManager
@@ -104,7 +105,7 @@ def _counts(n_edges: int, need_edges: int, n_devices: int, need_devices: int) ->
 
 
 def _missing_in_round(spec: ExperimentSpec, placement: PlacementManager) -> str | None:
-    edges, seats = placement.placement.edges, placement.placement.agents
+    edges, seats = placement.placement.edges, placement.placement.taken
     absent, offline, served = placement.absent(), placement.offline(), placement.served()
     n_live = len(seats) - len(absent) - len(offline)
     need = spec.quorum_of(len(edges)) if spec.client == "edge" else 1
@@ -112,6 +113,6 @@ def _missing_in_round(spec: ExperimentSpec, placement: PlacementManager) -> str 
         return None
     missing = _counts(len(served), need, n_live, spec.min_devices)
     lost = [name for edge, name in sorted(edges.items()) if edge not in served]
-    missing += f"; lost seats: {list(absent)[:50]}" if absent else ""
-    missing += f"; offline seats: {list(offline)[:50]}" if offline else ""
+    missing += f"; lost seats: {list(islice(absent, 50))}" if absent else ""
+    missing += f"; offline seats: {list(islice(offline, 50))}" if offline else ""
     return missing + (f"; lost edges: {', '.join(lost[:20])}" if lost else "")

@@ -17,13 +17,14 @@ from cloud_server.runs.events import now
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
+from shared.core.number_sets import NumberSet
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
 from shared.run_records.rounds import Evaluation, RoundInfo
-from shared.run_records.runs import FINAL, RunInfo, SeatInfo
+from shared.run_records.runs import FINAL, SEATS_A_PAGE, RunInfo, SeatInfo
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import storage_errors
 
@@ -168,19 +169,22 @@ class ResultsFolder:
             ended_at=now() if info.status in FINAL else None,
         )
         folder = self.folder(info.run)
-        seats = () if has_seats(folder) else seat_infos(experiment, placement, {})
+        listed = NumberSet(experiment.population.seats.numbers.array[:SEATS_A_PAGE])
+        seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
 
 
-def seat_infos(experiment: Experiment, placement: PlacementManager, retired: dict[int, str]) -> tuple[SeatInfo, ...]:
-    """The seats of a run, with their data and the agents that host them now."""
-    counts = counts_of(experiment.population, experiment.data)
-    now_map = round_map(experiment, placement.placement, placement.registry)
+def seat_infos(
+    run_id: str, experiment: Experiment, placement: PlacementManager, retired: dict[int, str], numbers: NumberSet
+) -> tuple[SeatInfo, ...]:
+    """Some seats of a run, with their data and the agents that host them now."""
+    population, now_map = experiment.population, round_map(run_id, experiment, placement)
+    seats = population.seats.among(numbers)
     rows = []
-    for number in range(len(experiment.population.seats)):
-        seat = experiment.seat(number, now_map.profiles.get(number))
-        agent = placement.placement.agents.get(seat.number)
+    for planned, counts in zip(seats, counts_of(seats, experiment.data), strict=True):
+        seat = experiment.seat(planned.number, now_map.profile(planned.number))
+        agent, visited = placement.placement.agent_of(seat.number), now_map.edge_of(seat.number)
         worker = seat.role == "worker"
         state = "worker" if worker else "empty" if agent is None else "taken"
         if agent is not None and placement.registry.is_offline(agent):
@@ -194,7 +198,7 @@ def seat_infos(experiment: Experiment, placement: PlacementManager, retired: dic
                 seat=seat.number,
                 role=seat.role,
                 home=seat.home_edge,
-                edge=now_map.edges.get(now_map.visited.get(seat.number, seat.home_edge)),
+                edge=now_map.edges.get(seat.home_edge if visited is None else visited),
                 agent=agent,
                 state=state,
                 reason=retired.get(seat.number),
@@ -204,9 +208,9 @@ def seat_infos(experiment: Experiment, placement: PlacementManager, retired: dic
                 up_bps=None if worker else seat.profile.up_bps,
                 down_bps=None if worker else seat.profile.down_bps,
                 latency_s=None if worker else seat.latency_to(seat.home_edge),
-                n_train=len(seat.train),
-                n_test=len(seat.test),
-                label_counts=() if worker else tuple(int(count) for count in counts[seat.number]),
+                n_train=seat.n_train,
+                n_test=seat.n_test,
+                label_counts=() if worker else tuple(int(count) for count in counts),
             )
         )
     return tuple(rows)

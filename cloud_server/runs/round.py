@@ -15,12 +15,14 @@ from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round_map import RoundMap
 from cloud_server.runs.round_record import EdgeReplies, Recorder
 from shared.core.errors import NotReady, StrataError
+from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensors import digest
 from shared.federation.aggregation import Accumulator, mean_of
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, Failure, RoundAnswer, RoundOrder
+from shared.federation.messages import Failure, RoundAnswer, RoundOrder
+from shared.federation.placements import EdgePlacement
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
@@ -75,8 +77,10 @@ class CloudRound:
         """Number of training clients in this round: edges if edges are the clients, else taken seats that train."""
         if self.experiment.spec.client == "edge":
             return len(self.experiment.population.edges)
-        taken = self.placement.placement.agents.keys() - self.checkpoint.retired.keys()
-        return sum(self.experiment.seat(seat).role == "train" for seat in taken)
+        taken, role = self.placement.placement.taken, self.experiment.population.role
+        return self.placement.n_training - sum(
+            role(seat) == "train" for seat in self.checkpoint.retired if seat in taken
+        )
 
     @log_context_of(lambda self: {"round": self.round_no})
     async def run(self) -> RoundResult:
@@ -131,7 +135,7 @@ class CloudRound:
         return failure
 
     async def _send_order(self, edge: int, name: str) -> EdgeReply:
-        placement = self.round_map.edge_placement(self.run_id, edge)
+        placement = self.round_map.placements[edge]
         body = await self.thread.run(self._build_order, edge, placement)
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
@@ -141,8 +145,8 @@ class CloudRound:
 
     def _build_order(self, edge: int, placement: EdgePlacement) -> codec.Body:
         before = self.checkpoint
-        seats = self._workers(edge) | placement.addresses.keys()
-        present = [self.experiment.seat(seat) for seat in sorted(placement.addresses) if seat not in before.retired]
+        seats = self._seats_at(edge)
+        hosted = self.experiment.population.seats.among(placement.seats - NumberSet(before.retired))
         order = RoundOrder[Any](
             run_id=self.run_id,
             round_no=self.round_no,
@@ -157,17 +161,17 @@ class CloudRound:
             bases={seat: version for seat, version in before.bases.items() if seat in seats},
             retired={seat: why for seat, why in before.retired.items() if seat in seats},
             clock_s=self.clock_s,
-            broadcast=self.hooks.broadcast(self.ctx, before.state, edge, present),
+            broadcast=self.hooks.broadcast(self.ctx, before.state, edge, hosted),
         )
         return codec.encode(order)
 
-    def _workers(self, edge: int) -> set[int]:
-        return {seat.number for seat in self.experiment.population.at(edge) if seat.role == "worker"}
+    def _seats_at(self, edge: int) -> NumberSet:
+        """The seats that visit an edge, and that of its own worker."""
+        return self.round_map.seats_at(edge) | self.experiment.population.workers_of(edge)
 
     def _check_answer(self, edge: int, answer: RoundAnswer[Any]) -> None:
         """Refuses an answer that its edge cannot have formed; see `AnswerChecks`."""
-        seats = self._workers(edge) | set(self.round_map.seats_at(edge))
-        AnswerChecks(self.experiment, self.ctx.at(edge=edge), edge, seats).check(answer)
+        AnswerChecks(self.experiment, self.ctx.at(edge=edge), edge, self._seats_at(edge)).check(answer)
 
     def _require_quorum(self, answers: EdgeReplies) -> None:
         n = len(answers.replies) + len(answers.failed)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.placement import Placement
+from cloud_server.runs.placement import PlacementManager
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, SeatAddress
-from shared.federation.population import latencies
+from shared.federation.placements import EdgePlacement, Host
+
+DEFAULT_PROFILE = "standard"
+"""The profile of an agent that is no longer registered."""
 
 
 @dataclass(frozen=True)
@@ -17,73 +21,57 @@ class RoundMap:
     """The map of a round. Edges are numbered as in the run; their names are those of processes.
 
     Attributes:
+        run_id: the run.
         edges: by edge, the name of the live process that serves it.
         away: by edge that is not served, the name of its lost process; empty if it never had one.
-        visited: by taken seat, the edge that it visits: its own or, while that is lost, the nearest that is served.
-            Where edges are the clients, the devices of a lost edge visit none.
-        addresses: by taken seat, its agent and the agent's URL.
-        absent: taken seats whose agent is lost.
-        offline: taken seats whose agent was taken offline.
-        profiles: by taken seat, the profile of its agent; only with `devices.profile: agent`.
+        hosts: by edge that is served, the agents whose seats visit it: its own and, while others are lost, those to
+            which it is the nearest that is served. Where edges are the clients, the devices of a lost edge visit none.
     """
 
+    run_id: str
     edges: Mapping[int, str]
     away: Mapping[int, str]
-    visited: Mapping[int, int]
-    addresses: Mapping[int, SeatAddress]
-    absent: frozenset[int]
-    offline: frozenset[int]
-    profiles: Mapping[int, str] = field(default_factory=dict)
+    hosts: Mapping[int, tuple[Host, ...]]
 
-    def seats_at(self, edge: int) -> list[int]:
-        """The taken seats that visit an edge, sorted."""
-        return sorted(seat for seat, visited in self.visited.items() if visited == edge)
+    @cached_property
+    def placements(self) -> Mapping[int, EdgePlacement]:
+        """The part of the map that each edge needs."""
+        return {edge: EdgePlacement(run_id=self.run_id, edge=edge, hosts=hosts) for edge, hosts in self.hosts.items()}
 
-    def edge_placement(self, run_id: str, edge: int) -> EdgePlacement:
-        """The part of the map that one edge needs."""
-        seats = self.seats_at(edge)
-        return EdgePlacement(
-            run_id=run_id,
-            edge=edge,
-            addresses={seat: self.addresses[seat] for seat in seats},
-            absent=tuple(seat for seat in seats if seat in self.absent),
-            offline=tuple(seat for seat in seats if seat in self.offline),
-            profiles={seat: self.profiles[seat] for seat in seats if seat in self.profiles},
-        )
+    def seats_at(self, edge: int) -> NumberSet:
+        """The hosted seats that visit an edge."""
+        return self.placements[edge].seats if edge in self.placements else EMPTY
+
+    def edge_of(self, seat: int) -> int | None:
+        """The edge that a hosted seat visits, if any."""
+        return next((edge for edge, placement in self.placements.items() if seat in placement.seats), None)
+
+    def profile(self, seat: int) -> str | None:
+        """The profile of a hosted seat's agent, with `devices.profile: agent`."""
+        edge = self.edge_of(seat)
+        return None if edge is None else self.placements[edge].profile(seat)
 
 
-def round_map(experiment: Experiment, placement: Placement, registry: Registry) -> RoundMap:
+def round_map(run_id: str, experiment: Experiment, manager: PlacementManager) -> RoundMap:
     """The map for a round that begins now."""
+    registry, placement = manager.registry, manager.placement
     names = {edge.number: placement.edges.get(edge.number, "") for edge in experiment.population.edges}
     edges = {edge: name for edge, name in names.items() if registry.edge_is_live(name)}
     away = {edge: name for edge, name in names.items() if edge not in edges}
-    addresses = {
-        seat: SeatAddress(agent=agent, url=registry.agents[agent].url if agent in registry.agents else "")
-        for seat, agent in placement.agents.items()
+    visitors = manager.visitors(frozenset(edges), elsewhere=experiment.spec.client == "device")
+    by_agent = experiment.spec.devices.by_agent
+    hosts = {
+        edge: tuple(_host(registry, agent, seats, by_agent) for agent, seats in visitors[edge].items())
+        for edge in sorted(edges)
     }
-    absent = frozenset(seat for seat, agent in placement.agents.items() if not registry.agent_is_live(agent))
-    offline = frozenset(seat for seat, agent in placement.agents.items() if registry.is_offline(agent))
-    profiles = _profiles(placement, registry) if experiment.spec.devices.by_agent else {}
-    return RoundMap(edges, away, _visited(experiment, placement, edges), addresses, absent, offline, profiles)
+    return RoundMap(run_id, edges, away, hosts)
 
 
-def _profiles(placement: Placement, registry: Registry) -> dict[int, str]:
-    """By taken seat the profile of its agent; the default for an agent that is no longer registered."""
-    agents = registry.agents
-    return {
-        seat: agents[agent].effective_profile if agent in agents else "standard"
-        for seat, agent in sorted(placement.agents.items())
-    }
-
-
-def _visited(experiment: Experiment, placement: Placement, edges: Mapping[int, str]) -> dict[int, int]:
-    served = sorted(edges)
-    visited: dict[int, int] = {}
-    far = latencies(experiment.spec) if served else None
-    for seat in placement.agents:
-        own = experiment.seat(seat).home_edge
-        if own in edges:
-            visited[seat] = own
-        elif far is not None and experiment.spec.client == "device":
-            visited[seat] = min(served, key=lambda number: (far[seat, number], number))
-    return visited
+def _host(registry: Registry, agent: str, seats: NumberSet, by_agent: bool) -> Host:
+    entry = registry.agents.get(agent)
+    profile = (entry.effective_profile if entry else DEFAULT_PROFILE) if by_agent else None
+    url = entry.url if entry else ""
+    if registry.is_offline(agent):
+        return Host(agent=agent, url=url, seats=seats, presence="offline", profile=profile)
+    presence = "present" if registry.agent_is_live(agent) else "absent"
+    return Host(agent=agent, url=url, seats=seats, presence=presence, profile=profile)

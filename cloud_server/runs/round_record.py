@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from cloud_server.runs.edge_client import EdgeReply
 from cloud_server.runs.placement import Placement
 from cloud_server.runs.round_map import RoundMap
+from shared.core.number_sets import NumberSet
 from shared.core.scores import Score, Spread
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
@@ -17,6 +19,9 @@ from shared.federation.messages import Failure, RoundAnswer
 from shared.run_records.rounds import EdgeRow, RoundDetail
 from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow, flat_scores
 from shared.simulation.cost_model import LinkUse, link_cost
+
+MAX_LOST_ROWS = 1000
+"""Rows of a round for seats whose edge was lost; the failure names all of them."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,9 @@ class EdgeReplies:
     replies: dict[int, EdgeReply]
     failed: dict[int, Failure]
 
-    def lost_seats(self, round_map: RoundMap, retired: Mapping[int, str]) -> dict[int, Failure]:
-        """The seats whose contribution was lost with their edge, with the failure."""
-        return {
-            seat: failure
-            for edge, failure in self.failed.items()
-            for seat in round_map.seats_at(edge)
-            if seat not in retired
-        }
+    def lost_seats(self, round_map: RoundMap, retired: Mapping[int, str]) -> dict[int, NumberSet]:
+        """By edge that failed, the seats whose contribution was lost with it."""
+        return {edge: round_map.seats_at(edge) - NumberSet(retired) for edge in sorted(self.failed)}
 
 
 @dataclass(frozen=True)
@@ -114,18 +114,19 @@ class Recorder:
         return infos + [
             FailureInfo(
                 edge=self._edge_name(edge),
-                seats=tuple(seat for seat in self.round_map.seats_at(edge) if seat not in self.retired),
-                reason=failure.reason,
-                detail=failure.detail,
+                seats=seats,
+                reason=answers.failed[edge].reason,
+                detail=answers.failed[edge].detail,
             )
-            for edge, failure in sorted(answers.failed.items())
+            for edge, seats in answers.lost_seats(self.round_map, self.retired).items()
         ]
 
     def _spreads(self, answers: EdgeReplies) -> dict[str, Spread]:
         """The spread of accuracies over clients (seats and edges), without held-out seats."""
         members: list[VisitRecord | RoundAnswer[Any]] = []
+        role = self.experiment.population.role
         for _, reply in sorted(answers.replies.items()):
-            members += [visit for visit in reply.answer.lines if self.experiment.seat(visit.seat).role != "held_out"]
+            members += [visit for visit in reply.answer.lines if role(visit.seat) != "held_out"]
             members.append(reply.answer)
         found = {
             which: [score.accuracy for item in members if (score := getattr(item, which)) is not None and score.n]
@@ -143,18 +144,33 @@ class Recorder:
 
     def _seat_rows(self, answers: EdgeReplies) -> tuple[VisitRow, ...]:
         rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
-        for seat, failure in sorted(answers.lost_seats(self.round_map, self.retired).items()):
-            name, agent = self._edge_name(failure.edge) or "", self.placement.agents.get(seat)
-            profile, reason = self._profile(seat), failure.reason
-            rows.append(VisitRow(seat=seat, edge=name, agent=agent, profile=profile, outcome="failed", reason=reason))
-        return tuple(rows)
+        lost = sorted(
+            (seat, edge)
+            for edge, seats in answers.lost_seats(self.round_map, self.retired).items()
+            for seat in islice(seats, MAX_LOST_ROWS)
+        )
+        return (
+            *rows,
+            *(self._lost_row(edge, seat, answers.failed[edge].reason) for seat, edge in lost[:MAX_LOST_ROWS]),
+        )
 
-    def _profile(self, seat: int) -> str:
+    def _lost_row(self, edge: int, seat: int, reason: str) -> VisitRow:
+        return VisitRow(
+            seat=seat,
+            edge=self._edge_name(edge) or "",
+            agent=self.placement.agent_of(seat),
+            profile=self._profile(edge, seat),
+            outcome="failed",
+            reason=reason,
+        )
+
+    def _profile(self, edge: int, seat: int) -> str:
         """The name of the profile that a seat had in the round."""
-        return self.round_map.profiles.get(seat, self.experiment.seat(seat).profile.name)
+        of_agent = self.round_map.placements[edge].profile(seat)
+        return of_agent or self.experiment.seat(seat).profile.name
 
     def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
-        agent, profile = self.placement.agents.get(visit.seat), self._profile(visit.seat)
+        agent, profile = self.placement.agent_of(visit.seat), self._profile(edge, visit.seat)
         return VisitRow.of(visit, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges

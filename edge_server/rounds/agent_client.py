@@ -23,13 +23,13 @@ from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.messages import (
-    EdgePlacement,
     RoundOrder,
     UploadOrder,
     Visit,
     VisitOrder,
     WaveId,
 )
+from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import wait_until
 from shared.federation.visits.visit import run_visits
 from shared.identity.names import agent_identity
@@ -83,10 +83,10 @@ class AgentClient:
         own: list[VisitRequest] = []
         by_agent: dict[str, list[VisitRequest]] = {}
         for request in dispatch.requests:
-            if self.experiment.seat(request.seat).role == "worker":
+            if self.experiment.population.role(request.seat) == "worker":
                 own.append(request)
             else:
-                by_agent.setdefault(self.placement.addresses[request.seat].agent, []).append(request)
+                by_agent.setdefault(self.placement.host(request.seat).agent, []).append(request)
         await asyncio.gather(
             *(self._visit_agent(exchange, agent, requests) for agent, requests in self.real.orders(by_agent)),
             *(self._visit_own(exchange, request) for request in own),
@@ -152,7 +152,7 @@ class AgentClient:
         """Charges the orders of seats that drop their visit afterwards; the edge's own worker has no link."""
         sizes: dict[Any, int] = {}
         for request in exchange.dispatch.dropping:
-            if self.experiment.seat(request.seat).role != "worker":
+            if self.experiment.population.role(request.seat) != "worker":
                 down = self._down_bytes(exchange.dispatch, request, sizes)
                 exchange.replies.links[request.seat] = LinkUse(down_bytes=down)
 
@@ -193,7 +193,7 @@ class AgentClient:
         by_agent: dict[str, list[int]] = {}
         for seat in [*admitted, *late]:
             if seat not in held:
-                by_agent.setdefault(self.placement.addresses[seat].agent, []).append(seat)
+                by_agent.setdefault(self.placement.host(seat).agent, []).append(seat)
         own = [held[seat] for seat in admitted if seat in held]
         await self.thread.run(exchange.add_singles, own)
         replies.late |= {seat: decoded(held[seat]) for seat in late if seat in held}
@@ -286,7 +286,7 @@ class AgentClient:
             *real.seat_key(seats),
         )
         request = self.caller.post_record(
-            lambda: f"{self.roster.moved.get(agent, self.placement.addresses[seats[0]].url)}/{path}",
+            lambda: f"{self.roster.moved.get(agent, self.placement.host(seats[0]).url)}/{path}",
             body,
             kind,
             limit_s=limit_s,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.visit_requests import unreachable, visit_requests
 from edge_server.rounds.wave import Dispatch
+from shared.core.number_sets import NumberSet
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import test_by_owner
-from shared.federation.messages import EdgePlacement, RoundOrder, Task, WaveId
-from shared.federation.population import Seat
+from shared.federation.messages import RoundOrder, Task, WaveId
+from shared.federation.placements import EdgePlacement
+from shared.federation.population import Population
 from shared.federation.visit_estimates import evaluation_due
 from shared.federation.visits.trainer import trainer_for
 
@@ -35,11 +38,16 @@ class EdgeScores(NamedTuple):
 NO_SCORES = EdgeScores(None, None, {})
 
 
-def held_out_tasks(ctx: Context, seats: Sequence[Seat]) -> dict[int, Task]:
-    """Tasks for the held-out seats: they evaluate in the first wave of a round whose evaluation is due."""
+def held_out_tasks(ctx: Context, population: Population, seats: NumberSet, n_others: int) -> dict[int, Task]:
+    """Tasks for the held-out seats: they evaluate in the first wave of a round whose evaluation is due.
+
+    Where only a sample of the clients is tested, they are at most as many as the other seats of the wave (`n_others`).
+    """
     if ctx.edge_round or ctx.wave or not evaluation_due(ctx):
         return {}
-    return {seat.number: _task(ctx) for seat in seats if seat.role == "held_out"}
+    tested = population.held_out & population.test_clients & seats
+    most = None if population.tests_all else n_others
+    return {number: _task(ctx) for number in islice(tested, most)}
 
 
 def evaluation_dispatch(
@@ -49,10 +57,10 @@ def evaluation_dispatch(
     state: Any,
     clock: EdgeClock,
     placement: EdgePlacement,
-    seats: Sequence[Seat],
+    seats: NumberSet,
 ) -> Dispatch:
-    """The wave in which every seat evaluates; empty with `client: edge`, where the edge evaluates for its devices."""
-    tasks = {seat.number: _task(ctx) for seat in seats} if experiment.spec.client == "device" else {}
+    """The wave in which these seats evaluate; empty with `client: edge`, where the edge evaluates for its devices."""
+    tasks = {number: _task(ctx) for number in seats} if experiment.spec.client == "device" else {}
     requests = visit_requests(experiment, ctx, state, clock, order.bases, tasks)
     failures = unreachable(experiment, placement, order.edge, requests)
     failed = {failure.seat for failure in failures}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from shared.core.records import Record
-from shared.federation.messages import EdgePlacement
+from shared.federation.placements import EdgePlacement
 from shared.identity.assignments import SignedAssignment
 
 

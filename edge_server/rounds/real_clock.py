@@ -12,7 +12,8 @@ from typing import Any
 
 from edge_server.rounds.wave import Deadline, VisitRequest
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, Outcome, RoundOrder, Task, WaveId
+from shared.federation.messages import Outcome, RoundOrder, Task, WaveId
+from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import PROFILE_HEADER, RealDuration, longest_s
 from shared.spec.experiment import ExperimentSpec
 
@@ -60,7 +61,7 @@ class RealClock:
 
     def headers(self, seat: int) -> dict[str, str]:
         """The headers from which a device knows how long to wait."""
-        profile = self.placement.profiles.get(seat)
+        profile = self.placement.profile(seat)
         return {PROFILE_HEADER: profile} if self.on and profile is not None else {}
 
     def longest_s(self, seat: int, task: Task | None, n_bytes: int) -> float:
@@ -68,7 +69,7 @@ class RealClock:
         if not self.on:
             return 0.0
         ctx = self.experiment.ctx(phase=self.order.phase, round_no=self.order.round_no, n_clients=self.order.n_clients)
-        found = self.experiment.seat(seat, self.placement.profiles.get(seat))
+        found = self.experiment.seat(seat, self.placement.profile(seat))
         return longest_s(self.experiment, ctx.at(edge=self.order.edge), found, task or Task(steps=1), n_bytes)
 
     def own_wall_s(self, wave_id: WaveId, outcome: Outcome[Any]) -> float:

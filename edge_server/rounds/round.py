@@ -42,6 +42,7 @@ from edge_server.rounds.visit_requests import (
 from edge_server.rounds.wave import Cutoff, Deadline, Dispatch, Wave, WaveDecision, failures_of
 from edge_server.rounds.wave_timing import WaveTiming
 from shared.core.errors import StrataError
+from shared.core.number_sets import NumberSet
 from shared.core.records import Record
 from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.aggregation import Accumulator, PartialSum, can_be_mean, mean_of, names_clients
@@ -95,14 +96,11 @@ class EdgeRound:
         self.log = RoundLog(self.experiment, order.round_no, order.clock_s)
         down = link_cost(population.edges[order.edge].link, LinkUse(down_bytes=self.order_bytes), self.ctx.seed)
         self.began_s = order.clock_s + down.down_s
-        profiles = self.agents.placement.profiles
-        self.clock = EdgeClock(self.experiment, order.edge, profiles, order.round_no, self.began_s)
-        self.seats = [self.clock.seat(seat.number) for seat in population.seats if self._takes_part(seat)]
-        self.trainers = [seat for seat in self.seats if seat.role != "held_out"]
-
-    def _takes_part(self, seat: Seat) -> bool:
-        own_worker = seat.role == "worker" and seat.home_edge == self.order.edge
-        return (own_worker or seat.number in self.agents.placement.addresses) and seat.number not in self.order.retired
+        placement = self.agents.placement
+        self.clock = EdgeClock(self.experiment, order.edge, placement.profile, order.round_no, self.began_s)
+        visiting = placement.seats | population.workers_of(order.edge)
+        self.seats = population.seats_of(visiting - NumberSet(order.retired), self.clock.seat)
+        self.trainers = self.seats.among(self.seats.numbers - population.held_out)
 
     # ---- the round
 
@@ -147,8 +145,10 @@ class EdgeRound:
 
     def _active(self, numbers: Sequence[int]) -> list[Seat]:
         """The seats of these numbers that train here and are not retired."""
-        known = {seat.number: seat for seat in self.trainers}
-        return [known[number] for number in sorted(set(numbers)) if number in known and number not in self.log.retired]
+        known, retired = self.trainers.numbers, self.log.retired
+        return [
+            self.trainers.make(number) for number in sorted(set(numbers)) if number in known and number not in retired
+        ]
 
     async def _run_waves(
         self, ctx: Context, chosen: list[Seat], accumulator: Accumulator
@@ -157,7 +157,8 @@ class EdgeRound:
         work, all_chosen = SharedWorkload(), chosen
         while True:
             tasks = await self._schedule(ctx, chosen, work)
-            wave = await self._run_wave(ctx, tasks | held_out_tasks(ctx, self.seats), accumulator)
+            tested = held_out_tasks(ctx, self.experiment.population, self.seats.numbers, len(tasks))
+            wave = await self._run_wave(ctx, tasks | tested, accumulator)
             work.add_wave(tasks, wave)
             if not ctx.spec.plans:
                 require_quorum(self.experiment, self.order.edge, wave, tasks)
@@ -287,7 +288,7 @@ class EdgeRound:
 
     def _add_late_updates(self, ctx: Context, accumulator: Accumulator) -> None:
         """Adds late updates of earlier rounds to the sum; one that does not fit is a failure."""
-        seats, end_s = {seat.number for seat in self.trainers}, self.began_s + self.log.simulated_s
+        seats, end_s = self.trainers.numbers, self.began_s + self.log.simulated_s
         retired = self.order.retired.keys() | self.log.retired.keys()
         for item in self.late_updates.take_arrived(end_s, ctx.round_no, seats, retired):
             try:
@@ -323,7 +324,8 @@ class EdgeRound:
 
     async def _evaluate(self) -> RoundAnswer[Any]:
         """The answer of a round in which every seat only evaluates."""
-        known = (self.experiment, self.order, self.ctx, self.state, self.clock, self.agents.placement, self.seats)
+        seats = self.seats.numbers & self.experiment.population.test_clients
+        known = (self.experiment, self.order, self.ctx, self.state, self.clock, self.agents.placement, seats)
         dispatch = await self.thread.run(evaluation_dispatch, *known)
         replies = await self.agents.visit(dispatch, self._accumulator())
         timing = WaveTiming(self.clock, self.agents, self.ctx, dispatch, replies)

@@ -99,7 +99,8 @@ class RoundLog:
         failures: lost contributions.
         retired: seats that take part no more, with the reason.
         base_versions: by seat, the version of the client state that its last valid visit left.
-        trained_on: the samples behind the edge's update, by visit.
+        trained: the seats behind the edge's update that trained on all their own samples.
+        shares: the samples of the visits behind it that trained on a share of their task.
         n_used: number of updates in the edge's update.
         late_weight: samples behind the late updates in it.
         simulated_s: duration of the edge rounds so far, without the link to the cloud.
@@ -115,7 +116,8 @@ class RoundLog:
     failures: list[Failure] = field(default_factory=list)
     retired: dict[int, str] = field(default_factory=dict)
     base_versions: dict[int, Version] = field(default_factory=dict)
-    trained_on: list[Indices] = field(default_factory=list)
+    trained: set[int] = field(default_factory=set)
+    shares: list[Indices] = field(default_factory=list)
     n_used: int = 0
     late_weight: int = 0
     simulated_s: float = 0.0
@@ -126,8 +128,8 @@ class RoundLog:
     @property
     def n_samples(self) -> int:
         """Samples behind the edge's update: each once, however often it was trained on, plus those of late updates."""
-        fresh = len(np.unique(np.concatenate(self.trained_on))) if self.trained_on else 0
-        return fresh + self.late_weight
+        own = sum(self.experiment.seat_in(seat, self.round_no).n_train for seat in self.trained)
+        return own + (len(np.unique(np.concatenate(self.shares))) if self.shares else 0) + self.late_weight
 
     def record_wave(self, wave: Wave, timing: WaveTiming) -> list[VisitRecord]:
         """Adds a wave; returns the records of its visits."""
@@ -154,13 +156,15 @@ class RoundLog:
         verdict = wave.decision.verdicts.get(seat)
         keep = verdict.keep if verdict is not None else None
         keeps = self.experiment.algorithm.on_refusal == "keep" if keep is None else keep
-        if visit.outcome != "refused" or keeps or seat in replies.late:
+        if self.experiment.clients_keep_state and (visit.outcome != "refused" or keeps or seat in replies.late):
             self.base_versions[seat] = Version(self.round_no, visit.edge_round, visit.wave)
         if seat in replies.used:
             self.n_used += 1
             samples = wave.dispatch.tasks[seat].samples
-            own = self.experiment.seat_in(seat, self.round_no).train
-            self.trained_on.append(own if samples is None else samples.numpy())
+            if samples is None:
+                self.trained.add(seat)
+            else:
+                self.shares.append(samples.numpy())
 
     def record_late_update(self, visit: VisitRecord) -> None:
         """Adds a late update of an earlier round that was used in this one."""

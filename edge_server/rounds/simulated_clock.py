@@ -6,7 +6,7 @@ All of it follows from the spec, the seed and the simulated instant; nothing wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -43,14 +43,14 @@ class EdgeClock:
     Args:
         experiment: of the run.
         edge: its number.
-        profiles: the agents' profiles by seat, for the seats that take over the profile of their agent.
+        profile: the profile of the agent of a seat that takes it over; None for other seats.
         round_no: the round, up to which seats have collected samples; 0 means all samples.
         at_s: the simulated instant at which the free compute is known.
     """
 
     experiment: Experiment
     edge: int
-    profiles: Mapping[int, str] = field(default_factory=dict)
+    profile: Callable[[int], str | None] = lambda seat: None
     round_no: int = 0
     at_s: float = 0.0
 
@@ -73,7 +73,7 @@ class EdgeClock:
         return self._seats[number]
 
     def _seated(self, number: int) -> Seat:
-        return self.experiment.seat_in(number, self.round_no, self.profiles.get(number))
+        return self.experiment.seat_in(number, self.round_no, self.profile(number))
 
     def _free(self, seat: Seat) -> float:
         return free_share(seat.profile.load, self.at_s, run_seeds(self.experiment.spec, f"seat {seat.number}"))
@@ -87,7 +87,7 @@ class EdgeClock:
             at_s=self.at_s,
             on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
             free_sps=seat.profile.compute_sps * self._free(seat) / slower,
-            n_collected=len(seat.train),
+            n_collected=seat.n_train,
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
 

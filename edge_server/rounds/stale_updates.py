@@ -5,7 +5,7 @@ A late update arrives after the deadline of its edge round; with `late: next_rou
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -59,7 +59,7 @@ class LateUpdateBuffer:
         return {seat: item.arrives_s for seat, item in sorted(self.late.items()) if item.arrives_s > at_s}
 
     def take_arrived(
-        self, at_s: float, round_no: int, seats: set[int], retired: Collection[int]
+        self, at_s: float, round_no: int, seats: Container[int], retired: Collection[int]
     ) -> list[LateUpdate[Any]]:
         """Removes and returns the late updates that have arrived by `at_s`.
 

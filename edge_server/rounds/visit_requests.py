@@ -13,7 +13,8 @@ from shared.core.tensor_records import same_leaves
 from shared.federation import visit_estimates
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, Failure, Task
+from shared.federation.messages import Failure, Task
+from shared.federation.placements import EdgePlacement
 from shared.storage.states import Version
 
 
@@ -89,12 +90,12 @@ def unreachable(
 ) -> list[Failure]:
     """Failures of the requests whose agent was taken offline, or sends the cloud no heartbeats."""
     found: list[Failure] = []
-    for seat in (request.seat for request in requests if experiment.seat(request.seat).role != "worker"):
-        agent = placement.addresses[seat].agent
-        if seat in placement.offline:
-            found += failures_of([seat], edge, "offline", f"agent {agent} was taken offline")
-        elif seat in placement.absent:
-            found += failures_of([seat], edge, "lost", f"the cloud receives no heartbeats from agent {agent}")
+    for seat in (request.seat for request in requests if experiment.population.role(request.seat) != "worker"):
+        host = placement.host(seat)
+        if host.presence == "offline":
+            found += failures_of([seat], edge, "offline", f"agent {host.agent} was taken offline")
+        elif host.presence == "absent":
+            found += failures_of([seat], edge, "lost", f"the cloud receives no heartbeats from agent {host.agent}")
     return found
 
 

@@ -24,8 +24,12 @@ RUN_REASON_CHARS = 2000
 """Longest cause for which a run waits, pauses or fails: it may quote several failures."""
 LABEL_CHARS = 100
 """Longest word by which records are grouped: a reason, a label, the name of a figure."""
-AGENT_DEVICES = 10_000
-"""Most devices that one agent hosts."""
+LARGEST_DEVICES = 1_000_000
+"""Most devices of a run, of a topology, and of one agent."""
+LARGEST_EDGES = 1000
+"""Most edges of a run."""
+LARGEST_SEATS = LARGEST_DEVICES + LARGEST_EDGES
+"""Most seats of a run: each of its devices has one, and each edge's own machine."""
 FIGURES_CHARS = 2**20
 """Longest text of all figures of one visit, or of one edge in a round, as JSON."""
 

@@ -86,6 +86,11 @@ def names_clients(update: Record) -> bool:
     return any(getattr(update, name) for name in fields_with(type(update), PerClient))
 
 
+def clients_in(update: Record) -> set[str]:
+    """Returns the ids of the clients of which an update holds values."""
+    return {client for name in fields_with(type(update), PerClient) for client in getattr(update, name) or {}}
+
+
 def unexpected_client(update: Record, clients: Collection[str]) -> tuple[str, str] | None:
     """Returns a field with a value of a client that is not among these, and that client's id; None if there is none."""
     for name in fields_with(type(update), PerClient):

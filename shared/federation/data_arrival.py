@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shared.core.randomness import stream_seed
-from shared.federation.population import Seat
+from shared.federation.population import Indices, Samples, Seat, SeatSamples
 from shared.spec.experiment import ExperimentSpec
 
 
@@ -27,8 +27,12 @@ def n_arrived(spec: ExperimentSpec, n: int, round_no: int) -> int:
 
 def collected(spec: ExperimentSpec, seat: Seat, round_no: int) -> Seat:
     """The seat with the training samples that it has collected by a 1-based round."""
-    n = n_arrived(spec, len(seat.train), round_no)
-    if n == len(seat.train):
+    n = n_arrived(spec, seat.n_train, round_no)
+    if n == seat.n_train:
         return seat
-    rng = np.random.default_rng(stream_seed(f"{spec.seed}|population|arrival {seat.number}"))
-    return replace(seat, train=np.sort(rng.permutation(seat.train)[:n]))
+
+    def arrived() -> tuple[Indices, Samples]:
+        rng = np.random.default_rng(stream_seed(f"{spec.seed}|population|arrival {seat.number}"))
+        return np.sort(rng.permutation(seat.train)[:n]), seat.test
+
+    return replace(seat, samples=SeatSamples(n, seat.n_test, arrived))

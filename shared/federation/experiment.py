@@ -77,7 +77,7 @@ class Experiment:
         self._model_infos: dict[str, ModelInfo] = {}
         per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
         self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
-        n_clients = sum(seat.role != "held_out" for seat in self.population.seats)
+        n_clients = len(self.population.seats) - len(self.population.held_out)
         self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
 
     def _check_memory(self, gathered: Mapping[str, int]) -> None:
@@ -126,6 +126,11 @@ class Experiment:
         """The model's units, some of which form a sub-network; read at the first use."""
         return units_of(self._first_model(), self.data.input_shape)
 
+    @property
+    def clients_keep_state(self) -> bool:
+        """Whether a client's visit starts from a state that an earlier one has left."""
+        return self.algorithm.device_remembers or self.compressor.keeps_residual
+
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch on which the model can train."""
@@ -147,7 +152,7 @@ class Experiment:
 
     def seat(self, number: int, profile: str | None = None) -> Seat:
         """A seat by number; with `profile`, its agent's profile in place of the planned one."""
-        planned = self.population.seats[number]
+        planned = self.population.seat(number)
         return planned if profile is None else seated(planned, profile)
 
     def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
@@ -194,7 +199,7 @@ class Experiment:
             model=self._model_info,
             buffers=self.algorithm.buffers,
             total_samples=self.population.total_samples,
-            total_clients=max(sum(seat.role == "train" for seat in self.population.seats), 1),
+            total_clients=max(self.population.n_training, 1),
         )
         if phase not in self._model_infos:  # the same in all of a phase
             self._model_infos[phase] = replace(self._model_info, link_use=self._link_use(ctx.at(edge=0, seat=0)))

@@ -268,13 +268,6 @@ class RoundAnswer(Record, Generic[U]):
     figures: Figures = Field(default_factory=dict)
 
 
-class SeatAddress(Record):
-    """The agent that hosts a seat: its id and URL."""
-
-    agent: str
-    url: str
-
-
 @dataclass(frozen=True)
 class WireTypes:
     """The generic bodies, parametrised with one algorithm's records, as decoding needs them."""
@@ -300,20 +293,3 @@ def wire_types(*, broadcast: type[Record], message: type[Record], update: type[R
         round_order=of(RoundOrder, broadcast),
         round_answer=of(RoundAnswer, update),
     )
-
-
-class EdgePlacement(Record):
-    """The hosted seats that visit an edge in a round, with the addresses of their agents; orders hold its digest.
-
-    Attributes:
-        absent: seats whose agent sends no heartbeats; they are selected like others, and their visits fail.
-        offline: seats whose agent was taken offline; treated likewise.
-        profiles: names of the profiles of the seats' agents, if the spec takes them from there.
-    """
-
-    run_id: str
-    edge: int
-    addresses: dict[int, SeatAddress]
-    absent: tuple[int, ...] = ()
-    offline: tuple[int, ...] = ()
-    profiles: dict[int, str] = Field(default_factory=dict)

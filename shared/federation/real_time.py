@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shared.core.errors import Cancelled
 from shared.federation import visit_estimates
@@ -76,9 +77,7 @@ def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down
     """An upper bound, in wall seconds, of a visit with this task, whatever is drawn at random and the update's size."""
     if task.kind == "evaluate":
         return 0.0
-    n_passed = SAFETY_FACTOR * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.max_extra(
-        len(seat.train)
-    )
+    n_passed = SAFETY_FACTOR * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.max_extra(seat.n_train)
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
@@ -95,17 +94,22 @@ def longest_round_s(experiment: Experiment, edge_rounds: int, waves: int) -> flo
         return 0.0
     if spec.round_deadline_s is not None:
         return min(spec.round_deadline_s * spec.time_scale * edge_rounds, MAX_WAIT_S)
+    return min(_slowest_s(experiment) * waves * edge_rounds, MAX_WAIT_S)
+
+
+@lru_cache(maxsize=1)
+def _slowest_s(experiment: Experiment) -> float:
+    """An upper bound of any visit."""
     ctx, n_samples = (
         experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
         experiment.population.total_samples,
     )
     n_passed = SAFETY_FACTOR * _most_due(experiment, ctx) + ctx.model.passes.max_extra(n_samples)
     down_bytes = SAFETY_FACTOR * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.model.sample_bytes
-    slowest = max(
+    return max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
         for seat in experiment.population.seats
     )
-    return min(slowest * waves * edge_rounds, MAX_WAIT_S)
 
 
 def _most_due(experiment: Experiment, ctx: Context) -> float:

@@ -104,3 +104,9 @@ def _load(module: str) -> tuple[Algorithm, Callable[..., Any] | None]:
     if pictures is not None and not callable(pictures):
         raise BadInput(f"{module}.PICTURES cannot be called: it must be a function from a run's history to pictures")
     return algorithm, pictures
+
+
+def total_rounds(spec: ExperimentSpec) -> int:
+    """The number of rounds of all phases of the spec's algorithm."""
+    algorithm = load_algorithm(spec.algorithm.name)
+    return sum(phase.num_rounds for phase in algorithm.phases(spec, algorithm.parse_params(spec.algorithm.params)))

@@ -135,7 +135,7 @@ def schedule(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, T
 def _own_data(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
     """Every seat trains on its own samples; one without samples (an edge's worker) is not visited."""
     task = plain_task(ctx)
-    return {seat.number: task for seat in seats if len(seat.train)}
+    return {seat.number: task for seat in seats if seat.n_train}
 
 
 def n_steps(spec: ExperimentSpec, n_samples: int) -> int:
@@ -151,7 +151,7 @@ def n_syncs(spec: ExperimentSpec, seats: Sequence[Seat]) -> int:
     """
     if spec.sync == "round":
         return 1
-    steps_per_epoch = n_steps(spec, sum(len(seat.train) for seat in seats)) if spec.sync == "step" else 1
+    steps_per_epoch = n_steps(spec, sum(seat.n_train for seat in seats)) if spec.sync == "step" else 1
     return spec.local_epochs * max(steps_per_epoch, 1)
 
 

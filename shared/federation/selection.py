@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shared.federation.context import Context, EdgeView
-from shared.federation.population import Seat
+from shared.federation.population import Seat, by_home_edge
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Selection
@@ -45,7 +44,7 @@ def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
     """Number of updates that an edge round needs from these seats; with `overselection` more seats are selected."""
     if ctx.spec.select == "all":
         return len(seats)
-    return sum(_fraction_of(ctx, n) for n in Counter(seat.home_edge for seat in seats).values())
+    return sum(_fraction_of(ctx, len(own)) for own in by_home_edge(seats).values())
 
 
 def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
@@ -60,8 +59,7 @@ def _by_home_edge(choose: Choice) -> Choice:
     """
 
     def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-        edges = sorted({seat.home_edge for seat in seats})
-        parts = [choose(ctx.at(edge=edge), [seat for seat in seats if seat.home_edge == edge], view) for edge in edges]
+        parts = [choose(ctx.at(edge=edge), own, view) for edge, own in by_home_edge(seats).items()]
         return sorted(number for part in parts for number in part)
 
     return select
@@ -88,8 +86,8 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> lis
     Strategies, 2020, with the losses that clients sent last (their variant rpow-d). A seat that has not sent a loss
     yet comes before all others; of equals the lower seat.
     """
-    holds = [seat for seat in seats if len(seat.train)]
-    weights = np.array([len(seat.train) for seat in holds], np.float64)
+    holds = [seat for seat in seats if seat.n_train]
+    weights = np.array([seat.n_train for seat in holds], np.float64)
     n = min(_n_chosen(ctx, len(seats)), len(holds))
     share = ctx.spec.fraction_candidates or min(2 * ctx.spec.fraction_train, 1.0)
     d = min(max(round(share * len(holds)), n), len(holds))

@@ -32,7 +32,7 @@ def samples_due(ctx: Context, task: Task, seat: Seat) -> int:
 
 def n_held(task: Task, seat: Seat) -> int:
     """Number of training samples of a visit."""
-    return len(seat.train) if task.samples is None else len(task.samples)
+    return seat.n_train if task.samples is None else len(task.samples)
 
 
 def n_trained(ctx: Context, task: Task, seat: Seat) -> int:

@@ -9,9 +9,11 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
-from shared.core.errors import Forbidden
+from shared.core.errors import Forbidden, TooLarge
+from shared.core.number_sets import NumberSet
 from shared.core.records import Record
 from shared.identity.signing import NEVER, SIGNED, CloudKey, Issue, Signer
 
@@ -39,12 +41,11 @@ class Assignment(Record):
     issue: Issue
 
 
-def bits_of(seats: Collection[int]) -> bytes:
+def bits_of(seats: NumberSet) -> bytes:
     """Bytes in which bit `n` of all is set for each seat `n`."""
-    bits = bytearray(max(seats, default=-1) // 8 + 1)
-    for seat in seats:
-        bits[seat // 8] |= 1 << seat % 8
-    return bytes(bits)
+    bits = np.zeros(int(seats.array[-1]) + 1 if len(seats) else 0, np.bool_)
+    bits[seats.array] = True
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 def _has(bits: bytes, seat: int) -> bool:
@@ -61,11 +62,19 @@ class Assigner:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
 
-    def assign(self, run_id: str, home: int, edge: str, agent: str, seats: Collection[int]) -> str:
-        """Returns a signed assignment, as the value of a header."""
+    def assign(self, run_id: str, home: int, edge: str, agent: str, seats: NumberSet) -> str:
+        """Returns a signed assignment, as the value of a header.
+
+        Raises:
+            TooLarge: the seats are so many, in no order, that they do not fit into a header.
+        """
         issue = self._signer.next_issue()
         what = Assignment(run_id=run_id, home=home, edge=edge, agent=agent, issue=issue)
-        return self._signer.sign("assignment", what.model_dump_json().encode() + b"\n" + bits_of(seats))
+        signed = self._signer.sign("assignment", what.model_dump_json().encode() + b"\n" + bits_of(seats))
+        if len(signed) > ASSIGNMENT_CHARS:
+            cause = f"{len(seats)} seats of agent {agent} visit edge {edge} in no order, too many for an assignment"
+            raise TooLarge(f"{cause}; with association: balanced, or with more agents, they would fit")
+        return signed
 
 
 class Assignments:

@@ -126,7 +126,11 @@ class SeatInfo(Record):
     label_counts: tuple[int, ...]
 
 
+SEATS_A_PAGE = 10_000
+"""Most seats of a page, and of the list in a results folder."""
+
+
 class SeatPage(Record):
-    """`GET /runs/{id}/seats`."""
+    """`GET /runs/{id}/seats`: in the order of their numbers."""
 
     seats: tuple[SeatInfo, ...]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import AfterValidator, Field
 
 from shared.core.bounds import Amount, Count, Detail, Figures, Label
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.validation import visible
@@ -22,7 +23,7 @@ class FailureInfo(Record):
 
     seat: int | None = None
     edge: str | None = None
-    seats: tuple[int, ...] = ()
+    seats: NumberSet = EMPTY
     reason: Label
     detail: Detail
 

@@ -37,7 +37,9 @@ from shared.simulation.profile import Link as Link
 from shared.simulation.profile import Profile as Profile
 from shared.simulation.profile_catalogue import PROFILES as PROFILES
 from shared.simulation.profile_catalogue import known_profile as known_profile
+from shared.simulation.profile_sampling import Profiles as Profiles
 from shared.simulation.profile_sampling import apportioned as apportioned
 from shared.simulation.profile_sampling import catalogue_profile as catalogue_profile
+from shared.simulation.profile_sampling import drawn_profiles as drawn_profiles
 from shared.simulation.profile_sampling import link_of as link_of
 from shared.simulation.profile_sampling import profiles_of as profiles_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.core.apportionment import largest_remainder
 from shared.simulation.device_specs import DeviceSpec, LinkSpec, ProfileSpec
-from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn
+from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn, uniform01
 from shared.simulation.profile import Link, Profile
 from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES
 
@@ -21,8 +21,12 @@ _NO_VALUES = frozenset({"name", "label", "link"})
 _DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
 
 
-def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable[[str], Seeds]) -> list[Profile]:
-    """Return the profile of each seat.
+Profiles = Callable[[int], Profile]
+"""Maps the number of a seat to its profile."""
+
+
+def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable[[str], Seeds]) -> Profiles:
+    """Return the profiles of the seats, with shares that are exact.
 
     Args:
         devices: the devices in the spec.
@@ -30,14 +34,37 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
         n_seats: number of seats in all.
         seeds: maps `seat 0`, `seat 1`, ... to the streams of a seat, and `all` to those of all seats together.
     """
-    mixture = devices.mixture
-    kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
-    ratio = devices.straggler_ratio
-    slow = apportioned([1 - ratio, ratio], n_first, n_seats, seeds("all")("stragglers"))
-    factors = (1.0, devices.straggler_slowdown)
-    return [
-        profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}"), factors[slow[seat]]) for seat in range(n_seats)
-    ]
+    kinds = apportioned([part.share for part in devices.mixture], n_first, n_seats, seeds("all")("profiles"))
+    slow = apportioned(_slow_shares(devices), n_first, n_seats, seeds("all")("stragglers"))
+    return lambda seat: _profile(devices, kinds[seat], slow[seat], seeds(f"seat {seat}"))
+
+
+def drawn_profiles(devices: DeviceSpec, seeds: Callable[[str], Seeds]) -> Profiles:
+    """Return the profiles of any number of seats: each draws its part of the mixture from its own stream."""
+    shares, slow_shares = [part.share for part in devices.mixture], _slow_shares(devices)
+
+    def profile(seat: int) -> Profile:
+        own = seeds(f"seat {seat}")
+        return _profile(devices, _drawn_part(shares, own, "profile"), _drawn_part(slow_shares, own, "straggler"), own)
+
+    return profile
+
+
+def _slow_shares(devices: DeviceSpec) -> list[float]:
+    return [1 - devices.straggler_ratio, devices.straggler_ratio]
+
+
+def _drawn_part(shares: Sequence[float], seeds: Seeds, purpose: str) -> int:
+    """Return the index of one of several parts with these shares, of which the last that has one ends the search."""
+    there = [index for index, share in enumerate(shares) if share]
+    if len(there) == 1:
+        return there[0]
+    sums = np.cumsum([shares[index] for index in there])
+    return there[min(int(np.searchsorted(sums, uniform01(seeds(purpose)), side="right")), len(there) - 1)]
+
+
+def _profile(devices: DeviceSpec, kind: int, slow: int, seeds: Seeds) -> Profile:
+    return profile_of(devices.mixture[kind].profile, seeds, (1.0, devices.straggler_slowdown)[slow])
 
 
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:

@@ -14,15 +14,16 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
+from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, LostVisits, Selection, Timeouts
+from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
-from shared.training.partition import IidPartition, PartitionSpec
+from shared.training.partition import IidPartition, PartitionSpec, SampledPartition
 from shared.wire.compression.codec_specs import CompressionSpec
 
 PLANNED = ("free_compute", "finish_time")
@@ -64,6 +65,8 @@ class ExperimentSpec(Record):
             clients take in turn. None means that the data set's test images are dealt like the training images.
         eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
             always evaluated.
+        test_clients: number of devices, drawn by seed, that are tested where all devices would be: in the evaluation
+            after the last round, and of those held out; None means `all` of at most 1000 devices, else 1000.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
             together), `unseen` (domains that no client has), or a domain by its name.
         augment: how training images are augmented, each time they are loaded or once; None means that they are not.
@@ -85,10 +88,10 @@ class ExperimentSpec(Record):
 
     num_rounds: Count = 10
     edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
-    num_edges: Annotated[int, Field(ge=1, le=1000)] | None = None
-    num_devices: Count | None = None
-    max_devices: Count | None = None
-    min_devices: Count = 1
+    num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
+    num_devices: DeviceCount | None = None
+    max_devices: DeviceCount | None = None
+    min_devices: DeviceCount = 1
     client: Literal["device", "edge"] = "device"
     edge_worker: bool = True
 
@@ -117,6 +120,7 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
     edge_upload: Literal["sum", "mean"] = "sum"
@@ -214,7 +218,8 @@ def check_counts(spec: ExperimentSpec) -> None:
         return
     if spec.num_edges is not None and spec.num_edges > devices:
         raise BadInput(f"num_edges: {spec.num_edges} edges for {devices} devices", field="num_edges")
-    if spec.data.n_train is not None and spec.client == "device" and devices > spec.data.n_train:
+    dealt = not isinstance(spec.partition, SampledPartition)
+    if spec.data.n_train is not None and dealt and devices > spec.data.n_train:
         many = f"{devices} devices for {spec.data.n_train} training samples"
         raise BadInput(f"data.n_train: {many}", field="data.n_train")
 
@@ -230,6 +235,20 @@ def check_fits(spec: ExperimentSpec) -> None:
     _deadline(spec)
     _clock(spec)
     _shares(spec)
+    _partition(spec)
+
+
+def _partition(spec: ExperimentSpec) -> None:
+    if not isinstance(spec.partition, SampledPartition):
+        return
+    if spec.client == "edge":
+        raise ValueError("partition sampled needs client: device: each device draws its own samples")
+    if spec.clock == "real" and spec.round_deadline_s is None:
+        raise ValueError(
+            "partition sampled with clock: real needs round_deadline_s: no wait can follow from all devices"
+        )
+    if spec.schedule != "own_data":
+        raise ValueError("partition sampled needs schedule: own_data: devices may have the same samples")
 
 
 def _numbers(spec: ExperimentSpec) -> None:

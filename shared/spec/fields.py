@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from shared.core.bounds import LARGEST_DEVICES
+from shared.core.number_sets import NumberSet
 from shared.core.records import Record
 
 LARGEST_COUNT = 100_000
-"""Most rounds, and most devices, of a run."""
+"""Most rounds of a run."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
 Selection = Literal["all", "random", "fastest", "power_of_choice"]
 """Names of the selection policies, which `shared.federation.selection` implements."""
 
@@ -66,6 +69,6 @@ class LostVisits(Record):
     """
 
     round_no: Count
-    seats: Annotated[tuple[Annotated[int, Field(ge=0, lt=100_000)], ...], Field(max_length=100_000)]
+    seats: NumberSet
     edge_round: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None

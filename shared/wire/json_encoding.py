@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel
 
 from shared.core.errors import WireError
+from shared.core.number_sets import NumberSet
 from shared.core.parsing import check_keys, check_text
 from shared.core.tensor_records import Tensor
 from shared.core.tensors import memory_of
@@ -108,6 +109,8 @@ def to_json(value: object, tensors: TensorIndex, depth: int) -> object:
         return {
             name: sparse.get(name) or to_json(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))
         }
+    if isinstance(value, NumberSet):
+        return value.text
     if isinstance(value, Mapping):
         check_keys(map(str, value))
         found = {str(key): to_json(item, tensors, depth - 1) for key, item in value.items()}

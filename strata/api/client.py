@@ -11,12 +11,12 @@ import httpx
 
 from shared.core.errors import Busy, WireError
 from shared.run_records.events import Event
-from shared.run_records.rounds import RoundDetail, RoundInfo, RoundPage
+from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import RunInfo, RunPage, SeatPage
 from shared.service.order_headers import MORE_HEADER
 from shared.simulation.digital_twin import TwinList
 from strata.api import answers
-from strata.api.answers import Refused, parse, path, refused
+from strata.api.answers import R, Refused, parse, path, refused
 from strata.api.sse import messages
 from strata.api.topology_client import TopologyClient
 
@@ -72,20 +72,23 @@ class Client(TopologyClient):
 
     def rounds(self, run: str) -> RoundPage:
         """All committed rounds in order."""
-        found, skip = list[RoundInfo](), "0"
+        return RoundPage(rounds=tuple(row for page in self._pages(RoundPage, run, "rounds") for row in page.rounds))
+
+    def _pages(self, kind: type[R], run: str, what: str) -> Iterator[R]:
+        """The pages of a long list of a run."""
+        skip = "0"
         while skip:
-            answer = self._request("GET", path("runs", run, "rounds"), params={"skip": skip})
-            found += parse(RoundPage, answer).rounds
+            answer = self._request("GET", path("runs", run, what), params={"skip": skip})
+            yield parse(kind, answer)
             skip = answer.headers.get(MORE_HEADER, "")
-        return RoundPage(rounds=tuple(found))
 
     def round(self, run: str, round_no: int) -> RoundDetail:
         """One round with a record of each visit."""
         return self._get(RoundDetail, path("runs", run, "rounds", str(round_no)))
 
     def seats(self, run: str) -> SeatPage:
-        """The seats of a run and the agents that host them."""
-        return self._get(SeatPage, path("runs", run, "seats"))
+        """All seats of a run and the agents that host them, read page by page."""
+        return SeatPage(seats=tuple(seat for page in self._pages(SeatPage, run, "seats") for seat in page.seats))
 
     def file_names(self, run: str) -> list[str]:
         """Names of the files in the run's results folder."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 from strata.launcher import home
 from strata.launcher.signals import as_interrupt
@@ -30,7 +31,9 @@ _DOWN_S = 60.0
 
 def up(
     edges: Annotated[int, typer.Option(min=1, max=1000, help="Number of edges.")] = 2,
-    devices: Annotated[int, typer.Option(min=1, max=100_000, help="Number of devices, spread over the agents.")] = 10,
+    devices: Annotated[
+        int, typer.Option(min=1, max=LARGEST_DEVICES, help="Number of devices, spread over the agents.")
+    ] = 10,
     agents: Annotated[int | None, typer.Option(min=1, help="Number of agent processes; default: one per core.")] = None,
     port: Annotated[
         int | None,

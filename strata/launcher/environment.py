@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.core.bounds import AGENT_DEVICES
 from shared.core.errors import BadInput
 from strata.launcher import home
 
@@ -46,23 +45,16 @@ class Modules:
 def spread(devices: int, agents: int | None = None) -> list[int]:
     """The number of devices of each agent, as even as possible.
 
-    By default there is one agent per core, or more where an agent would get more than `AGENT_DEVICES`, but at most one
-    per device.
+    By default there is one agent per core, but at most one per device.
 
     Raises:
-        BadInput: there is no device, or an agent would get none, or too many.
+        BadInput: there is no device, or an agent would get none.
     """
     if devices < 1:
         raise BadInput(f"a topology needs at least one device, not {devices}", field="devices")
-    needed = -(-devices // AGENT_DEVICES)
-    count = min(max(os.cpu_count() or 1, needed), devices) if agents is None else agents
+    count = min(os.cpu_count() or 1, devices) if agents is None else agents
     if not 1 <= count <= devices:
         raise BadInput(f"{devices} devices can be spread over 1 to {devices} agents, not {count}", field="agents")
-    if count < needed:
-        raise BadInput(
-            f"{devices} devices need at least {needed} agents, not {count}: one hosts at most {AGENT_DEVICES} devices",
-            field="agents",
-        )
     each, more = divmod(devices, count)
     return [each + (index < more) for index in range(count)]
 

@@ -23,6 +23,7 @@ LINES = {
     "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "transport": ("topology", "in-memory copies", "peak memory"),
+    "devices": ("40 devices, 4 a round", "40 devices against 4", "submission to first round", "all (PSS), peak"),
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
     "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),

@@ -88,5 +88,5 @@ def test_a_device_that_joins_takes_a_free_seat_and_one_that_leaves_is_named(stac
     assert late in failure["detail"]
     assert stack.post(f"/runs/{run}/stop").status_code == 200
     assert ended(stack, run)["status"] == "stopped"
-    assert {"seat": 6, "agent": late} in events(stack, run, "seat.taken")
+    assert {"seats": "6", "n_seats": 1, "agent": late} in events(stack, run, "seat.taken")
     assert stack.get(f"/agents/{late}").json()["state"] == "lost"

@@ -18,6 +18,7 @@ import pytest
 
 from cloud_server.nodes.identities import issue_own
 from shared.core.errors import Conflict, StrataError, Unreachable
+from shared.core.number_sets import NumberSet
 from shared.federation.messages import UploadOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.identity.assignments import Assigner
@@ -204,7 +205,7 @@ def test_an_edge_orders_no_seat_that_the_cloud_has_not_assigned_to_it(up: Topolo
     stage = WaveId(run_id="r", round_no=1, edge_round=0, wave=0)
     body = codec.encode(UploadOrder(stage=stage, spec=spec, edge=1, seats=(0,)))
     own = Assigner(Signer(NodeKeys(edge_identity("edge-2"), up.folder / "edge-2" / "identity"), 99))
-    for shown in ("", own.assign("r", 1, "edge-2", agent, [0])):
+    for shown in ("", own.assign("r", 1, "edge-2", agent, NumberSet([0]))):
         headers = {"strata-edge": "edge-2", "strata-assignment": shown, "content-type": MEDIA_TYPE}
         content = b"".join(bytes(part) for part in body.parts)
         headers["strata-digest"] = codec.digest_of(content)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.core.number_sets import NumberSet
 from tests.e2e.real_faults import GATED, assert_same_bits, completed_run, counts, lost, of_kind, timeouts
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
@@ -115,7 +116,7 @@ def test_seats_of_a_removed_agent_move_to_another_with_fresh_state_and_the_recor
     short_ttl.kill("agent-2")
     short_ttl.topology.add_agent(2)
     _, details, events = completed_run(short_ttl, run)
-    moved = {data["seat"]: data["agent"] for data in of_kind(events, "seat.moved")}
+    moved = {seat: data["agent"] for data in of_kind(events, "seat.moved") for seat in NumberSet.parse(data["seats"])}
     assert moved.keys() == set(gone.seats)
     assert gone.agent not in moved.values()
     assert {row.seat for detail in details for row in detail.seats if row.fresh_state} == moved.keys()

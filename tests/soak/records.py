@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from shared.core.number_sets import NumberSet
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
@@ -65,10 +66,15 @@ def _each_once(detail: RoundDetail, spec: ExperimentSpec) -> bool:
     return seats == every if spec.select == "all" else seats <= every
 
 
+def seats_of(event: Event) -> NumberSet:
+    """The seats that an event names."""
+    return NumberSet.parse(event.data["seats"])
+
+
 def _moves(details: Sequence[RoundDetail], events: Sequence[Event]) -> list[str]:
     """Checks that each seat with a new agent has an event for it, and that only moved seats have fresh state."""
-    moved = {(e.data["seat"], e.data["agent"]) for e in events if e.kind in ("seat.moved", "seat.taken")}
-    moved_seats = {e.data["seat"] for e in events if e.kind == "seat.moved"}
+    moved = {(seat, e.data["agent"]) for e in events if e.kind in ("seat.moved", "seat.taken") for seat in seats_of(e)}
+    moved_seats = {seat for e in events if e.kind == "seat.moved" for seat in seats_of(e)}
     found, hosts = [], dict[int, str | None]()
     for detail in details:
         for row in detail.seats:

@@ -159,7 +159,7 @@ class Soak:
         summary.lost += reasons_of(details)
         summary.retried_rounds += sum(detail.attempts > 1 for detail in details)
         summary.fresh_states += sum(row.fresh_state for row in rows)
-        summary.seats_moved += sum(event.kind == "seat.moved" for event in events)
+        summary.seats_moved += sum(event.data["n_seats"] for event in events if event.kind == "seat.moved")
         summary.node_events += Counter(event.kind for event in events if event.kind.startswith("node."))
 
     # ---- the end

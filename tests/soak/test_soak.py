@@ -75,7 +75,7 @@ def info(num_rounds: int) -> RunInfo:
 
 
 def moved(seat: int, agent: str) -> Event:
-    return Event(id="1", kind="seat.moved", at="", data={"seat": seat, "agent": agent, "from": "a"})
+    return Event(id="1", kind="seat.moved", at="", data={"seats": str(seat), "n_seats": 1, "agent": agent, "from": "a"})
 
 
 def test_consistent_record_has_no_errors_and_names_its_losses() -> None:

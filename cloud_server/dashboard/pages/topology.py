@@ -15,9 +15,10 @@ from cloud_server.dashboard.topology_graph import graph
 from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, nodes_of
 from cloud_server.node_views import change_agent, topology_of
 from cloud_server.nodes.twin_client import twins_of
+from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
-from shared.service.api.nodes import MAX_DEVICES, AgentChange, TopologyInfo
+from shared.service.api.nodes import AgentChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
@@ -96,7 +97,9 @@ class View:
     def _draw(self, nodes: list[Node], run_view: RunView | None) -> None:
         self.empty.set_visibility(len(nodes) == 1)
         counts = device_counts(nodes)
-        self.counts.set_text(" · ".join(f"{n} {state} ({STATES[state]})" for state, n in counts.items()))
+        some = run_view is not None and not run_view.shows_all
+        shown = [f"shown: {sum(counts.values())} devices of the newest round"] if some else []
+        self.counts.set_text(" · ".join([*shown, *(f"{n} {state} ({STATES[state]})" for state, n in counts.items())]))
         self.chart.options.clear()
         self.chart.options.update(graph(nodes, self.page.theme))
         self.chart.update()
@@ -133,7 +136,7 @@ class View:
 
     async def _scale(self) -> None:
         with notify_outcome("Requested; the fleet starts or stops agents."):
-            wanted = whole_number("Devices", self.wanted.value, 0, MAX_DEVICES)
+            wanted = whole_number("Devices", self.wanted.value, 0, LARGEST_DEVICES)
             await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
 
     # ---- dialog of one node

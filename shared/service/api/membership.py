@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from shared.core.bounds import AGENT_DEVICES, Amount, Count
+from shared.core.bounds import LARGEST_DEVICES, Amount, Count
 from shared.core.records import Record
 from shared.core.validation import ID, Id, visible
 from shared.identity.revocations import SignedList
@@ -31,7 +31,7 @@ class AgentRegistration(Record):
 
     agent: str = Field(pattern=ID)
     name: str = Field(pattern=ID)
-    devices: int = Field(ge=1, le=AGENT_DEVICES)
+    devices: int = Field(ge=1, le=LARGEST_DEVICES)
     profile: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
@@ -155,7 +155,7 @@ class FleetAgent(Record):
 
     name: Id
     service: Id
-    devices: int = Field(ge=1, le=AGENT_DEVICES)
+    devices: int = Field(ge=1, le=LARGEST_DEVICES)
 
 
 class FleetReport(Record):

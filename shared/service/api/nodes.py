@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from shared.core.bounds import LARGEST_DEVICES
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 
 State = Literal["alive", "suspect", "lost", "revived", "left_out", "offline", "leaving", "left"]
@@ -48,7 +50,7 @@ class AgentInfo(Record):
     profile: str
     own_profile: str = "standard"
     edge: str | None = None
-    seats: tuple[int, ...] = ()
+    seats: NumberSet = EMPTY
     visiting: int | None = None
     online: bool = True
     reason: str | None = None
@@ -77,8 +79,7 @@ class EdgePage(Record):
     edges: tuple[EdgeInfo, ...]
 
 
-MAX_DEVICES = 100_000
-Devices = Annotated[int, Field(ge=0, le=MAX_DEVICES)]
+Devices = Annotated[int, Field(ge=0, le=LARGEST_DEVICES)]
 
 
 class AgentChange(Record):
@@ -148,8 +149,8 @@ class TopologyInfo(Record):
 def _numbers(raw: Any) -> Any:
     """Rejects anything else here: the error of a union would name its branches in the field's path."""
     numbers = raw.values() if isinstance(raw, Mapping) else [raw]
-    if not all(type(number) is int and 0 <= number <= MAX_DEVICES for number in numbers):
-        raise ValueError(f"a number from 0 to {MAX_DEVICES}, or one for each service by name, not {raw!s:.100}")
+    if not all(type(number) is int and 0 <= number <= LARGEST_DEVICES for number in numbers):
+        raise ValueError(f"a number from 0 to {LARGEST_DEVICES}, or one for each service by name, not {raw!s:.100}")
     return raw
 
 

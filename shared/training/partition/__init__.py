@@ -1,12 +1,14 @@
 """Partitioners: which client owns which training sample.
 
 Every partitioner assigns each sample to exactly one client (`by_domain` may leave samples out), deterministically from
-the generator passed in. Nothing here imports torch. N = samples, n = clients, K = classes.
+the generator passed in; `sampled` is none of them: there each client draws samples by itself. Nothing here imports
+torch. N = samples, n = clients, K = classes.
 
 Sources: `shards` McMahan et al. (AISTATS 2017), section 3; `dirichlet` Yurochkin et al. (ICML 2019), section 4: each
 class is divided among the clients by a Dirichlet draw; `quantity_skew` log-normal sizes as in Acar et al. (FedDyn, ICLR
 2021); `by_group` the data split of DTPFL, section 3.2; `by_domain` the benchmark of Li et al. (FedBN, ICLR 2021),
-section 5.1; `edge_skew` is StrataFL's own.
+section 5.1; `edge_skew` is StrataFL's own. `sampled` draws class mixes as Hsu, Qi, Brown do (Measuring the Effects of
+Non-Identical Data Distribution, 2019, section 3), for each client apart.
 """
 
 from __future__ import annotations
@@ -22,22 +24,28 @@ from shared.training.partition.partition_specs import (
     ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
+    DealtPartition,
     DirichletPartition,
     EdgeSkewPartition,
     IidPartition,
     PartitionSpec,
+    SampledPartition,
     ShardsPartition,
 )
 from shared.training.partition.partitioners import Ints, PartitionTask, Parts, assign
+from shared.training.partition.sampled import ClassPools
 
 __all__ = [
     "ByDomainPartition",
     "ByGroupPartition",
     "ByWriterPartition",
+    "ClassPools",
+    "DealtPartition",
     "DirichletPartition",
     "EdgeSkewPartition",
     "IidPartition",
     "PartitionSpec",
+    "SampledPartition",
     "ShardsPartition",
     "label_counts",
     "partition",
@@ -45,7 +53,7 @@ __all__ = [
 
 
 def partition(
-    spec: PartitionSpec,
+    spec: DealtPartition,
     labels: npt.NDArray[Any],
     n_clients: int,
     rng: np.random.Generator,
@@ -95,4 +103,5 @@ def partition(
 
 def label_counts(parts: Sequence[npt.NDArray[Any]], labels: npt.NDArray[Any], n_classes: int) -> Ints:
     """Returns each client's number of samples of each class, (n_clients, n_classes)."""
-    return np.stack([np.bincount(labels[part], minlength=n_classes) for part in parts]).astype(np.int64)
+    counts = [np.bincount(labels[part], minlength=n_classes) for part in parts]
+    return np.array(counts, np.int64).reshape(len(parts), n_classes)

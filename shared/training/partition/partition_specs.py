@@ -117,14 +117,33 @@ class ByDomainPartition(_SetsSizes):
     per_client: Literal["smallest", "all"] | Annotated[int, Field(ge=1, le=10**9)] = "smallest"
 
 
-PartitionSpec = Annotated[
+class SampledPartition(_SetsSizes):
+    """Each device draws its samples by itself, so that any number of devices can share a data set.
+
+    A device's class mix is a draw from Dir(alpha). Its samples differ from each other; devices may have the same ones.
+
+    Attributes:
+        samples: number of training samples of each device.
+        alpha: concentration of the Dirichlet distribution; a small one gives skewed labels.
+        test_samples: number of test images of each device, by the same mix; None means in the data set's proportion of
+            test images to training images, at least 1. With `test_fraction`, the device's own samples are divided.
+    """
+
+    name: Literal["sampled"] = "sampled"
+    samples: Annotated[int, Field(ge=1, le=100_000)] = 20
+    alpha: Alpha = 0.5
+    test_samples: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+DealtPartition = (
     IidPartition
     | DirichletPartition
     | ShardsPartition
     | ByWriterPartition
     | ByGroupPartition
     | EdgeSkewPartition
-    | ByDomainPartition,
-    Field(discriminator="name"),
-]
+    | ByDomainPartition
+)
+"""The parameters of the partitioners that deal each sample to one client."""
+PartitionSpec = Annotated[DealtPartition | SampledPartition, Field(discriminator="name")]
 """The parameters of any partitioner."""

@@ -19,10 +19,10 @@ from shared.training.partition.partition_specs import (
     ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
+    DealtPartition,
     DirichletPartition,
     EdgeSkewPartition,
     IidPartition,
-    PartitionSpec,
     ShardsPartition,
 )
 
@@ -49,7 +49,7 @@ class PartitionTask:
         return [self.rng.permutation(np.flatnonzero(self.labels == k)) for k in range(self.n_classes)]
 
 
-def assign(spec: PartitionSpec, task: PartitionTask) -> Parts:
+def assign(spec: DealtPartition, task: PartitionTask) -> Parts:
     """Returns each client's samples, in no particular order; a client may have none."""
     match spec:
         case IidPartition():

@@ -101,4 +101,5 @@ async def test_lost_contributions_and_moved_seats_have_events(tmp_path: Path) ->
         events = await all_events(fed, run_id)
         moved = [event["data"] for event in events if event["kind"] == "seat.moved"]
         assert [(move["from"], move["agent"] != gone) for move in moved] == [(gone, True)]
-        assert {e["data"]["seat"] for e in events if e["kind"] == "contribution.lost"} <= {moved[0]["seat"]}
+        lost = {str(e["data"]["seat"]) for e in events if e["kind"] == "contribution.lost"}
+        assert lost <= {moved[0]["seats"]}

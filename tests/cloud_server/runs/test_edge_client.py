@@ -10,8 +10,9 @@ import pytest
 
 from cloud_server.runs.edge_client import MARGIN_S, WAVES, EdgeClient
 from shared.core.errors import Forbidden
+from shared.core.number_sets import NumberSet
 from shared.federation.experiment import Experiment
-from shared.federation.messages import EdgePlacement, SeatAddress
+from shared.federation.placements import EdgePlacement, Host
 from shared.identity.assignments import Assigner, Assignments
 from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
@@ -39,8 +40,8 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 def limit_s(experiment: Experiment) -> float:
     """The longest wait for the edge, to which agent `a` brings all seats."""
-    address = SeatAddress(agent="a", url="http://a")
-    placement = EdgePlacement(run_id="r", edge=0, addresses=dict.fromkeys(range(4), address))
+    host = Host(agent="a", url="http://a", seats=NumberSet(range(4)))
+    placement = EdgePlacement(run_id="r", edge=0, hosts=(host,))
     client = EdgeClient(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
     return client.limit_s(experiment, placement, {"a": 4})
 
@@ -73,8 +74,8 @@ class Edges:
 
 async def sent_for(client: EdgeClient, edges: Edges, edge: int, *seats: int) -> dict[str, Any] | None:
     """What an edge is sent before a round that these seats visit, all of one agent; None if it is sent nothing."""
-    address = SeatAddress(agent="a", url="https://a")
-    placement = EdgePlacement(run_id="r", edge=edge, addresses=dict.fromkeys(seats, address))
+    host = Host(agent="a", url="https://a", seats=NumberSet(seats))
+    placement = EdgePlacement(run_id="r", edge=edge, hosts=(host,))
     before = len(edges.sent)
     await client._send_placement(f"edge-{edge + 1}", placement, {"a": 3})
     return edges.sent[-1][1] if len(edges.sent) > before else None

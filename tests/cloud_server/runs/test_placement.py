@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis.strategies import integers, lists
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import place_seats
+from cloud_server.runs.seat_shares import seat_shares
 from device_agent.membership import EdgeAddress
 from shared.core.errors import NotReady
 from shared.results.folder import read_run
@@ -24,38 +29,55 @@ def agent(name: str, devices: int = 1, profile: str = "standard") -> AgentEntry:
     return AgentEntry(agent=name, name=name, url="http://127.0.0.1:1", devices=devices, profile=profile, versions={})
 
 
+def placed(
+    seats: Sequence[int], agents: Sequence[AgentEntry], loads: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, list[int]]:
+    return {name: list(own) for name, own in place_seats(np.array(seats, np.int64), agents, loads).items()}
+
+
 # ---- bind
 
 
 def test_binding_depends_on_profile_and_id_and_not_on_the_order_of_agents() -> None:
     agents = [agent("c"), agent("a", 2), agent("b"), agent("z", profile="fast")]
-    expected = {0: "z", 1: "a", 2: "a", 3: "b", 4: "c"}
-    assert all(place_seats(range(5), order, {}) == expected for order in itertools.permutations(agents))
+    expected = {"z": [0], "a": [1, 2], "b": [3], "c": [4]}
+    assert all(placed(range(5), order) == expected for order in itertools.permutations(agents))
 
 
 def test_binding_fills_the_capacity_before_it_exceeds_it() -> None:
     agents = [agent("a", 3), agent("b", 1)]
-    assert Counter(place_seats(range(4), agents, {}).values()) == {"a": 3, "b": 1}
-    assert Counter(place_seats(range(9), agents, {}).values()) == {"a": 6, "b": 3}
+    assert placed(range(4), agents) == {"a": [0, 1, 2], "b": [3]}
+    assert {agent: len(seats) for agent, seats in placed(range(9), agents).items()} == {"a": 6, "b": 3}
 
 
 def test_binding_gives_neighbouring_seats_to_one_agent_so_that_an_edge_contacts_few() -> None:
-    assert place_seats([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)], {}) == {
-        **dict.fromkeys([0, 2, 4], "a"),
-        **dict.fromkeys([1, 3, 5], "b"),
-    }
+    assert placed([0, 2, 4, 1, 3, 5], [agent("a", 3), agent("b", 3)]) == {"a": [0, 2, 4], "b": [1, 3, 5]}
 
 
-def test_binding_keeps_seats_that_were_assigned_before() -> None:
-    taken = {0: "a", 1: "gone"}
-    assert place_seats([2, 3], [agent("a"), agent("b")], taken) == {2: "a", 3: "b"}
-    assert taken == {0: "a", 1: "gone"}
+def test_binding_counts_seats_that_were_assigned_before() -> None:
+    agents = [agent("a"), agent("b"), agent("c")]
+    assert placed([2, 3], agents, {"a": 1, "gone": 1}) == {"b": [2], "c": [3]}
+    assert placed([2, 3, 4, 5], agents, {"a": 1}) == {"a": [2], "b": [3, 4], "c": [5]}
+
+
+@given(
+    n_seats=integers(0, 60),
+    sizes=lists(integers(1, 7), min_size=1, max_size=5),
+    loads=lists(integers(0, 12), min_size=5, max_size=5),
+)
+def test_seats_are_shared_as_if_they_were_placed_one_by_one(n_seats: int, sizes: list[int], loads: list[int]) -> None:
+    have = loads[: len(sizes)]
+    for _ in range(n_seats):
+        least = min(range(len(sizes)), key=lambda n: (have[n] // sizes[n], have[n], n))
+        have[least] += 1
+    given_to = seat_shares(n_seats, sizes, loads[: len(sizes)])
+    assert [load + n for load, n in zip(loads, given_to, strict=False)] == have
 
 
 def test_binding_of_no_seats_is_empty_and_seats_without_agents_are_named() -> None:
-    assert place_seats([], [], {}) == {}
+    assert placed([], []) == {}
     with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
-        place_seats([3, 4], [], {})
+        placed([3, 4], [])
 
 
 # ---- enough devices

@@ -11,11 +11,12 @@ import pytest
 
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChanges
 from cloud_server.nodes.registry import Registry
-from cloud_server.runs.placement import Placement, PlacementManager
-from cloud_server.runs.round_map import round_map
+from cloud_server.runs.placement import EdgeMoved, Placement, PlacementManager
+from cloud_server.runs.round_map import RoundMap, round_map
+from shared.core.number_sets import NumberSet
 from shared.core.versions import versions
 from shared.federation.experiment import Experiment, ExperimentCache
-from shared.federation.population import latencies
+from shared.federation.population import Latencies
 from shared.federation.spec_parser import parse_spec
 from shared.service.client import Caller
 from tests.fakes.memory_store import MemoryStore
@@ -45,45 +46,58 @@ def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: 
 
 
 EDGES = ("edge-1", "edge-2", "edge-3")
-SEATED = Placement(agents={n: f"a{n}" for n in range(9)}, edges=dict(enumerate(EDGES)))
+SEATED = Placement(agents={f"a{n}": NumberSet([n]) for n in range(9)}, edges=dict(enumerate(EDGES)))
+
+
+def map_of(experiment: Experiment, registry: Registry) -> RoundMap:
+    return round_map("r", experiment, PlacementManager(experiment.population, registry, SEATED, 30.0))
+
+
+def visited(found: RoundMap) -> dict[int, int]:
+    """The edge that each hosted seat visits."""
+    return {seat: edge for seat in range(9) if (edge := found.edge_of(seat)) is not None}
+
+
+def absent(found: RoundMap) -> dict[str, list[int]]:
+    hosts = (host for hosts in found.hosts.values() for host in hosts)
+    return {host.agent: list(host.seats) for host in hosts if host.presence == "absent"}
 
 
 def test_each_seat_visits_its_home_while_all_edges_are_alive(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
-    found = round_map(experiment, SEATED, registry_of(EDGES))
-    assert found.visited == {seat.number: seat.home_edge for seat in experiment.population.seats}
-    assert (found.away, found.absent) == ({}, frozenset())
+    found = map_of(experiment, registry_of(EDGES))
+    assert visited(found) == {seat.number: seat.home_edge for seat in experiment.population.seats}
+    assert (found.away, absent(found)) == ({}, {})
 
 
 @pytest.mark.parametrize("association", ["balanced", "latency"])
 def test_each_seat_of_a_lost_edge_visits_its_next_nearest_edge(tmp_path: Path, association: str) -> None:
     experiment = experiment_of(tmp_path, association=association)
     lost = 1
-    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
+    found = map_of(experiment, registry_of(EDGES, silent=["edge-2"]))
     assert (found.edges, found.away) == ({0: "edge-1", 2: "edge-3"}, {1: "edge-2"})
     moved = {seat.number for seat in experiment.population.seats if seat.home_edge == lost}
     assert moved
-    assert {seat for seat, edge in found.visited.items() if edge != experiment.seat(seat).home_edge} == moved
-    far = latencies(experiment.spec)
+    assert {seat for seat, edge in visited(found).items() if edge != experiment.seat(seat).home_edge} == moved
+    far = Latencies(experiment.spec).rows(0, 9)
     for seat in moved:
-        assert far[seat, found.visited[seat]] == min(far[seat, 0], far[seat, 2])
+        assert far[seat, visited(found)[seat]] == min(far[seat, 0], far[seat, 2])
     assert sorted([*found.seats_at(0), *found.seats_at(2)]) == list(range(9))
 
 
 def test_devices_of_a_lost_edge_wait_where_the_edge_is_the_client(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, client="edge", algorithm="fedavg")
-    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["edge-2"]))
-    own = {seat: experiment.seat(seat).home_edge for seat in SEATED.agents}
-    assert found.visited == {seat: edge for seat, edge in own.items() if edge != 1}
+    found = map_of(experiment, registry_of(EDGES, silent=["edge-2"]))
+    own = {seat: experiment.seat(seat).home_edge for seat in range(9)}
+    assert visited(found) == {seat: edge for seat, edge in own.items() if edge != 1}
 
 
 def test_a_silent_agent_is_absent_and_keeps_its_seat(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
-    found = round_map(experiment, SEATED, registry_of(EDGES, silent=["a4"]))
-    assert found.absent == {4}
-    placement = found.edge_placement("r", experiment.seat(4).home_edge)
-    assert placement.absent == (4,)
-    assert placement.addresses[4].agent == "a4"
+    found = map_of(experiment, registry_of(EDGES, silent=["a4"]))
+    assert absent(found) == {"a4": [4]}
+    host = found.placements[experiment.seat(4).home_edge].host(4)
+    assert (host.agent, host.presence) == ("a4", "absent")
 
 
 def test_a_home_whose_edge_was_removed_moves_to_a_spare_edge(tmp_path: Path) -> None:
@@ -95,8 +109,7 @@ def test_a_home_whose_edge_was_removed_moves_to_a_spare_edge(tmp_path: Path) -> 
         )
         changes = manager.refresh()
         assert manager.placement.edges == {0: "edge-1", 1: holder, 2: "edge-3"}
-        found = [(change.kind, change.number, change.holder, change.before) for change in changes]
-        assert found == ([] if holder == "edge-2" else [("edge", 1, "edge-9", "edge-2")])
+        assert changes == ([] if holder == "edge-2" else [EdgeMoved(1, "edge-9", "edge-2")])
 
 
 # ---- states

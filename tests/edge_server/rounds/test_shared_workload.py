@@ -44,8 +44,8 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     answer_fields = RoundLog.answer_fields
 
     def noted(log: RoundLog) -> dict[str, Any]:
-        if log.trained_on:  # not in the evaluation after the last round
-            found.append([int(sample) for samples in log.trained_on for sample in samples])
+        if log.shares:  # not in the evaluation after the last round
+            found.append([int(sample) for samples in log.shares for sample in samples])
         return answer_fields(log)
 
     monkeypatch.setattr(RoundLog, "answer_fields", noted)

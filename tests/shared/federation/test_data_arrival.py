@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from shared.federation.data_arrival import collected, n_arrived
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
+from shared.federation.population import Seat, SeatSamples
 from shared.simulation import Profile
 from shared.spec.experiment import ExperimentSpec
 
 PART = np.arange(100, 150, dtype=np.int64)
-SEAT = Seat(3, 0, "train", Profile(), PART, Samples("test", PART[:0]))
+SEAT = Seat(3, 0, "train", Profile(), SeatSamples.of(PART))
 
 
 @pytest.mark.parametrize(

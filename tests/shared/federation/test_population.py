@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
-from shared.federation.population import Population, counts_of, latencies, population
+from shared.federation.population import Latencies, Population, counts_of, population
 from shared.federation.spec_parser import parse_spec
 from shared.federation.test_sets import Samples
 from shared.simulation import DeviceSpec, ProfileSpec
@@ -120,7 +120,7 @@ def test_every_sample_has_one_seat(partition: Any) -> None:
     assert every_one([seat.train for seat in found.seats]) == list(range(240))
     assert all(len(seat.train) for seat in found.seats)
     assert found.total_samples == 240
-    assert counts_of(found, DATA).sum(axis=0).tolist() == [60] * K
+    assert counts_of(found.seats, DATA).sum(axis=0).tolist() == [60] * K
 
 
 def test_a_part_of_the_data_has_the_classes_in_proportion() -> None:
@@ -158,7 +158,7 @@ def test_balanced_seats_take_edges_in_turn() -> None:
 
 def test_by_latency_a_seats_home_edge_is_the_nearest() -> None:
     spec = ExperimentSpec(num_devices=50, max_devices=50, num_edges=4, association="latency")
-    times = latencies(spec)
+    times = Latencies(spec).rows(0, 50)
     assert times.shape == (50, 4)
     assert times.min() >= 0.001
     assert times.max() <= 0.1
@@ -170,7 +170,7 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
     listed = ((0.3, 0.1, 0.2), (0.2, 0.2, 0.2), (0.0, 5.0, 0.0), (0.9, 0.8, 0.7))
     devices = DeviceSpec(profile=ProfileSpec(latency_s=1), edge_latency_s=listed)
     spec = ExperimentSpec(num_devices=3, max_devices=4, num_edges=3, association="latency", devices=devices)
-    assert latencies(spec).tolist() == [list(row) for row in listed]
+    assert Latencies(spec).rows(0, 4).tolist() == [list(row) for row in listed]
     seats = population(spec, DATA).seats
     assert [seat.home_edge for seat in seats] == [1, 0, 0, 2]
     assert [seat.latency_s for seat in seats] == [tuple(1 + far for far in row) for row in listed]
@@ -304,7 +304,7 @@ def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
         (7, 1, 0, 77),
     ]
     assert [seat.role for seat in population_of(client="edge", edge_worker=False).seats] == ["train"] * 6
-    assert counts_of(found, DATA).shape == (6, K)
+    assert counts_of(found.seats, DATA)[6:].sum() == 0
 
 
 def test_held_out_seats_and_edge_clients_cannot_be_combined() -> None:

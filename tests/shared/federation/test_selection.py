@@ -13,8 +13,7 @@ import pytest
 from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.messages import Task
-from shared.federation.population import Seat
-from shared.federation.test_sets import Samples
+from shared.federation.population import Seat, SeatSamples
 from shared.simulation import REFERENCE_FLOPS, Normal, Profile, Uniform
 from shared.simulation.cost_model import LinkUse, Passes
 from shared.simulation.digital_twin import Telemetry, Twin
@@ -24,7 +23,7 @@ from shared.spec.fields import Selection
 
 def seat(number: int, n_train: int = 10) -> Seat:
     train = np.arange(number * 100, number * 100 + n_train, dtype=np.int64)
-    return Seat(number, 0, "train", Profile(), train, Samples("test", train[:0]))
+    return Seat(number, 0, "train", Profile(), SeatSamples.of(train))
 
 
 def ctx(round_no: int = 1, **spec: Any) -> Context:

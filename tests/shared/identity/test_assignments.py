@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.core.errors import Busy, Forbidden
+from shared.core.errors import Busy, Forbidden, TooLarge
+from shared.core.number_sets import NumberSet
 from shared.identity.assignments import ASSIGNMENT_CHARS, REMEMBERED, Assigner, Assignments, bits_of
 from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
@@ -26,7 +27,7 @@ class Setting:
         self.key.trust(self.signer.public_key)
 
     def assign(self, *seats: int, run: str = "r", edge: str = "edge-1", agent: str = "a-1", home: int = 0) -> str:
-        return self.cloud.assign(run, home, edge, agent, seats)
+        return self.cloud.assign(run, home, edge, agent, NumberSet(seats))
 
     def check(self, shown: str, *seats: int, run: str = "r", edge: str = "edge-1", home: int = 0) -> None:
         self.agent.check(shown, edge, run, home, seats)
@@ -85,8 +86,8 @@ def test_only_the_cloud_can_make_or_change_one(setting: Setting, tmp_path: Path)
     shown = setting.assign(1)
     packed, signature = shown.split(".")
     head, _, _ = zlib.decompress(base64.b64decode(packed)).partition(b"\n")
-    more = base64.b64encode(zlib.compress(head + b"\n" + bits_of(range(99)))).decode()
-    other = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "other"), 9)).assign("r", 0, "edge-1", "a-1", [1])
+    more = base64.b64encode(zlib.compress(head + b"\n" + bits_of(NumberSet(range(99))))).decode()
+    other = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "other"), 9)).assign("r", 0, "edge-1", "a-1", NumberSet([1]))
     for forged in ("", "x", ".", f"{more}.{signature}", f"{packed}.{other.split('.')[1]}", other, f"{shown}.x", "ä.ä"):
         with pytest.raises(Forbidden, match="no assignment that the cloud has signed"):
             setting.check(forged, 1)
@@ -107,7 +108,7 @@ def test_assignments_of_a_later_cloud_process_are_newer(setting: Setting, tmp_pa
         setting.check(setting.assign(1), 1)
     old = setting.assign(1)
     restarted = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud"), 2))
-    setting.check(restarted.assign("r", 0, "edge-1", "a-1", [1]), 1)
+    setting.check(restarted.assign("r", 0, "edge-1", "a-1", NumberSet([1])), 1)
     with pytest.raises(Forbidden, match="anew"):
         setting.check(old, 1)
 
@@ -141,6 +142,8 @@ def test_an_assignment_of_many_seats_in_no_order_fits_its_header(setting: Settin
     with pytest.raises(Forbidden):
         setting.check(shown, min(set(range(1_000_000)) - set(seats)))
     assert len(setting.assign(*range(1_000_000))) < 1000
+    with pytest.raises(TooLarge, match="250000 seats of agent a-1 visit edge edge-1 in no order"):
+        setting.assign(*random.Random(1).sample(range(1_000_000), 250_000))
 
 
 @pytest.mark.parametrize("seats", [[], [0], [7], [8], [0, 9, 15, 16, 1000]])

@@ -45,7 +45,7 @@ def streams(seat: str) -> Seeds:
 
 def profiles(n: int = 10, first: int | None = None, **devices: Any) -> list[Profile]:
     spec = parse_spec({"devices": devices}).devices
-    return profiles_of(spec, n if first is None else first, n, streams)
+    return list(map(profiles_of(spec, n if first is None else first, n, streams), range(n)))
 
 
 # ---- the catalogue

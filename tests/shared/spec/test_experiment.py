@@ -86,7 +86,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(raw: Any, field: s
         ({"test_fraction": {"name": "uniform", "low": 0.3, "high": 1.1}}, "test_fraction"),
         ({"test_fraction": {"name": "pareto", "shape": 1, "scale": 1}}, "test_fraction"),
         ({"num_edges": 0}, "num_edges"),
-        ({"num_devices": 100_001}, "num_devices"),
+        ({"num_devices": 1_000_001}, "num_devices"),
         ({"client": "cloud"}, "client"),
         ({"edge_upload": "median"}, "edge_upload"),
         ({"algorithm": {"name": "../etc"}}, "algorithm.name"),

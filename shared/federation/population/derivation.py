@@ -1,0 +1,49 @@
+"""The population of a spec and a data set.
+
+A pure function: every tier derives the same population, and messages carry only its digest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.apportionment import largest_remainder
+from shared.core.errors import BadInput
+from shared.federation.population.dealt import dealt_population
+from shared.federation.population.devices import devices_of, stream
+from shared.federation.population.population import Population
+from shared.federation.population.sampled import sampled_population
+from shared.federation.test_sets import Indices, Samples, domains_of_clients, is_of
+from shared.spec.experiment import ExperimentSpec, check_counts
+from shared.training.data.dataset import Dataset
+from shared.training.partition import SampledPartition
+
+
+def population(spec: ExperimentSpec, data: Dataset) -> Population:
+    """Derives the population of a resolved spec.
+
+    Raises:
+        BadInput: the spec's numbers of devices, edges or samples do not fit together, or exceed the data.
+    """
+    if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
+        raise BadInput("the population of a spec is known once its numbers of devices and edges are")
+    check_counts(spec)
+    train = _pool(data.train_y, spec.data.n_train, stream(spec, "train pool"), "data.n_train")
+    test = _pool(data.test_y, spec.data.n_test, stream(spec, "test pool"), "data.n_test")
+    everything = Samples("test", test[is_of(data, test, domains_of_clients(spec, data))])
+    if isinstance(spec.partition, SampledPartition):
+        return sampled_population(spec, spec.partition, data, train, test, everything, devices_of(spec))
+    return dealt_population(spec, spec.partition, data, train, test, everything, devices_of(spec))
+
+
+def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
+    """All samples, or n of them drawn by seed with the classes in proportion."""
+    if n is None:
+        return np.arange(len(labels), dtype=np.int64)
+    if n > len(labels):
+        raise BadInput(f"{n} samples requested, there are {len(labels)}", field=field)
+    values = np.asarray(labels)
+    sizes = largest_remainder(np.bincount(values).astype(np.float64), n)
+    chosen = [rng.permutation(np.flatnonzero(values == label))[:size] for label, size in enumerate(sizes)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)

@@ -1,0 +1,110 @@
+"""Populations in which each device draws its own samples (`partition: sampled`), so that there can be a million."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from shared.core.errors import BadInput
+from shared.federation.population.devices import Devices, edge_link, held_out_of, run_seeds, stream, test_clients_of
+from shared.federation.population.population import Population
+from shared.federation.population.seats import EdgeSeat, Seat, SeatSamples
+from shared.federation.test_sets import Indices, Samples, test_sets
+from shared.simulation import part_of
+from shared.spec.experiment import ExperimentSpec
+from shared.training.data.dataset import Dataset
+from shared.training.partition import ClassPools, SampledPartition
+
+RECIPE = frozenset(
+    {"seed", "data", "partition", "num_devices", "max_devices", "num_edges", "association", "devices", "edge_link"}
+    | {"held_out_fraction", "test_fraction", "test_clients", "test_on"}
+)
+"""The fields of a spec from which seats and test sets follow."""
+
+
+class _Sampler:
+    """Makes the seats; those of one spec and data set are the same whatever their number."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        partition: SampledPartition,
+        data: Dataset,
+        train: Indices,
+        test: Indices,
+        devices: Devices,
+    ) -> None:
+        self.spec, self.partition, self.devices = spec, partition, devices
+        self.train = ClassPools(train, np.asarray(data.train_y)[train], data.n_classes)
+        self.test = ClassPools(test, np.asarray(data.test_y)[test], data.n_classes)
+        self.held_out = held_out_of(spec)
+        proportional = max(round(partition.samples * len(test) / len(train)), 1)
+        self.n_test = min(proportional, len(test)) if partition.test_samples is None else partition.test_samples
+        for pools, n, field in ((self.train, partition.samples, "samples"), (self.test, self.n_test, "test_samples")):
+            if n > len(pools):
+                raise BadInput(f"{n} samples for each device, there are {len(pools)}", field=f"partition.{field}")
+
+    def seat(self, number: int) -> Seat:
+        """A seat by its number."""
+        n, n_test = self.partition.samples, self.n_test
+        if number in self.held_out:
+            return self.devices.seat(number, "held_out", SeatSamples(0, n, lambda: self._held_out(number)))
+        if self.spec.test_fraction is not None:
+            share = part_of(self.spec.test_fraction, number, run_seeds(self.spec, f"client {number}"), "test fraction")
+            n_test = min(round(share * n), n - 1)
+            n -= n_test
+        return self.devices.seat(number, "train", SeatSamples(n, n_test, lambda: self._draw(number, n_test)))
+
+    def _held_out(self, number: int) -> tuple[Indices, Samples]:
+        own, _ = self._draw(number, 0)
+        return own[:0], Samples("train", own)
+
+    def _draw(self, number: int, n_test: int) -> tuple[Indices, Samples]:
+        rng = stream(self.spec, f"seat {number}|samples")
+        mix = self.train.mix(self.partition.alpha, rng)
+        own = self.train.draw(self.partition.samples, mix, rng)
+        if self.spec.test_fraction is None:
+            return own, Samples("test", self.test.draw(n_test, mix, rng) if n_test else own[:0])
+        order = rng.permutation(own)
+        return np.sort(order[n_test:]), Samples("train", np.sort(order[:n_test]))
+
+
+def sampled_population(
+    spec: ExperimentSpec,
+    partition: SampledPartition,
+    data: Dataset,
+    train: Indices,
+    test: Indices,
+    everything: Samples,
+    devices: Devices,
+) -> Population:
+    """A population of devices that draw from the images at these positions.
+
+    Raises:
+        BadInput: a device is to have more samples than there are.
+    """
+    sampler, n_edges = _Sampler(spec, partition, data, train, test, devices), spec.num_edges or 1
+
+    edges = tuple(EdgeSeat(n, SeatSamples.of(train[:0]), edge_link(spec, n)) for n in range(n_edges))
+    recipe = hashlib.sha256(f"sampled|{data.digest}|{spec.model_dump_json(include=set(RECIPE))}".encode())
+    recipe.update(train.tobytes() + test.tobytes())
+    found = Population(
+        home_edges=devices.home_edges,
+        n_devices=len(devices.home_edges),
+        held_out=sampler.held_out,
+        test_clients=test_clients_of(spec),
+        make=sampler.seat,
+        edges=edges,
+        latencies=devices.latencies,
+        test=everything,
+        n_classes=data.n_classes,
+        most_samples=partition.samples * len(devices.home_edges),
+        digest=recipe.hexdigest(),
+    )
+    if not spec.test_on:
+        return found
+    tested = found.seats.among(found.test_clients - found.held_out)
+    clients = [(f"device-{seat.number}", seat.train, seat.test) for seat in tested]
+    return replace(found, test_sets=test_sets(spec, data, clients, test))
