@@ -24,13 +24,14 @@ from cloud_server.nodes.registry import Registry
 from cloud_server.nodes.revoked import Revoked
 from cloud_server.nodes.store_users import StoreUsers
 from cloud_server.ownership import Ownership
+from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.events import log_run_event, to_all
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
-from cloud_server.runs.results_writer import ResultsFolder
+from cloud_server.runs.results_writer import ResultsFolders
 from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.tracking import tracking_of
 from cloud_server.settings import CloudSettings
@@ -136,7 +137,7 @@ def build(
     repository = RunRepository(
         store, blobs, thread, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
     )
-    results = ResultsFolder(settings.runs_dir, evaluating)
+    results = ResultsFolders(settings.runs_dir, evaluating)
     services = CloudServices(
         ownership=ownership,
         repository=repository,
@@ -146,9 +147,10 @@ def build(
         thread=thread,
         evaluator=Evaluator(repository, evaluating),
         results=results,
+        shares=AgentShares(registry, settings.max_concurrent_runs),
         settle_s=settings.settle_s,
     )
-    runs = RunManager(services)
+    runs = RunManager(services, settings.max_concurrent_runs)
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
     events = EventFeeds(repository, closing, settings.max_event_clients)

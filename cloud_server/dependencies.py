@@ -16,7 +16,7 @@ from cloud_server.ownership import Ownership
 from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
-from cloud_server.runs.results_writer import ResultsFolder
+from cloud_server.runs.results_writer import ResultsFolders
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
 from shared.identity.revocations import RevocationSigner
@@ -44,7 +44,7 @@ class Cloud:
     events: EventFeeds
     runs: RunManager
     fleet: Fleet
-    results: ResultsFolder
+    results: ResultsFolders
     tracking: Tracking
     threads: tuple[ComputeThread, ...]
     metrics: CloudMetrics

@@ -83,17 +83,15 @@ class CloudMetrics(TierMetrics):
             return Counter(registry.edge_info(edge).state for edge in list(registry.edges))
 
         def run(field: str) -> float:
-            return float(getattr(runs.executor.info, field)) if runs.executor else 0.0
+            return float(sum(getattr(info, field) for info in runs.training))
 
         self.shown("devices", "Devices that the live agents can host", registry.n_devices)
         self.shown_by("agents", "Registered agents", "state", STATES, agents)
         self.shown_by("edges", "Registered edges", "state", STATES, edges)
-        self.shown("training", "1 while a run trains", lambda: float(runs.executor is not None))
-        self.shown("run_rounds", "Committed rounds of the run that trains, else 0", lambda: run("rounds"))
-        self.shown("run_rounds_wanted", "Rounds requested of the run that trains, else 0", lambda: run("num_rounds"))
-        self.shown(
-            "run_simulated_seconds", "Simulated seconds of the run that trains, else 0", lambda: run("simulated_s")
-        )
+        self.shown("training", "Runs that train", lambda: float(len(runs.training)))
+        self.shown("run_rounds", "Committed rounds of the runs that train", lambda: run("rounds"))
+        self.shown("run_rounds_wanted", "Rounds requested of the runs that train", lambda: run("num_rounds"))
+        self.shown("run_simulated_seconds", "Simulated seconds of the runs that train", lambda: run("simulated_s"))
         self.shown("evaluations_waiting", "Evaluations of checkpoints that run or wait", lambda: evaluator.n_waiting)
 
     def exchanged(self, what: str, sent: int, received: int, wall_s: float) -> None:

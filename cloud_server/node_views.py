@@ -26,7 +26,7 @@ def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
     """All registered nodes, the wanted number of devices, and the fleet that scales them."""
-    executor = cloud.runs.executor
+    active = tuple(info.run for info in cloud.runs.training)
     return TopologyInfo(
         wanted=await cloud.fleet.wanted_devices(),
         present=cloud.fleet.present(),
@@ -35,7 +35,8 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         fleet=cloud.fleet.info(),
         edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
         agents=agents_of(cloud),
-        active_run=executor.info.run if executor else None,
+        active_run=active[0] if active else None,
+        active_runs=active,
     )
 
 
@@ -61,15 +62,15 @@ async def change_agent(cloud: Cloud, agent: str, change: AgentChange) -> AgentIn
 
 
 def _check_profiles_by_agent(cloud: Cloud) -> None:
-    """Checks that the run that trains, if any, takes the profiles of its seats from their agents.
+    """Checks that the runs that train, if any, take the profiles of their seats from their agents.
 
     Raises:
         Conflict: its spec assigns the profiles.
     """
-    executor = cloud.runs.executor
-    if executor is not None and not executor.info.spec.devices.by_agent:
+    others = [info.run for info in cloud.runs.training if not info.spec.devices.by_agent]
+    if others:
         raise Conflict(
-            f"run {executor.info.run} trains, and its spec assigns the profiles of its seats; "
+            f"run {others[0]} trains, and its spec assigns the profiles of its seats; "
             "an agent's profile counts only with devices: {profile: agent}",
             field="profile",
         )

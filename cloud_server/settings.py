@@ -20,6 +20,7 @@ class CloudSettings(TierSettings):
         lease_s: seconds after which another cloud takes over the data in Redis from one that is silent.
         max_event_clients: clients that read the events of runs at a time.
         max_runs: runs that are stored at most, whatever their status; deleting one makes room.
+        max_concurrent_runs: runs that train at a time; the agents are divided among them.
         authority_dir: folder of the certificate authority; default: in the folder of state.
         join_dir: folder into which the join token of each class is written, for nodes that mount a part of it.
         certificate_s: seconds for which a node's certificate holds.
@@ -36,6 +37,7 @@ class CloudSettings(TierSettings):
     max_spec_bytes: int = Field(default=2**20, ge=1024)
     max_event_clients: int = Field(default=2000, ge=1)
     max_runs: int = Field(default=1000, ge=1)
+    max_concurrent_runs: int = Field(default=1, ge=1, le=64)
     authority_dir: Path | None = None
     join_dir: Path | None = None
     certificate_s: float = Field(default=7 * 86400.0, ge=900.0)

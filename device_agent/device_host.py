@@ -20,6 +20,7 @@ from shared.federation.visits.visit import run_visits, wave_fields
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context, log_event
 from shared.service.bodies import EncodedAnswer, Received
+from shared.service.idempotency import KEEP_S
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
 from shared.storage.states import FileStateStore
@@ -32,6 +33,7 @@ class _Held:
 
     wave_id: WaveId
     updates: dict[int, Contribution[Any]] = field(default_factory=dict)
+    since: float = field(default_factory=time.monotonic)
     duration: RealDuration | None = None
 
 
@@ -121,7 +123,7 @@ class DeviceHost:
             duration = _duration(experiment, order, uploads, received.n_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in uploads.singles}
-            self._held[key.run_id, key.edge, key.seat] = _Held(order.stage, updates, duration)
+            self._held[key.run_id, key.edge, key.seat] = _Held(order.stage, updates, duration=duration)
         return EncodedAnswer(answer, uploads.testing_s), 0.0 if duration is None else duration.wall_s()
 
     def _decode_order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any]]:
@@ -202,10 +204,11 @@ class DeviceHost:
 def _may_be_requested(key: tuple[str, int, int | None], held: _Held, order: VisitOrder[Any]) -> bool:
     """Whether held updates may still be requested once this order has come.
 
-    One run trains at a time, and an edge's waves follow each other; with one order for each seat, the seats of a wave
-    hold their updates at the same time.
+    An edge's waves follow each other; with one order for each seat, the seats of a wave hold their updates at the same
+    time. Those of a run that has ended are dropped after a while.
     """
-    return key[0] == order.stage.run_id and (key[1] != order.edge or held.wave_id == order.stage)
+    same = key[:2] == (order.stage.run_id, order.edge)
+    return held.wave_id == order.stage if same else time.monotonic() - held.since < KEEP_S
 
 
 def _duration(

@@ -106,6 +106,7 @@ async def _answer_once(
     if agent.assignments is not None:
         agent.assignments.check(request.headers.get(ASSIGNMENT_HEADER, ""), edge.name, key.run_id, key.edge, key.seats)
     agent.orders.drop_unless(lambda queue: queue.may_continue(key.queue))
+    agent.orders.drop_idle()
     numbers = (key.round_no, key.edge_round, key.wave, key.edge, *([] if key.seat is None else [key.seat]))
     where, grace_s = order_key(what, key.run_id, *numbers), None if key.seat is None else 0.0
     run = partial(work, received, key)

@@ -96,7 +96,7 @@ async def rounds(request: Request, edge: TheEdge) -> Response:
     check_recipient(request.headers, edge.settings.name)
     received = await receive(request, edge.settings.max_body_bytes)
     key = read_order_key(received.header)
-    edge.orders.drop_unless(lambda queue: queue.run_id == key.run_id)  # one run trains at a time
+    edge.orders.drop_idle()
     work = partial(edge.handler.handle, received, key.spec)
     answered = await edge.orders.answer(key.queue, key.round_no, received.digest, work, request)
     headers = {

@@ -136,8 +136,9 @@ class EdgeClient:
         payload = {"placement": placement.model_dump(mode="json"), "loads": dict(loads)}
         if self.assigner is not None:
             payload["assignments"] = self._assignments(self.assigner, edge_name, placement)
-            others = {at: seats - placement.seats for at, seats in self.assigned.items() if at[1] == placement.run_id}
-            self.assigned = others | {key: self.assigned.get(key, EMPTY) | placement.seats}
+            own = self.assigned.get(key, EMPTY) | placement.seats
+            of_run = {at: seats - placement.seats for at, seats in self.assigned.items() if at[1] == placement.run_id}
+            self.assigned |= {**of_run, key: own}
         peer = edge_identity(edge_name)
         await retry(
             lambda left_s: self.caller.call_json(
@@ -147,7 +148,14 @@ class EdgeClient:
             peer=str(peer),
             over=(Unreachable,),
         )
-        self.sent = {key: value for key, value in self.sent.items() if key[1] == placement.run_id} | {key: content}
+        self.sent[key] = content
+
+    def end_run(self, run_id: str) -> None:
+        """Forget what edges were sent for a run, and let agents refuse its assignments."""
+        self.sent = {key: value for key, value in self.sent.items() if key[1] != run_id}
+        self.assigned = {key: seats for key, seats in self.assigned.items() if key[1] != run_id}
+        if self.assigner is not None:
+            self.assigner.end_run(run_id)
 
     def _assignments(self, assigner: Assigner, edge_name: str, placement: EdgePlacement) -> dict[str, str]:
         return {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,11 +26,19 @@ from shared.runtime.compute_thread import ComputeThread
 log = logging.getLogger(__name__)
 Then = Callable[[dict[str, Evaluation] | None], None]
 AHEAD = 2
-"""At most this many evaluations run or wait; then the rounds wait for them, so that states do not pile up."""
+"""At most this many evaluations of a run wait; then its rounds wait for them, so that states do not pile up."""
+
+
+@dataclass
+class _OfRun:
+    """The evaluations of a run that have not ended, and the first error of those that have."""
+
+    tasks: set[asyncio.Task[dict[str, Evaluation]]] = field(default_factory=set)
+    error: BaseException | None = None
 
 
 class Evaluator:
-    """Evaluates the checkpoints of one run on a thread of its own.
+    """Evaluates the checkpoints of runs on a thread of its own.
 
     Args:
         repository: keeps the scores.
@@ -37,8 +47,7 @@ class Evaluator:
 
     def __init__(self, repository: RunRepository, thread: ComputeThread) -> None:
         self.repository, self.thread = repository, thread
-        self._tasks: set[asyncio.Task[dict[str, Evaluation]]] = set()
-        self._error: BaseException | None = None
+        self._runs: defaultdict[str, _OfRun] = defaultdict(_OfRun)
 
     async def submit(
         self,
@@ -60,21 +69,22 @@ class Evaluator:
             final: whether it is that of the last round.
             then: is called with the scores once they are kept, or with None if the evaluation failed or was dropped.
         """
-        while len(self._tasks) >= AHEAD:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        own = self._runs[run_id]
+        while len(own.tasks) >= AHEAD:
+            await asyncio.wait(own.tasks, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.create_task(self._evaluate(run_id, experiment, ctx, checkpoint, final))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, then))
+        own.tasks.add(task)
+        task.add_done_callback(partial(self._ended, own, then))
 
     @property
     def n_waiting(self) -> int:
-        """Evaluations that run or wait."""
-        return len(self._tasks)
+        """Evaluations that run or wait, of all runs."""
+        return sum(len(own.tasks) for own in self._runs.values())
 
-    def _ended(self, then: Then | None, task: asyncio.Task[dict[str, Evaluation]]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, own: _OfRun, then: Then | None, task: asyncio.Task[dict[str, Evaluation]]) -> None:
+        own.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        self._error = self._error or error
+        own.error = own.error or error
         if then is not None:
             then(None if task.cancelled() or error else task.result())
 
@@ -85,21 +95,21 @@ class Evaluator:
         await self.repository.save_evaluation(run_id, checkpoint.round_no, found, final)
         return found
 
-    async def finish(self) -> None:
-        """Wait for all evaluations; if one has failed since the last call, its error is raised here."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        error, self._error = self._error, None
+    async def finish(self, run_id: str) -> None:
+        """Wait for all evaluations of a run; if one has failed since the last call, its error is raised here."""
+        while tasks := self._runs[run_id].tasks:
+            await asyncio.wait(tasks)
+        error = self._runs.pop(run_id).error
         if error is not None:
             raise error
 
-    async def drop(self) -> None:
-        """Cancel all evaluations and forget earlier errors."""
-        tasks = list(self._tasks)
+    async def drop(self, run_id: str | None = None) -> None:
+        """Cancel all evaluations of a run, or of all runs, and forget earlier errors."""
+        dropped = [self._runs.pop(run, _OfRun()) for run in ([run_id] if run_id else list(self._runs))]
+        tasks = [task for own in dropped for task in own.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._error = None
 
 
 def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> dict[str, Score]:

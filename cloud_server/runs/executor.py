@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation, StateUnreadable
 from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
 from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
-from cloud_server.runs.results_writer import RoundDone
+from cloud_server.runs.results_writer import ResultsFolder, RoundDone
 from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState
@@ -64,7 +65,7 @@ class RunExecutor:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._barrier = Barrier(self.services.registry, self.services.settle_s, self.may_continue)
+        self._barrier = Barrier(self.services.registry, self._agents, self.services.settle_s, self.may_continue)
 
     def request(self, state: RequestedState) -> None:
         """Request that the run pauses or stops."""
@@ -75,6 +76,13 @@ class RunExecutor:
         """Whether neither a pause nor a stop has been requested."""
         return self.requested == "run"
 
+    def _agents(self) -> list[AgentEntry]:
+        return self.services.shares.of(self.info.run)
+
+    @property
+    def _results(self) -> ResultsFolder:
+        return self.services.results.of(self.info.run)
+
     # ---- the run
 
     @log_context_of(lambda self: {"run": self.info.run})
@@ -83,6 +91,7 @@ class RunExecutor:
         self.wall_before_s = self.info.wall_s
         await self._set_status("starting")
         started_before = self.info.resolved  # its spec names the numbers of edges and devices with which it started
+        self.services.shares.keep(self.info.run, (await self.services.repository.placement(self.info.run)).agents)
         async for missing in self._barrier.start(self.info.spec, resumed=started_before):
             await self._set_status("starting", f"waiting for {missing}")
         if not self.may_continue():
@@ -107,13 +116,14 @@ class RunExecutor:
         services, spec = self.services, self.info.spec
         await services.thread.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
-            n_edges, n_devices = len(services.registry.live_edges()), services.registry.n_devices()
+            n_edges, n_devices = len(services.registry.live_edges()), sum(agent.devices for agent in self._agents())
             spec = spec.resolved(n_devices=n_devices, n_edges=n_edges)
         experiment = await services.thread.run(reopened, services.experiments, self.info.replace(spec=spec))
         if self.info.resolved:
             await self._reconcile(experiment)  # before the checkpoint, which other data may not fit
         kept = await services.repository.placement(self.info.run)
-        placement = PlacementManager(experiment.population, services.registry, kept, spec.timeouts.reseat_after_s)
+        reseat_after_s = spec.timeouts.reseat_after_s
+        placement = PlacementManager(experiment.population, services.registry, kept, reseat_after_s, self._agents)
         found = await services.repository.checkpoint(self.info.run, experiment)
         if found is None and self.info.rounds:
             have = f"run {self.info.run} has trained {self.info.rounds} rounds, but Redis holds no checkpoint of it"
@@ -139,7 +149,7 @@ class RunExecutor:
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
         checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
-        files = await repository.write(checkpoint, None)
+        files = await repository.write(self.info.run, checkpoint, None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, provenance=provenance, changes=())
@@ -151,7 +161,7 @@ class RunExecutor:
     async def _finish_outstanding_work(self, state: RunState) -> None:
         """Write results and run evaluations that an earlier cloud process committed but did not get to."""
         run_id, repository = self.info.run, self.services.repository
-        written = max(await self.services.results.last(run_id), 1)  # the last one perhaps in part
+        written = max(await self._results.last(run_id), 1)  # the last one perhaps in part
         found = await repository.pending_evaluations(run_id, state.experiment)
         pending = {round_no: (checkpoint, due) for round_no, checkpoint, due in found}
         for row in await repository.rounds(run_id):  # an evaluation may have come after its round was written
@@ -166,7 +176,7 @@ class RunExecutor:
         """Train and complete, or halt; False if more rounds were requested in the meantime."""
         while state.checkpoint.round_no < self.info.num_rounds and self.may_continue():
             await self._train_round(state)
-        await self.services.evaluator.finish()
+        await self.services.evaluator.finish(self.info.run)
         if self.may_continue():
             return await self._complete(state)
         await self._halt()
@@ -199,7 +209,7 @@ class RunExecutor:
     ) -> PendingEvaluation | None:
         """Commit a round; the evaluation that its checkpoint needs, if any."""
         repository, detail = self.services.repository, result.detail
-        files = await repository.write(result.checkpoint, detail)
+        files = await repository.write(self.info.run, result.checkpoint, detail)
         events = placement_events(changes) + self._keep_profiles(state, detail) + round_events(detail)
         async with self.lock:
             info = self._info_with_totals(detail)
@@ -224,11 +234,11 @@ class RunExecutor:
         return PendingEvaluation(final=last) if last or round_no % experiment.spec.eval_every == 0 else None
 
     async def _write_results_of(self, state: RunState, row: RoundInfo, due: bool) -> None:
-        await self.services.results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
+        await self._results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
 
     async def _evaluate(self, experiment: Experiment, checkpoint: Checkpoint[Any], due: PendingEvaluation) -> None:
         run_id, ctx = self.info.run, self._ctx(experiment, checkpoint.round_no)
-        then = partial(self.services.results.evaluated, run_id, checkpoint.round_no)
+        then = partial(self._results.evaluated, run_id, checkpoint.round_no)
         await self.services.evaluator.submit(run_id, experiment, ctx, checkpoint, final=due.final, then=then)
 
     async def _attempt_until_quorum(
@@ -335,7 +345,7 @@ class RunExecutor:
         scores = await final_scores(self.services, self.info.run, state, ctx, result.detail)
         wall_s = self._wall_s()
         info = self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores)
-        await self.services.results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
+        await self._results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
         await self.write_results(info)
         await self.report_nodes()
         async with self.lock:
@@ -366,12 +376,12 @@ class RunExecutor:
         """Bring the results folder up to date with what has been committed."""
         if self.state is None:
             if not info.rounds:
-                await self.services.results.begun(info)
+                await self._results.begun(info)
             return
         experiment, checkpoint = self.state.experiment, self.state.checkpoint
         rounds = await self.services.repository.rounds(info.run)
         models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
-        await self.services.results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
+        await self._results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
         for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
             await self.services.repository.delete_unreferenced_files()
 

@@ -56,6 +56,6 @@ async def _evaluation(services: CloudServices, run_id: str, state: RunState, ctx
     found = await services.repository.evaluations(run_id)
     if round_no not in found:
         await services.evaluator.submit(run_id, state.experiment, ctx, state.checkpoint, final=True)
-        await services.evaluator.finish()
+        await services.evaluator.finish(run_id)
         found = await services.repository.evaluations(run_id)
     return found.get(round_no, {})

@@ -1,10 +1,10 @@
-"""Reports to the run that trains when agents, edges or the store become silent, and when they are back."""
+"""Reports to the runs that train when agents, edges or the store become silent, and when they are back."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.events import RunEvent, node_events
@@ -24,13 +24,15 @@ class LivenessMonitor:
     Args:
         registry: knows when each node was last heard.
         repository: where events go.
-        training: the run that trains, None if none does.
+        training: the runs that train.
     """
 
-    def __init__(self, registry: Registry, repository: RunRepository, training: Callable[[], RunInfo | None]) -> None:
+    def __init__(
+        self, registry: Registry, repository: RunRepository, training: Callable[[], Sequence[RunInfo]]
+    ) -> None:
         self.registry, self.repository, self.training = registry, repository, training
         self._store_lost: tuple[float, str] | None = None
-        self._unreported: list[RunEvent] = []
+        self._unreported: list[tuple[str, RunEvent]] = []
         self._one_at_a_time = asyncio.Lock()
         self._checking = Repeating(min(EVERY_S, registry.ttl_s / 4), self.check, "a change of state is not reported")
 
@@ -56,19 +58,17 @@ class LivenessMonitor:
         """The store answers; if it did not before, an event of the run says for how long."""
         if self._store_lost is None:
             return
-        (lost_at, why), info = self._store_lost, self.training()
-        if info is not None:
+        lost_at, why = self._store_lost
+        for info in self.training():
             reason = f"waited {time.monotonic() - lost_at:.0f} s: {why}"[:2000]
             await self.repository.add_event(info.run, RunEvent("run.status", {"status": info.status, "reason": reason}))
         self._store_lost = None
 
     async def _report_nodes(self) -> None:
-        changes = self.registry.changes()
-        self._unreported += node_events(changes)
-        info = self.training()
-        for change in changes if info is None else ():  # otherwise the run's event is logged
+        changes, training = self.registry.changes(), self.training()
+        self._unreported += [(info.run, event) for event in node_events(changes) for info in training]
+        for change in () if training else changes:  # otherwise the runs' events are logged
             log_event(f"node.{change.state}", kind=change.kind, name=change.name)
-        while self._unreported and info is not None:
-            await self.repository.add_event(info.run, self._unreported[0])
+        while self._unreported:
+            await self.repository.add_event(*self._unreported[0])
             del self._unreported[0]
-        self._unreported.clear()

@@ -1,4 +1,4 @@
-"""The queue of runs: one trains at a time, the others are pending. A restarted cloud resumes what it was doing."""
+"""Requests of users: to create runs, and to pause, stop, resume, lengthen, delete and read them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cloud_server.runs.checkpoint import RunUnreadable
-from cloud_server.runs.events import RunEvent, now
+from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
-from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.provenance import (
-    ProvenanceChanged,
     check_data,
     last_provenance,
     provenance_of,
@@ -23,8 +21,9 @@ from cloud_server.runs.provenance import (
     reopened,
 )
 from cloud_server.runs.results_writer import seat_infos
+from cloud_server.runs.run_queue import UNFINISHED, RunQueue
 from cloud_server.runs.run_state import CloudServices
-from shared.core.errors import Conflict, NotFound, StrataError
+from shared.core.errors import Conflict, NotFound
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
@@ -34,8 +33,6 @@ from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
-from shared.runtime.background import Repeating
-from shared.service.retry import backoff
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -43,41 +40,36 @@ from shared.wire import codec
 
 log = logging.getLogger(__name__)
 RESUMABLE = ("paused", "stopped", "failed")
-UNFINISHED = ("starting", "running", "pausing", "stopping")
 WAITING = "waiting: another run trains"
-LOOK_S = 5.0
-"""Seconds between two looks for pending runs; a new one is found at once."""
 RESULTS_S = 60.0
 """Seconds for which the deletion of a run that has just ended waits for its results."""
 
 
 class RunManager:
-    """Executes runs in the order of their creation, and takes requests of users."""
+    """Takes requests of users; the queue executes the runs.
 
-    def __init__(self, services: CloudServices) -> None:
+    Args:
+        services: of the cloud.
+        most: runs that train at a time.
+    """
+
+    def __init__(self, services: CloudServices, most: int = 1) -> None:
         self.services = services
-        self.executor: RunExecutor | None = None
-        self._last: RunInfo | None = None
-        self._monitor = LivenessMonitor(
-            services.registry, services.repository, lambda: self.executor.info if self.executor else None
-        )
         self._lock = asyncio.Lock()
-        self._interrupted: str | None = "the cloud was restarted"
-        self._training = Repeating(_pause_s, self._train_pending_runs, "runs wait")
+        self.queue = RunQueue(services, most, self._lock)
 
     def start(self) -> None:
-        """Begin: recover what an earlier cloud process left unfinished, then train pending runs."""
-        self._training.start()
-        self._monitor.start()
+        """Begin to train pending runs."""
+        self.queue.start()
 
     async def stop(self) -> None:
-        """Stop the background tasks.
+        """Stop; a run in the middle of a round resumes from its last checkpoint when the cloud is back."""
+        await self.queue.stop()
 
-        A run in the middle of a round resumes from its last checkpoint when the cloud is back.
-        """
-        await self._monitor.stop()
-        await self._training.stop()
-        await self.services.evaluator.drop()
+    @property
+    def training(self) -> list[RunInfo]:
+        """The runs that train, the oldest first."""
+        return [executor.info for _, executor in sorted(self.queue.executors.items())]
 
     # ---- requests of users
 
@@ -99,13 +91,13 @@ class RunManager:
             status="pending",
             created_at=now(),
             num_rounds=total_rounds(spec),
-            reason=WAITING if self.executor else None,
+            reason=WAITING if self.queue.full else None,
             tracking=run_spec.tracking,
             spec=spec,
         )
         async with self._lock:
             run_id = await self._create(info, key, codec.digest_of(canonical(run_spec).encode()))
-        self._training.wake()
+        self.queue.wake()
         return await self.services.repository.info(run_id)
 
     async def _create(self, info: RunInfo, key: str | None, body_digest: str) -> str:
@@ -123,7 +115,7 @@ class RunManager:
         async with self._lock:
             info = await self.services.repository.info(run_id)
             if info.status == "pending" and not self._active(info):
-                return await self._save(info.replace(status="paused", reason=None))
+                return await self.queue.save(info.replace(status="paused", reason=None))
             if info.status in ("pending", "starting", "running", "pausing"):
                 return await self._request(info, "pause", "pausing")
             raise Conflict(f"run {info.run} is {info.status}: only a pending or running one can be paused")
@@ -133,7 +125,7 @@ class RunManager:
         async with self._lock:
             info = await self.services.repository.info(run_id)
             if info.status in ("pending", "paused") and not self._active(info):
-                return await self._save(info.replace(status="stopped", reason=None))
+                return await self.queue.save(info.replace(status="stopped", reason=None))
             if info.status in ("pending", *UNFINISHED):
                 return await self._request(info, "stop", "stopping")
             raise Conflict(f"run {info.run} is {info.status}: it has ended already")
@@ -167,9 +159,9 @@ class RunManager:
             info = info.with_more_rounds(num_rounds)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
-            await self._save(info)
-            if self.executor and self._active(info):
-                self.executor.info = info
+            await self.queue.save(info)
+            if (executor := self._active(info)) is not None:
+                executor.info = info
             return info
 
     async def delete(self, run_id: str) -> None:
@@ -197,57 +189,54 @@ class RunManager:
                 return None
             if info.status not in FINAL:
                 raise Conflict(f"run {info.run} is {info.status}: only a run that has ended can be deleted")
-            if self.executor and self.executor.info.run == info.run:
-                return self.executor
+            if info.run in self.queue.executors:
+                return self.queue.executors[info.run]
             await self.services.repository.delete(info.run)
             return None
 
     async def _request(self, info: RunInfo, requested: RequestedState, status: Status) -> RunInfo:
         """Request a state of the executor; without one (after a restart) the document holds the request."""
-        info = await self._save(info.replace(status=status, reason=None))
-        if self.executor and self._active(info):
-            self.executor.info = info
-            self.executor.request(requested)
+        info = await self.queue.save(info.replace(status=status, reason=None))
+        if (executor := self._active(info)) is not None:
+            executor.info = info
+            executor.request(requested)
         return info
 
     async def _present_provenance(self, info: RunInfo) -> Provenance | None:
         """What a run would go on with now; None if it has no record to compare with, or its executor has its data."""
-        if last_provenance(info) is None or (self.executor and self.executor.info.run == info.run):
+        if last_provenance(info) is None or info.run in self.queue.executors:
             return None
         experiment = await self.services.thread.run(reopened, self.services.experiments, info)
         return await self.services.thread.run(provenance_of, experiment)
 
     async def _set_pending(self, info: RunInfo, present: Provenance | None, accept_changes: bool) -> RunInfo:
         info, events = reconciled(info, present, accept_changes) if present else (info, ())
-        info = await self._save(info.replace(status="pending", reason=WAITING if self.executor else None), *events)
-        self._training.wake()
-        return info
-
-    async def _save(self, info: RunInfo, *events: RunEvent) -> RunInfo:
-        await self.services.repository.save(
-            info, *events, RunEvent("run.status", {"status": info.status, "reason": info.reason})
+        info = await self.queue.save(
+            info.replace(status="pending", reason=WAITING if self.queue.full else None), *events
         )
+        self.queue.wake()
         return info
 
-    def _active(self, info: RunInfo) -> bool:
-        """Whether the run is being executed; after it has ended, its executor only finishes its results."""
-        current = self.executor.info if self.executor else None
-        return current is not None and current.run == info.run and current.status in ("pending", *UNFINISHED)
+    def _active(self, info: RunInfo) -> RunExecutor | None:
+        """The executor of a run; None also once it has ended and its executor only finishes its results."""
+        found = self.queue.executors.get(info.run)
+        return found if found is not None and found.info.status in ("pending", *UNFINISHED) else None
 
     # ---- views
 
     async def info(self, run_id: str) -> RunInfo:
-        """A run's document. While the store is unavailable, the last known one of the run that trained last.
+        """A run's document. While the store is unavailable, the last known one of a run that trains, or trained last.
 
         Raises:
             NotFound: there is no such run.
-            StoreUnavailable: the store is unavailable, and this is not the run that trained last.
+            StoreUnavailable: the store is unavailable, and this is another run.
         """
         try:
             return self._with_wait(await self.services.repository.info(run_id))
         except StoreUnavailable as error:
-            last = self.executor.info if self.executor else self._last
-            if last is None or run_id not in (last.run, "latest"):
+            known = self.training or ([self.queue.last] if self.queue.last else [])
+            last = next((info for info in reversed(known) if run_id in (info.run, "latest")), None)
+            if last is None:
                 raise
             return last.replace(reason=f"waiting: {error.detail}"[:2000])
 
@@ -264,8 +253,11 @@ class RunManager:
         return info.replace(reason=f"waiting: {refusal}"[:2000])
 
     def seats_by_agent(self) -> Mapping[str, NumberSet]:
-        """The seats of each agent that has any in the run that trains."""
-        return self.executor.state.placement.placement.agents if self.executor and self.executor.state else {}
+        """The seats of each agent that has any, in the oldest run that trains with its help."""
+        found: dict[str, NumberSet] = {}
+        for _, executor in sorted(self.queue.executors.items(), reverse=True):
+            found |= executor.state.placement.placement.agents if executor.state else {}
+        return found
 
     async def seats(self, run_id: str, numbers: NumberSet) -> tuple[SeatInfo, ...]:
         """Those of these seats that a run has.
@@ -306,87 +298,6 @@ class RunManager:
         if not info.resolved:
             raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
         return await self.services.thread.run(reopened, self.services.experiments, info)
-
-    # ---- training
-
-    async def _train_pending_runs(self) -> None:
-        """Train all pending runs while this cloud owns the data; after an interruption, recover first."""
-        ownership = self.services.ownership
-        await ownership.held.wait()
-        try:
-            await ownership.while_held(self._recover_and_train())
-        except Exception as error:
-            why = error.detail if isinstance(error, StrataError) else type(error).__name__
-            self._interrupted = f"interrupted: {why}"[:2000]
-            await self.services.evaluator.drop()
-            raise
-
-    async def _recover_and_train(self) -> None:
-        if self._interrupted is not None:
-            await self._recover_after_restart(self._interrupted)
-            self._interrupted = None
-        while await self._train_next():
-            pass
-
-    async def _recover_after_restart(self, why: str) -> None:
-        """Make unfinished runs pending again, or end them if a pause or stop was requested."""
-        await self.services.registry.load()
-        await self.services.repository.load_deleted()
-        async with self._lock:
-            for info in await self.services.repository.infos():
-                if info.status in ("pending", "paused"):
-                    self.services.repository.on_event(info.run, RunEvent("run.status", {"status": info.status}))
-                if info.status in UNFINISHED:
-                    after: dict[str, Status] = {"pausing": "paused", "stopping": "stopped"}
-                    await self._save(info.replace(status=after.get(info.status, "pending"), reason=why))
-
-    async def _train_next(self) -> bool:
-        """Train the next pending run to its end; False if none is pending."""
-        async with self._lock:
-            info = await self._next_pending()
-            self.executor = executor = (
-                RunExecutor(self.services, info, self._lock, self._monitor.check) if info else None
-            )
-        if executor is None:
-            return False
-        try:
-            await self._train(executor)
-        finally:
-            self.executor, self._last = None, executor.info
-            executor.finished.set()
-        return True
-
-    async def _next_pending(self) -> RunInfo | None:
-        waiting = [info for info in await self.services.repository.infos() if info.status == "pending"]
-        return waiting[-1] if waiting else None
-
-    async def _train(self, executor: RunExecutor) -> None:
-        """Execute a run; if it fails, its status is `failed` with the reason.
-
-        Raises:
-            StoreUnavailable: the store is unavailable, so that no status can be stored.
-        """
-        try:
-            await executor.run()
-        except StoreUnavailable:
-            raise
-        except ProvenanceChanged as error:
-            log.warning("run %s pauses: %s", executor.info.run, error.detail)
-            await executor.end("paused", error.detail)
-        except StrataError as error:
-            log.warning("run %s failed: %s", executor.info.run, error.detail)
-            await self._failed(executor, error.detail)
-        except Exception as error:
-            log.exception("run %s failed", executor.info.run)
-            await self._failed(executor, f"internal error: {type(error).__name__}: {error}")
-
-    async def _failed(self, executor: RunExecutor, reason: str) -> None:
-        await self.services.evaluator.drop()
-        await executor.end("failed", reason)
-
-
-def _pause_s(failures: int, took_s: float) -> float:
-    return backoff(failures - 1) if failures else LOOK_S
 
 
 def new_run_id() -> str:

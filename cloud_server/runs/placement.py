@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -112,6 +112,7 @@ class PlacementManager:
         population: of the run.
         registry: knows which nodes are alive.
         placement: as it was stored; empty for a new run.
+        agents: returns the live agents that may host seats of the run, sorted by (profile, id).
         reseat_after_s: wall seconds for which the seats of a lost agent, or the edge of a lost process, wait for it.
     """
 
@@ -119,6 +120,7 @@ class PlacementManager:
     registry: Registry
     placement: Placement
     reseat_after_s: float
+    agents: Callable[[], list[AgentEntry]] = list
     _visitors: tuple[Placement, frozenset[int], Visitors] | None = field(default=None, repr=False)
     _training: tuple[Placement, int] | None = field(default=None, repr=False)
 
@@ -128,7 +130,7 @@ class PlacementManager:
         Raises:
             NotReady: no agent or no edge is alive.
         """
-        agents = self.registry.live_agents()
+        agents = self.agents()
         placed = place_seats(self._by_edge(np.arange(min(num_devices, self.population.n_devices))), agents, {})
         names = self.registry.live_edges()
         if not names:
@@ -166,7 +168,7 @@ class PlacementManager:
         """Moves the seats of agents that are lost for good."""
         before = self.placement
         gone = [agent for agent in sorted(before.agents) if self._for_good(self.registry.agent_lost_s(agent))]
-        agents = self.registry.live_agents()
+        agents = self.agents()
         if not gone or not agents:
             return []
         kept = {agent: seats for agent, seats in before.agents.items() if agent not in gone}
@@ -192,7 +194,7 @@ class PlacementManager:
 
     def _place_new_agents(self) -> list[PlacementChange]:
         changes: list[PlacementChange] = []
-        new = [entry for entry in self.registry.live_agents() if entry.agent not in self.placement.present]
+        new = [entry for entry in self.agents() if entry.agent not in self.placement.present]
         for entry in new:
             room = max(entry.devices - len(self.placement.agents.get(entry.agent, ())), 0)
             if not room or len(self.placement.taken) == self.population.n_devices:

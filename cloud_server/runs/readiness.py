@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from shared.core.errors import NotReady
@@ -23,11 +24,13 @@ class Barrier:
 
     Args:
         registry: knows which nodes are alive.
+        agents: returns the live agents that may host seats of the run.
         settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
         may_continue: whether to go on waiting.
     """
 
     registry: Registry
+    agents: Callable[[], Sequence[AgentEntry]]
     settle_s: float
     may_continue: Callable[[], bool]
 
@@ -54,7 +57,7 @@ class Barrier:
             await asyncio.sleep(POLL_S)
 
     def _missing(self, spec: ExperimentSpec, *, resumed: bool) -> str | None:
-        n_edges, room = len(self.registry.live_edges()), self.registry.n_devices()
+        n_edges, room = len(self.registry.live_edges()), sum(entry.devices for entry in self.agents())
         all_edges, all_devices = spec.num_edges or 1, spec.num_devices or spec.min_devices
         settled = self.registry.clock() - self.registry.changed_at >= self.settle_s
         named = spec.num_edges is not None and spec.num_devices is not None

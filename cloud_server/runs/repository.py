@@ -61,6 +61,7 @@ class RunRepository:
         self.store, self.blobs, self.thread, self.max_runs = store, blobs, thread, max_runs
         self.on_event = on_event
         self._deleted: dict[str, float] = {}
+        self._written: dict[str, CheckpointFiles] = {}
 
     # ---- documents
 
@@ -167,9 +168,13 @@ class RunRepository:
 
     # ---- rounds
 
-    async def write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        """Write the files of a round, to which its commit then refers; `detail` is None for the initial state."""
-        return await self.thread.run(self._write, checkpoint, detail)
+    async def write(self, run_id: str, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
+        """Write the files of a round, to which its commit then refers; `detail` is None for the initial state.
+
+        Until the run's next round is written, no other run deletes them.
+        """
+        files = self._written[run_id] = await self.thread.run(self._write, checkpoint, detail)
+        return files
 
     def _write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
         digest = self.blobs.put(codec.encode(checkpoint).parts)
@@ -362,7 +367,8 @@ class RunRepository:
         except RunUnreadable as error:
             log.warning("no files are deleted: %s", error.detail)
             return []
-        return await self.thread.run(self.blobs.collect, referenced)
+        written = [name for files in self._written.values() for name in (files.state, files.visits) if name]
+        return await self.thread.run(self.blobs.collect, referenced, written)
 
     async def _files_of(self, run_id: str) -> set[str]:
         state = await self.store.get(redis_keys.cloud_run_state(run_id))

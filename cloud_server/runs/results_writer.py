@@ -51,7 +51,7 @@ class RoundDone(NamedTuple):
 
 @dataclass
 class ResultsFolder:
-    """Writes `runs/<id>/`.
+    """Writes `runs/<id>/` of one run.
 
     A round is written once its evaluation, which runs beside the next round, has ended. So tables only grow at their
     end, each line is written once, and no round waits for an evaluation.
@@ -173,6 +173,33 @@ class ResultsFolder:
         seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
         with storage_errors(folder):
             write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
+
+
+@dataclass
+class ResultsFolders:
+    """The results folders of all runs; each is written for itself.
+
+    Attributes:
+        runs_dir: the parent of the folders.
+        thread: the thread that writes.
+    """
+
+    runs_dir: Path
+    thread: ComputeThread
+    _runs: dict[str, ResultsFolder] = field(default_factory=dict)
+
+    def folder(self, run_id: str) -> Path:
+        """The folder of a run."""
+        return self.runs_dir / run_id
+
+    def of(self, run_id: str) -> ResultsFolder:
+        """The writer of a run's folder."""
+        return self._runs.setdefault(run_id, ResultsFolder(self.runs_dir, self.thread))
+
+    async def close(self) -> None:
+        """Write the waiting rounds of all runs; errors are only logged."""
+        for results in self._runs.values():
+            await results.close()
 
 
 def seat_infos(

@@ -7,12 +7,13 @@ from typing import Any
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.ownership import Ownership
+from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import RunRepository
-from cloud_server.runs.results_writer import ResultsFolder
+from cloud_server.runs.results_writer import ResultsFolders
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.runtime.compute_thread import ComputeThread
 
@@ -28,7 +29,8 @@ class CloudServices:
     experiments: ExperimentCache
     thread: ComputeThread
     evaluator: Evaluator
-    results: ResultsFolder
+    results: ResultsFolders
+    shares: AgentShares
     settle_s: float
 
 

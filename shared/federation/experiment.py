@@ -6,7 +6,8 @@ model serves one training or evaluation at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -236,21 +237,32 @@ class ExperimentCache:
     """
 
     KEEP = 2
-    """How many experiments are kept."""
+    """How many experiments are kept, whenever they were used."""
+    MOST = 16
+    """How many are kept of those that were used in the last `RECENT_S` seconds, as by runs that train side by side."""
+    RECENT_S = 30.0
 
-    def __init__(self, data_dir: Path | None, cache_dir: Path) -> None:
-        self.data_dir, self.cache_dir = data_dir, cache_dir
-        self._experiments: dict[str, Experiment] = {}
+    def __init__(self, data_dir: Path | None, cache_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.data_dir, self.cache_dir, self.clock = data_dir, cache_dir, clock
+        self._experiments: dict[str, tuple[Experiment, float]] = {}
 
     def of(self, spec: ExperimentSpec) -> Experiment:
         """The experiment of a spec; to be called from the thread that computes."""
         key = spec.digest()
-        if key not in self._experiments:
-            while len(self._experiments) >= self.KEEP:
-                self._experiments.pop(next(iter(self._experiments)))
-            self._experiments[key] = Experiment(spec, self.data_of(spec))
-        self._experiments[key] = self._experiments.pop(key)
-        return self._experiments[key]
+        known = self._experiments.pop(key, None)
+        if known is None:
+            self._make_room()
+        experiment = known[0] if known else Experiment(spec, self.data_of(spec))
+        self._experiments[key] = experiment, self.clock()
+        return experiment
+
+    def _make_room(self) -> None:
+        """Forgets the experiments that were used least recently, until one more may be kept."""
+        while len(self._experiments) >= self.KEEP:
+            oldest, (_, used_at) = next(iter(self._experiments.items()))
+            if len(self._experiments) < self.MOST and self.clock() - used_at < self.RECENT_S:
+                return
+            del self._experiments[oldest]
 
     def data_of(self, spec: ExperimentSpec) -> Dataset:
         """The data set of a spec, memory-mapped."""

@@ -33,11 +33,11 @@ class OrderQueue(NamedTuple):
     seat: int | None = None
 
     def may_continue(self, newest: OrderQueue) -> bool:
-        """Whether more orders of this queue may come after one of the newest queue.
-
-        One run trains at a time, and the waves of an edge follow each other.
+        """Whether more orders of this queue may come after one of the newest queue: the waves of an edge follow each
+        other.
         """
-        return self.run_id == newest.run_id and (self.edge != newest.edge or self.wave >= newest.wave)
+        same = (self.run_id, self.edge) == (newest.run_id, newest.edge)
+        return not same or self.wave >= newest.wave
 
 
 @dataclass(frozen=True)

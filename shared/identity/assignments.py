@@ -19,6 +19,8 @@ from shared.identity.signing import NEVER, SIGNED, CloudKey, Issue, Signer
 
 ASSIGNMENT_CHARS = 32_768
 """Longest assignment, as the value of a header: that of 10,000 seats among a million, in no order, is shorter."""
+MAX_RUNS = 64
+"""Runs of which an agent remembers assignments: more cannot train at a time."""
 REMEMBERED = 64
 """Assignments whose signature an agent need not check again."""
 SignedAssignment = Annotated[str, Field(max_length=ASSIGNMENT_CHARS, pattern=SIGNED)]
@@ -32,6 +34,7 @@ class Assignment(Record):
         edge: the name of the edge's process.
         agent: its id.
         issue: a seat obeys the newest assignment.
+        oldest: issue of the first assignment of all runs that trained then; older ones count no more.
     """
 
     run_id: str
@@ -39,6 +42,7 @@ class Assignment(Record):
     edge: str
     agent: str
     issue: Issue
+    oldest: Issue = NEVER
 
 
 def bits_of(seats: NumberSet) -> bytes:
@@ -61,6 +65,11 @@ class Assigner:
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
+        self._first: dict[str, Issue] = {}
+
+    def end_run(self, run_id: str) -> None:
+        """Note that a run trains no more: assignments made from now on make those of it void."""
+        self._first.pop(run_id, None)
 
     def assign(self, run_id: str, home: int, edge: str, agent: str, seats: NumberSet) -> str:
         """Returns a signed assignment, as the value of a header.
@@ -69,7 +78,8 @@ class Assigner:
             TooLarge: the seats are so many, in no order, that they do not fit into a header.
         """
         issue = self._signer.next_issue()
-        what = Assignment(run_id=run_id, home=home, edge=edge, agent=agent, issue=issue)
+        oldest = min(self._first.setdefault(run_id, issue), *self._first.values())
+        what = Assignment(run_id=run_id, home=home, edge=edge, agent=agent, issue=issue, oldest=oldest)
         signed = self._signer.sign("assignment", what.model_dump_json().encode() + b"\n" + bits_of(seats))
         if len(signed) > ASSIGNMENT_CHARS:
             cause = f"{len(seats)} seats of agent {agent} visit edge {edge} in no order, too many for an assignment"
@@ -89,13 +99,13 @@ class Assignments:
         self.agent, self.cloud_key = agent, cloud_key
         self._pem = ""
         self._checked: OrderedDict[str, tuple[Assignment, bytes]] = OrderedDict()
-        self._run_id, self._highest = "", NEVER
-        self._newest: dict[int, Issue] = {}
+        self._oldest = NEVER
+        self._newest: OrderedDict[str, dict[int, Issue]] = OrderedDict()
 
     def check(self, shown: str, edge: str, run_id: str, home: int, seats: Collection[int]) -> None:
         """Refuse an order that the cloud has not assigned to the edge that sends it.
 
-        One run trains at a time: once an assignment of a run was shown, older ones of other runs count no more.
+        Each assignment says which older ones count no more, because their runs have ended.
 
         Args:
             shown: the assignment that came with the order, empty for none.
@@ -113,7 +123,7 @@ class Assignments:
             self._pem = self.cloud_key.pem
             self._checked.clear()
             self._newest.clear()
-            self._run_id, self._highest = "", NEVER
+            self._oldest = NEVER
         found, assigned = self._checked[shown] = self._checked.get(shown) or self._read(shown)
         self._checked.move_to_end(shown)
         while len(self._checked) > REMEMBERED:
@@ -126,15 +136,17 @@ class Assignments:
         foreign = [seat for seat in seats if not _has(assigned, seat)]
         if foreign:
             raise Forbidden(f"the cloud has not assigned the seats {foreign[:10]} of this agent to edge {edge}")
-        if run_id != self._run_id:
-            if found.issue < self._highest:
-                raise Forbidden(f"run {run_id} is over for this agent: it has newer assignments of run {self._run_id}")
-            self._run_id, self._newest = run_id, {}
-        moved = [seat for seat in seats if self._newest.get(seat, found.issue) > found.issue]
+        if found.issue < self._oldest:
+            raise Forbidden(f"run {run_id} is over for this agent: it has newer assignments of other runs")
+        newest = self._newest.setdefault(run_id, {})
+        moved = [seat for seat in seats if newest.get(seat, found.issue) > found.issue]
         if moved:
             raise Forbidden(f"the cloud has assigned the seats {moved[:10]} anew since it assigned them to edge {edge}")
-        self._newest |= dict.fromkeys(seats, found.issue)
-        self._highest = max(self._highest, found.issue)
+        newest |= dict.fromkeys(seats, found.issue)
+        self._oldest = max(self._oldest, found.oldest)
+        self._newest.move_to_end(run_id)
+        while len(self._newest) > MAX_RUNS:
+            self._newest.popitem(last=False)
 
     def _read(self, shown: str) -> tuple[Assignment, bytes]:
         head, _, bits = self.cloud_key.read(shown, "assignment").partition(b"\n")

@@ -9,9 +9,12 @@ for its answer has closed.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request
@@ -21,6 +24,8 @@ from shared.core.errors import Cancelled
 T = TypeVar("T")
 GRACE_S = 10.0
 """Seconds for which work goes on after its last caller has gone: the caller may come back."""
+KEEP_S = 120.0
+"""Seconds for which the newest answer of a queue is kept."""
 POLL_S = 0.5
 """Seconds between looks whether a caller is still connected."""
 
@@ -31,14 +36,15 @@ class _Running(Generic[T]):
     task: asyncio.Task[T]
     stop: threading.Event
     waiters: int = 0
+    ended_at: float = math.inf
     ending: asyncio.TimerHandle | None = None
 
 
 class IdempotentRunner(Generic[T]):
     """Runs the work of orders, each order once, and keeps the newest answer of each queue."""
 
-    def __init__(self, grace_s: float = GRACE_S) -> None:
-        self.grace_s = grace_s
+    def __init__(self, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grace_s, self.clock = grace_s, clock
         self._work: dict[Hashable, dict[Hashable, _Running[T]]] = {}
         self._tasks: set[asyncio.Task[T]] = set()
 
@@ -107,7 +113,7 @@ class IdempotentRunner(Generic[T]):
 
         running = _Running(digest, asyncio.create_task(run()), stop)
         self._tasks.add(running.task)
-        running.task.add_done_callback(self._ended)
+        running.task.add_done_callback(partial(self._ended, running))
         unfinished = {other: old for other, old in self._work.get(queue, {}).items() if not old.task.done()}
         self._work[queue] = {**unfinished, key: running}
         return running
@@ -120,8 +126,9 @@ class IdempotentRunner(Generic[T]):
         if not running.waiters and not running.task.done():
             running.stop.set()
 
-    def _ended(self, task: asyncio.Task[T]) -> None:
+    def _ended(self, running: _Running[T], task: asyncio.Task[T]) -> None:
         """Lets go of a task, and reads its error, of which asyncio would else warn."""
+        running.ended_at = self.clock()
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
@@ -136,11 +143,21 @@ class IdempotentRunner(Generic[T]):
         for queue in [queue for queue in self._work if not belongs(queue)]:
             self.drop(queue)
 
+    def drop_idle(self) -> None:
+        """Forgets the queues whose work ended more than `KEEP_S` seconds ago: nobody asks for those answers again."""
+        now = self.clock()
+        for queue in [queue for queue, work in self._work.items() if all(_is_old(each, now) for each in work.values())]:
+            self.drop(queue)
+
     async def close(self) -> None:
         """Stops all work and waits until it has ended, also that of queues dropped before."""
         for queue in list(self._work):
             self.drop(queue)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _is_old(running: _Running[Any], now: float) -> bool:
+    return now - running.ended_at > KEEP_S
 
 
 def _went_wrong(task: asyncio.Task[Any]) -> bool:

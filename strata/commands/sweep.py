@@ -36,6 +36,9 @@ def sweep(
     ],
     url: ServerOption = None,
     agents: AgentsOption = None,
+    parallel: Annotated[
+        int, typer.Option(min=1, max=64, help="Runs that train side by side; a cloud at --url has a limit of its own.")
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the combinations without running them.")] = False,
     into: Annotated[
         Path | None,
@@ -46,7 +49,7 @@ def sweep(
     format: TableFormatOption = TableFormat.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Run every combination of the given values, one after another, and collect the results in one table and picture.
+    """Run every combination of the given values, in order, and collect the results in one table and picture.
 
     Started again with the same arguments, the command skips completed combinations, continues interrupted ones and
     repeats failed ones. All specs are checked before the first run. Without --url, all combinations run on one local
@@ -61,7 +64,10 @@ def sweep(
     with as_interrupt():
         try:
             if folder.todo():
-                interrupted = _on_cloud(cloud, specs, folder) if cloud else _locally(specs, folder, agents)
+                if cloud:
+                    interrupted = _on_cloud(cloud, specs, folder, parallel)
+                else:
+                    interrupted = _locally(specs, folder, agents, parallel)
         except KeyboardInterrupt:  # between two runs; the folder already holds all results so far
             interrupted = True
     raise typer.Exit(_report(folder, format, interrupted))
@@ -82,16 +88,16 @@ def _planned(
     return [one.spec for one in combinations], folder
 
 
-def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder) -> bool:
+def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int) -> bool:
     from strata.api.client import Client
     from strata.sweeps.runner import from_cloud, run_all
 
     with Client(url) as client:
-        return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir))
+        return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir), parallel=parallel)
 
 
-def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> bool:
-    """Run on one local topology, as large as the largest spec needs; its state is kept until the sweep is complete."""
+def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None, parallel: int) -> bool:
+    """Run on one local topology for as many runs at a time; its state is kept until the sweep is complete."""
     from strata.api.client import Client
     from strata.runs.run_and_wait import local_topology, topology_size
     from strata.sweeps.runner import from_here, run_all
@@ -100,10 +106,11 @@ def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None) -> b
     ready_s = max(spec.timeouts.ready_s for spec in specs)
     folder.own_state()
     with (
-        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state) as topology,
+        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state, parallel) as topology,
         Client(topology.url) as client,
     ):
-        interrupted = run_all(client, specs, folder, fetch=from_here(folder.runs_dir), check=topology.check)
+        fetch = from_here(folder.runs_dir)
+        interrupted = run_all(client, specs, folder, fetch=fetch, check=topology.check, parallel=parallel)
     if not folder.todo():
         shutil.rmtree(folder.state, ignore_errors=True)
     return interrupted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,9 +44,17 @@ def with_topology_size(spec: RunSpec) -> RunSpec:
 
 @contextlib.contextmanager
 def local_topology(
-    edges: int, devices: int, agents: int | None, runs_dir: Path, ready_s: float, folder: Path | None = None
+    edges: int,
+    devices: int,
+    agents: int | None,
+    runs_dir: Path,
+    ready_s: float,
+    folder: Path | None = None,
+    parallel: int = 1,
 ) -> Iterator[Topology]:
     """A local topology that is ready, and is stopped at the end; a given `folder` keeps its state.
+
+    For several runs at a time it has so many devices for each, and at least one agent for each.
 
     Raises:
         BadInput: this machine has too little memory for so many processes.
@@ -55,7 +64,10 @@ def local_topology(
     running = home.running()
     if running:
         console.print(f"`strata up` is running at {running.url}; to use it: --url {running.url}", highlight=False)
-    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder)
+    if parallel > 1:
+        devices, agents = parallel * devices, max(agents or os.cpu_count() or 1, parallel)
+    env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
+    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
     check_processes(1 + edges + len(topology.devices_per_agent))
     words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
     with contextlib.ExitStack() as stack:

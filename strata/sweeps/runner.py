@@ -1,4 +1,4 @@
-"""Running a sweep: one combination after another on one cloud, recorded so that the sweep can be resumed."""
+"""Running a sweep on one cloud: its combinations in order, some at a time, recorded so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def run_all(
     *,
     fetch: Fetch,
     check: Callable[[], None] = lambda: None,
+    parallel: int = 1,
 ) -> bool:
     """Run all incomplete combinations, whether or not some fail; returns whether Ctrl-C interrupted the sweep.
 
@@ -61,20 +63,19 @@ def run_all(
         folder: folder of the sweep, where every change of a status is recorded at once.
         fetch: called for each run that has ended.
         check: called regularly while a run is followed; raises if the run cannot continue.
+        parallel: number of runs that are submitted at a time.
 
     Raises:
         StrataError: the cloud cannot be reached or accepts no runs; the sweep can be resumed later.
     """
-    for index in _announced(folder):
-        try:
-            info = _started(client, specs[index], folder, index)
-        except Refused as error:
-            if error.status != BadInput.status:
-                raise
-            folder.note(index, status="failed", reason=error.detail)
-            _print_failure(error.detail)
-            continue
-        folder.note(index, run=info.run, status=info.status, reason=None)
+    todo, submitted = iter(_announced(folder)), deque[tuple[int, RunInfo]]()
+    while True:
+        while len(submitted) < parallel and (index := next(todo, None)) is not None:
+            info = _submitted(client, specs[index], folder, index)
+            submitted += [(index, info)] if info is not None else []
+        if not submitted:
+            return False
+        index, info = submitted.popleft()
         info, interrupted = follow_until_end(client, info, check=check)
         fetch(info)
         folder.note(index, status=info.status, reason=info.reason)
@@ -82,8 +83,23 @@ def run_all(
         if info.status == "failed":
             _print_failure(info.reason or "the cloud gives no reason")
         if interrupted:
+            for index, info in submitted:
+                folder.note(index, status=client.stop(info.run).status)
             return True
-    return False
+
+
+def _submitted(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> RunInfo | None:
+    """The run of a combination; None if the cloud refuses its spec."""
+    try:
+        info = _started(client, spec, folder, index)
+    except Refused as error:
+        if error.status != BadInput.status:
+            raise
+        folder.note(index, status="failed", reason=error.detail)
+        _print_failure(error.detail)
+        return None
+    folder.note(index, run=info.run, status=info.status, reason=None)
+    return info
 
 
 def _print_failure(reason: str) -> None:

@@ -82,7 +82,7 @@ async def test_another_installation_stands_by_says_so_and_changes_nothing(tmp_pa
         assert (await fed.client.get("/readyz")).status_code == 200
         gate.open.set()
         end = await fed.finish(run_id)
-        assert second.runs.executor is None
+        assert not second.runs.training
     assert (end.status, end.model_sha256) == ("completed", done.model_sha256)
 
 
@@ -105,7 +105,7 @@ async def test_a_cloud_that_hangs_is_replaced_after_its_lease_and_then_writes_no
             await hung.repository.save(info.replace(status="failed", rounds=3))
         assert RunInfo.model_validate_json(await document(fed, run_id)).rounds == 1
         gate.open.set()  # the round that the hung cloud began
-        await fed.until(lambda: hung.runs.executor is None)
+        await fed.until(lambda: not hung.runs.training)
         assert RunInfo.model_validate_json(await document(fed, done.run)) == done
         left = RunInfo.model_validate_json(await document(fed, run_id))  # the second one resumes it and has no nodes
         assert (left.status in ("pending", "starting"), left.rounds) == (True, 1)

@@ -12,6 +12,7 @@ import pytest
 
 from device_agent import device_host
 from shared.federation.real_time import RealDuration
+from shared.service.idempotency import KEEP_S
 from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
 
 
@@ -33,16 +34,19 @@ async def test_an_agent_says_which_seat_trains_and_how_many_orders_wait(tmp_path
         assert (host.visiting, host.waiting, host.n_visits) == (None, 0, 3)
 
 
-async def test_an_agent_forgets_the_orders_of_an_earlier_run_once_another_begins(tmp_path: Path) -> None:
+async def test_an_agent_forgets_the_answers_of_a_run_that_orders_nothing_any_more(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        await fed.run(small_spec(num_edges=1, num_devices=1))
+        orders, late_s = fed.apps["agent-0"].state.agent.orders, 0.0
+        orders.clock = lambda: time.monotonic() + late_s
+        first = (await fed.run(small_spec(num_edges=1, num_devices=1))).run
         gate = Gate(fed, closed_at=2)
         second = await fed.submit(small_spec(num_edges=1, num_devices=1))
         await gate.reached.wait()
-        orders = fed.apps["agent-0"].state.agent.orders
-        assert {queue.run_id for queue in orders._work} == {second}
+        assert {queue.run_id for queue in orders._work} == {first, second}
+        late_s = KEEP_S
         gate.open.set()
         await fed.finish(second)
+        assert {queue.run_id for queue in orders._work} == {second}
 
 
 async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_and_not_before(tmp_path: Path) -> None:
@@ -55,7 +59,7 @@ async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_an
         assert [held_for for held_for, *_ in host._held] == [run_id]
         await fed.control(run_id, "stop")
         await fed.finish(run_id)
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
         await fed.until(lambda: not host._held)
         gate.open.set()

@@ -246,8 +246,7 @@ class View:
             others = f" (with {info.devices - 1} other devices of its agent)" if info.devices > 1 else ""
             action = "Take offline" if info.online else "Bring online"
             ui.button(action + others, on_click=lambda: self._change(agent, AgentChange(online=not info.online)))
-            executor = self.dashboard.cloud.runs.executor
-            fixed = executor is not None and not executor.info.spec.devices.by_agent
+            fixed = any(not info.spec.devices.by_agent for info in self.dashboard.cloud.runs.training)
             profile = ui.select(sorted(PROFILES), value=info.profile, label="Profile").classes("w-48")
             set_profile = ui.button(
                 "Set profile", on_click=lambda: self._change(agent, AgentChange(profile=str(profile.value)))

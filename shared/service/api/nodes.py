@@ -134,6 +134,7 @@ class TopologyInfo(Record):
         n_devices: the number of devices that all live agents can host, of the fleet or not.
         n_agents: the number of these agents.
         fleet: the connected fleet, which `PUT /topology` needs; None if there is none.
+        active_run, active_runs: the runs that train: the oldest, and all.
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)
@@ -144,6 +145,7 @@ class TopologyInfo(Record):
     edges: tuple[EdgeInfo, ...]
     agents: tuple[AgentInfo, ...]
     active_run: str | None = None
+    active_runs: tuple[str, ...] = ()
 
 
 def _numbers(raw: Any) -> Any:

@@ -139,7 +139,7 @@ async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_
         assert await ask(fed, run_id, "stop") == (200, "stopping")
         stopped = await fed.finish(run_id)
         assert (stopped.status, stopped.rounds) == ("stopped", 2)
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         async with opened(fed.apps["cloud"], f"/runs/{run_id}/events") as stream, asyncio.timeout(60):
             statuses = [event["data"]["status"] async for event in stream.events() if event["kind"] == "run.status"]
         assert statuses.count("stopped") == 1
@@ -161,8 +161,8 @@ async def test_files_of_earlier_rounds_are_deleted_every_few_rounds_of_a_long_ru
         delete = repository.delete_unreferenced_files
 
         async def record() -> list[str]:
-            if runs.executor.info.status == "running":
-                deleted_after.append(runs.executor.info.rounds)
+            if runs.training[0].status == "running":
+                deleted_after.append(runs.training[0].rounds)
             return list(await delete())
 
         repository.delete_unreferenced_files = record
@@ -267,7 +267,7 @@ async def test_an_unreachable_store_interrupts_a_run_which_then_ends_with_the_sa
 async def test_the_manager_survives_an_unreachable_store_while_no_run_trains(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         flaky = Flaky(fed, "scan", lambda prefix: prefix.startswith("cloud:run-index") and flaky.n_failed < 2)
-        fed.apps["cloud"].state.cloud.runs._training.wake()
+        fed.apps["cloud"].state.cloud.runs.queue.wake()
         await fed.until(lambda: flaky.n_failed == 2)
         assert (await fed.run(small_spec(num_rounds=1))).status == "completed"
 
@@ -299,7 +299,7 @@ async def test_an_emptied_store_fails_the_run_with_that_reason(tmp_path: Path) -
         await gate.reached.wait()
         await fed.store.delete_prefix("cloud:")
         gate.open.set()
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         end = await fed.info(run_id)
         assert end.status == "failed"
         assert end.reason is not None

@@ -154,7 +154,7 @@ async def test_a_failed_or_dropped_evaluation_is_reported(monkeypatch: pytest.Mo
     await evaluator.submit("r1", Mock(), Mock(), Mock(), final=False, then=reported.append)
     if how == "fails":
         with pytest.raises(NotFound):
-            await evaluator.finish()
+            await evaluator.finish("r1")
     else:
         await evaluator.drop()
     assert reported == [None]
@@ -190,12 +190,13 @@ async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left
             return await evaluate(run_id, experiment, ctx, committed, final)
 
         monkeypatch.setattr(services.evaluator, "_evaluate", first_alone)
-        monkeypatch.setattr(services.results, "evaluated", lambda *args: None)
+        monkeypatch.setattr(ResultsFolder, "evaluated", lambda *args: None)
         gate = Gate(fed, closed_at=3)
         run_id = await fed.submit(small_spec(num_rounds=3))
         await asyncio.wait_for(gate.reached.wait(), LIMIT_S)
         await fed.stop("cloud")
         assert accuracies(tmp_path / "f", run_id) == {1: False, 2: False}
+        monkeypatch.undo()
         await fed.start_cloud()
         await fed.until(lambda: accuracies(tmp_path / "f", run_id) == {1: True, 2: True}, LIMIT_S)
         assert (await fed.info(run_id)).status != "completed"
@@ -207,7 +208,7 @@ async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left
 async def test_a_folder_removed_while_its_run_was_paused_is_written_anew_with_every_visit(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         folder = tmp_path / "f" / "runs" / run_id
         shutil.rmtree(folder)
         await fed.control(run_id, "resume")

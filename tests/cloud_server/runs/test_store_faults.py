@@ -49,7 +49,7 @@ async def test_a_run_whose_redis_was_emptied_is_listed_as_failed_and_its_resumpt
         await asyncio.wait_for(gate.reached.wait(), 60)
         await fed.store.delete_prefix("")
         gate.open.set()
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         [listed] = (await fed.client.get("/runs")).json()["runs"]
         assert (listed["run"], listed["status"]) == (run_id, "failed")
         assert "was its Redis emptied" in listed["reason"]

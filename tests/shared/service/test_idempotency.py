@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.core.errors import Cancelled, WireError
-from shared.service.idempotency import GRACE_S, IdempotentRunner
+from shared.service.idempotency import GRACE_S, KEEP_S, IdempotentRunner
 from tests.fakes.simulated_time import in_simulated_time
 
 TICK_S = 0.01
@@ -206,6 +206,25 @@ async def test_answers_are_dropped_when_their_queue_continues(runner: Idempotent
     other = await runner.answer("other queue", 1, "a", job)
     assert other == "answer 4"
     assert await ask(runner, job, key=1) == "answer 3"
+
+
+@in_simulated_time
+async def test_answers_nobody_asks_for_any_more_are_dropped_and_work_that_runs_is_not() -> None:
+    now = 0.0
+    runner = IdempotentRunner[str](clock=lambda: now)
+    job, busy = Job(), Job()
+    job.gate.set()
+    assert await ask(runner, job) == "answer 1"
+    running = asyncio.create_task(runner.answer("other queue", 1, "a", busy))
+    await started(busy)
+    now = KEEP_S
+    runner.drop_idle()
+    assert await ask(runner, job) == "answer 1"
+    now = KEEP_S + 1
+    runner.drop_idle()
+    assert await ask(runner, job) == "answer 2"
+    busy.gate.set()
+    assert await running == "answer 1"
 
 
 @in_simulated_time

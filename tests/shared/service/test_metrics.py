@@ -77,7 +77,7 @@ async def test_after_a_run_the_metrics_of_all_tiers_match_its_record(tmp_path: P
         info = await fed.run(small_spec(losses=losses))
         assert info.status == "completed", info.reason
         details = [await fed.round(info.run, number) for number in (1, 2)]
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.runs.executor is None)
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
         cloud, edges, agents = await pages(fed)
     assert total(cloud, "strata_cloud_round_seconds_count") == 2
     assert total(cloud, "strata_cloud_round_seconds_sum") == pytest.approx(sum(d.wall_s for d in details))

@@ -67,6 +67,21 @@ def test_every_combination_becomes_a_run_and_a_row(
     assert result.out.count("completed") == 4
 
 
+def test_runs_that_train_side_by_side_are_submitted_together_and_reported_in_order(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    one = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url)
+    shutil.rmtree(tmp_path / "runs")
+    del cloud.seen[:]
+    result = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url, "--parallel", "3")
+    assert (result.code, result.out.count("completed")) == (0, one.out.count("completed"))
+    posts = [at for at, seen in enumerate(cloud.seen) if seen == ("POST", "/runs")]
+    assert posts[:3] == [0, 1, 2]
+    assert len(posts) == 4
+    assert [row["status"] for row in table_of(tmp_path)] == ["completed"] * 4
+    assert strata("sweep", spec_file, "lr=0.1", "--url", url, "--parallel", "0").code == 2
+
+
 def test_repeated_arguments_run_only_incomplete_combinations(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,140 @@
+"""Runs that train side by side: each gives the bits of one that trains alone, with agents of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.run_records.runs import RunInfo
+from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
+
+TWO = {"max_concurrent_runs": 2}
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    return small_spec(num_rounds=3, algorithm="scaffold", timeouts={"ready_s": 60}, **changes)
+
+
+def result(info: RunInfo) -> tuple[Any, ...]:
+    return info.status, info.model_sha256, info.accuracy, info.bytes_up, info.bytes_down, info.simulated_s, info.final
+
+
+async def agents_of(fed: Federation, run_id: str) -> set[str | None]:
+    return {seat.agent for seat in (await fed.seats(run_id)).seats}
+
+
+async def alone(folder: Path, *specs: dict[str, Any]) -> list[tuple[Any, ...]]:
+    async with Federation(folder, agent_devices=(3, 3)) as fed:
+        return [result(await fed.run(one)) for one in specs]
+
+
+async def test_two_runs_train_at_a_time_on_agents_of_their_own_with_the_bits_of_each_alone(tmp_path: Path) -> None:
+    specs = [spec(), spec(seed=1)]
+    expected = await alone(tmp_path / "alone", *specs)
+    async with Federation(tmp_path / "both", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
+        most: list[int] = []
+        busy: set[str] = set()
+
+        async def count(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+            if request.url.path == "/visits":
+                most.append(len({info.run for info in fed.apps["cloud"].state.cloud.runs.training}))
+                busy.add(f"{request.url.port} {len(fed.apps['cloud'].state.cloud.runs.training)}")
+            return await pass_on()
+
+        fed.router.tamper = count
+        runs = [await fed.submit(one) for one in specs]
+        found = [result(await fed.finish(run)) for run in runs]
+        hosts = [await agents_of(fed, run) for run in runs]
+        topology = (await fed.client.get("/topology")).json()
+    assert found == expected
+    assert max(most) == 2
+    assert [len(own) for own in hosts] == [2, 2]
+    assert not hosts[0] & hosts[1]
+    assert (topology["active_run"], topology["active_runs"]) == (None, [])
+
+
+async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", agent_devices=(3, 3), cloud=TWO) as fed:
+        gate = Gate(fed)
+        first, second, third = [await fed.submit(spec(seed=seed, num_devices=3)) for seed in range(3)]
+        await fed.until(lambda: len(fed.apps["cloud"].state.cloud.runs.training) == 2)
+        waits = await fed.info(third)
+        assert (waits.status, waits.reason) == ("pending", "waiting: another run trains")
+        shown = (await fed.client.get("/topology")).json()
+        assert shown["active_runs"] == [first, second]
+        gate.open.set()
+        ended = [await fed.finish(run) for run in (first, second, third)]
+        assert [info.status for info in ended] == ["completed"] * 3
+        hosts = [await agents_of(fed, run) for run in (first, second, third)]
+        assert [len(own) for own in hosts] == [1, 1, 1]
+        assert hosts[0] != hosts[1]
+        assert hosts[2] <= hosts[0] | hosts[1]
+
+
+async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+    (expected,) = await alone(tmp_path / "alone", spec())
+    async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
+        gate = Gate(fed)
+        steady, other = await fed.submit(spec()), await fed.submit(spec(seed=1))
+        await fed.until(lambda: len(fed.apps["cloud"].state.cloud.runs.training) == 2)
+        await fed.control(other, "pause")
+        gate.open.set()
+        await fed.until_status(other, "paused")
+        await fed.control(other, "resume")
+        await fed.control(other, "stop")
+        broken = await fed.submit(
+            spec(model={"name": "cnn_digits"}, data="digits", min_devices=6, num_devices=6, seed=2)
+        )
+        assert result(await fed.finish(steady)) == expected
+        assert (await fed.info(other)).status in ("stopped", "completed")
+        await fed.finish(broken)
+        await fed.control(other, "resume")
+        assert (await fed.finish(other)).status == "completed"
+
+
+async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_had(tmp_path: Path) -> None:
+    specs = [spec(), spec(seed=1)]
+    expected = await alone(tmp_path / "alone", *specs)
+    async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
+        runs = [await fed.submit(one) for one in specs]
+        async with asyncio.timeout(100):
+            while not all([(await fed.info(run)).rounds for run in runs]):  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.01)
+        before = [await agents_of(fed, run) for run in runs]
+        await fed.stop("cloud")
+        await fed.start_cloud()
+        found = [result(await fed.finish(run)) for run in runs]
+        assert [await agents_of(fed, run) for run in runs] == before
+        details = [await fed.round(run, number) for run in runs for number in (1, 2, 3)]
+    assert found == expected
+    assert not any(row.fresh_state for detail in details for row in detail.seats)
+
+
+async def test_a_lost_agent_concerns_its_own_run_only(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO, ttl_s=2.0) as fed:
+        gate = Gate(fed)
+        runs = [await fed.submit(spec(seed=seed)) for seed in (0, 1)]
+        await gate.reached.wait()
+        hosts = [await agents_of(fed, run) for run in runs]
+        lost = next(n for n in range(4) if fed.agent_id(n) in hosts[1])
+        await fed.lose(f"agent-{lost}")
+        gate.open.set()
+        infos = [await fed.finish(run) for run in runs]
+        failures = [[f for n in (1, 2, 3) for f in (await fed.round(run, n)).failures] for run in runs]
+    assert [info.status for info in infos] == ["completed", "completed"]
+    assert failures[0] == []
+    assert failures[1]
+    assert AGENT_PORT
+
+
+@pytest.mark.parametrize("value", [0, 65])
+def test_a_number_of_runs_out_of_bounds_is_refused(value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloud_server.settings import CloudSettings
+
+    monkeypatch.setenv("CLOUD_MAX_CONCURRENT_RUNS", str(value))
+    with pytest.raises(ValueError, match="max_concurrent_runs"):
+        CloudSettings()
