@@ -25,6 +25,7 @@ class Sizes:
 
     Attributes:
         n_rounds: timed rounds of each variant, after its first.
+        population: as many devices as train in a round of each, and many more.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
         long: rounds after which memory is measured: early, late.
@@ -39,8 +40,8 @@ class Sizes:
     n_rounds: int
     cnn: Job
     mlp: Job
-    transport_devices: int
-    transport_model: str
+    transport: Job
+    population: tuple[Job, Job]
     scale: tuple[int, ...]
     scale_samples: int
     long: tuple[int, int]
@@ -56,8 +57,8 @@ FULL = Sizes(
     n_rounds=7,
     cnn=Job("mnist", "cnn_mnist", n_devices=20, n_samples=600),
     mlp=Job("mnist", "mlp", n_devices=100, n_samples=100),
-    transport_devices=20,
-    transport_model="resnet18",
+    transport=Job("cifar10", "resnet18", n_devices=20, n_samples=10, epochs=0),
+    population=(Job("mnist", "mlp", 100, 20), Job("mnist", "mlp", 20_000, 20)),
     scale=(10, 100, 1000, 5000),
     scale_samples=20,
     long=(5, 50),
@@ -87,8 +88,8 @@ TINY = Sizes(
     n_rounds=1,
     cnn=Job("mnist", "cnn_mnist", n_devices=4, n_samples=16),
     mlp=Job("mnist", "mlp", n_devices=4, n_samples=16),
-    transport_devices=4,
-    transport_model="mlp",
+    transport=Job("cifar10", "mlp", n_devices=4, n_samples=10, epochs=0),
+    population=(Job("mnist", "mlp", 4, 4), Job("mnist", "mlp", 16, 4)),
     scale=(4, 6, 8),
     scale_samples=4,
     long=(1, 2),
