@@ -35,7 +35,7 @@ from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
-from shared.service.bodies import BodyResponse, read_body
+from shared.service.bodies import Arriving, BodyResponse, read_body
 from shared.service.client import Caller, remote_error, while_alive
 from shared.service.problems import install_problems
 from shared.wire import codec
@@ -373,6 +373,15 @@ def test_the_text_of_a_remote_error_is_truncated() -> None:
     body = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
     error = remote_error(400, bytearray(body), URL)
     assert (len(error.detail), len(error.code), len(error.field or "")) == (2000, 64, 200)
+
+
+def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
+    arriving = Arriving(None, limit=10)
+    for piece in (b"a", b"bcd", b"", b"efghij"):
+        arriving.add(piece)
+    assert bytes(arriving.whole({}, "answer")) == b"abcdefghij"
+    with pytest.raises(TooLarge, match="more than 10 bytes"):
+        arriving.add(b"k")
 
 
 async def test_answers_that_are_too_large_are_not_read() -> None:
