@@ -47,7 +47,7 @@ define sessions
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 
-.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench fuzz mutants mutants-report mutants-tools clean
+.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,8 +114,16 @@ compose-test: install ## Test a small federation in real containers (needs a Doc
 stack-test: install ## Test docker-stack.yml on a Docker Swarm of this machine alone, which is left again
 	$(BIN)/pytest -m swarm $(PYTEST_ARGS)
 
-bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about fifteen minutes
+bench: install ## Run the benchmarks, or some (BENCH_ROWS=cnn,mlp); about twenty minutes
 	$(BIN)/python -m benchmarks $(BENCH_ROWS)
+
+# A virtual environment each: they pin other versions of packages than .venv has.
+bench-tools: ## Install Flower and pfl, which `make bench` compares with where they are, into .bench-tools
+	set -e; for tool in flower pfl; do \
+		test -x .bench-tools/$$tool/bin/python || $(PYTHON) -m venv .bench-tools/$$tool; \
+		.bench-tools/$$tool/bin/python -m pip install --disable-pip-version-check \
+			$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS) -r benchmarks/simulators/$$tool.txt; \
+	done
 
 fuzz: install ## Try the codec, specs and every endpoint with bad input, FUZZ_SECONDS each (300), seeded by FUZZ_SEED
 	$(BIN)/python -m tests.fuzz.campaign $(FUZZ_SECONDS) $(FUZZ_SEED)

@@ -16,19 +16,8 @@ from pathlib import Path
 from strata.launcher.environment import common
 
 ROWS = (
-    "start",
-    "cnn",
-    "mlp",
-    "transport",
-    "scale",
-    "devices",
-    "memory",
-    "events",
-    "train",
-    "methods",
-    "half",
-    "tls",
-    "profile",
+    *("start", "cnn", "mlp", "transport", "scale", "population", "devices", "memory", "events", "train", "methods"),
+    *("half", "tls", "profile"),
 )
 MARK = "BENCH_ENVIRONMENT"
 

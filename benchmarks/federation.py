@@ -42,7 +42,7 @@ class Federation:
 
     Attributes:
         measured: begin and end (monotonic seconds) of the round that was measured last.
-        first_s: seconds from the run's submission to the end of its first round.
+        first_s: seconds from the submission to the end of the first round.
     """
 
     def __init__(self, topology: Topology, client: Client, spec: Mapping[str, Any]) -> None:
@@ -50,10 +50,11 @@ class Federation:
         endless = {**spec, "num_rounds": NEVER, "eval_every": NEVER}
         self._seen: str | None = None
         self.measured = (0.0, 0.0)
-        submitted = time.monotonic()
+        began = time.monotonic()
         self._run = client.create_run(endless).run
-        self._one_round()
-        self.first_s = self.measured[0] - submitted
+        self._until(_is_commit)
+        self.first_s = time.monotonic() - began
+        self._pause()
 
     def round(self) -> float:
         """Train one round; returns the seconds from one commit to the next, including the previous results folder.
@@ -68,9 +69,23 @@ class Federation:
         began = time.monotonic()
         self._until(_is_commit)
         self.measured = (began, time.monotonic())
+        self._pause()
+        return self.measured[1] - began
+
+    def _pause(self) -> None:
         self.client.pause(self._run)
         self._until(lambda event: event.data.get("status") == "paused")
-        return self.measured[1] - began
+
+    def check_work(self, job: Job) -> None:
+        """Check that the newest round did the job's work; steps follow from samples and the spec's batch size.
+
+        Raises:
+            RuntimeError: other devices took part, or with other numbers of samples.
+        """
+        visits = self.client.round(self._run, self.client.run(self._run).rounds).seats
+        found = [visit.n_samples for visit in visits if visit.outcome == "used"]
+        if found != [job.n_samples] * job.n_devices:
+            raise RuntimeError(f"{len(found)} devices trained, with {sorted(set(found))} samples: not {job.work}")
 
     def _until(self, wanted: Callable[[Event], bool]) -> None:
         """Wait for the next matching event.

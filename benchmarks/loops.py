@@ -30,15 +30,39 @@ LR = 0.05
 
 
 @dataclass(frozen=True)
+class Work:
+    """The work of a round: devices that took part, their samples, and their steps."""
+
+    n_devices: int
+    n_samples: int
+    n_steps: int
+
+
+@dataclass(frozen=True)
 class Job:
-    """The training of a round: each device trains one epoch on an equal share of a data set, in batches of 32."""
+    """The training of a round: each device trains one epoch on an equal share of a data set, in batches of 32.
+
+    Attributes:
+        n_samples: number of samples of each device.
+        epochs: 0 means that devices send the model back without training.
+    """
 
     data: str
     model: str
     n_devices: int
     n_samples: int
-    """Number of samples of each device."""
     batch_size: int = 32
+    epochs: int = 1
+
+    @property
+    def work(self) -> Work:
+        """The work of a round."""
+        n_steps = self.epochs * -(-self.n_samples // self.batch_size)
+        return Work(self.n_devices, self.n_devices * self.n_samples, self.n_devices * n_steps)
+
+    def samples_of(self, device: int) -> slice:
+        """The places of a device's samples in the data set."""
+        return slice(device * self.n_samples, (device + 1) * self.n_samples)
 
 
 def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int, momentum: float = 0.0) -> int:
@@ -84,7 +108,7 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
         code: which training loop is used.
         n_processes: number of processes over which the devices are split evenly.
     """
-    model = _shared(_model(folder, job).state_dict())
+    model = _shared(initial_model(folder, job).state_dict())
     sums = [_shared(model) for _ in range(n_processes)]
     context = multiprocessing.get_context("spawn")
     shares = np.array_split(np.arange(job.n_devices), n_processes)
@@ -115,7 +139,8 @@ def _in_shared_memory(tensor: Tensor) -> Tensor:
     return own
 
 
-def _model(folder: Path, job: Job) -> nn.Module:
+def initial_model(folder: Path, job: Job) -> nn.Module:
+    """The model of the first round."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
     return build(job.model, data.input_shape, data.n_classes, 0)
 
@@ -125,7 +150,7 @@ def _work(
 ) -> None:
     """The process' main: waits for a round, trains its devices, and writes their part of the mean to `mine`."""
     torch.set_num_threads(1)
-    model = _model(folder, job)
+    model = initial_model(folder, job)
     epoch = _plain(folder, job) if code == "plain" else _own(folder, job)
     pipe.send_bytes(b"ready")
     with suppress(EOFError):
@@ -140,13 +165,18 @@ def _work(
             pipe.send_bytes(b"done")
 
 
-def _plain(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
-    """The plain loop; its images have been converted to float tensors beforehand, outside the timing."""
+def prepared_data(folder: Path, job: Job) -> tuple[Tensor, Tensor]:
+    """Images as float tensors, converted beforehand, outside the timing, and their labels."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
-    x, y = as_batch(data.train_x), torch.from_numpy(np.array(data.train_y))
+    return as_batch(data.train_x), torch.from_numpy(np.array(data.train_y))
+
+
+def _plain(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
+    """The plain loop."""
+    x, y = prepared_data(folder, job)
 
     def epoch(model: nn.Module, device: int) -> int:
-        own = slice(device * job.n_samples, (device + 1) * job.n_samples)
+        own = job.samples_of(device)
         return plain_epoch(model, x[own], y[own], job.batch_size)
 
     return epoch
@@ -158,8 +188,9 @@ def _own(folder: Path, job: Job) -> Callable[[nn.Module, int], object]:
     generator = torch.Generator().manual_seed(0)
 
     def epoch(model: nn.Module, device: int) -> Trained:
-        own = np.arange(device * job.n_samples, (device + 1) * job.n_samples)
-        drawn = batches(data.train_x, data.train_y, own, batch_size=job.batch_size, generator=generator, epochs=1)
+        own = job.samples_of(device)
+        places = np.arange(own.start, own.stop)
+        drawn = batches(data.train_x, data.train_y, places, batch_size=job.batch_size, generator=generator, epochs=1)
         return train(model, drawn, lr=LR)
 
     return epoch

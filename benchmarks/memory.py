@@ -20,6 +20,17 @@ def pss_bytes(pids: Sequence[int]) -> int:
     return 1024 * total
 
 
+def descendants(pid: int) -> list[int]:
+    """Ids of the processes that a process has started, and of those that these have started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                found.append(int(path.parent.name))
+    return [*found, *(each for child in found for each in descendants(child))]
+
+
 class Peak:
     """The largest value seen so far."""
 
@@ -32,8 +43,10 @@ def monitored(pids: Sequence[int]) -> Iterator[Peak]:
     peak, done = Peak(), threading.Event()
 
     def look() -> None:
-        while not done.wait(EVERY_S):
+        while True:
             peak.n_bytes = max(peak.n_bytes, pss_bytes(pids))
+            if done.wait(EVERY_S):
+                return
 
     looking = threading.Thread(target=look)
     looking.start()

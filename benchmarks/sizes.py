@@ -25,9 +25,10 @@ class Sizes:
 
     Attributes:
         n_rounds: timed rounds of each variant, after its first.
+        population: as many devices as train in a round of each, and many more.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
-        population: numbers of participants, each with the numbers of devices among which they are.
+        devices: numbers of participants, each with the numbers of devices among which they are.
         long: rounds after which memory is measured: early, late.
         event_clients: numbers of clients of a run's events.
         event_rounds: rounds over which the cloud's CPU is measured, in each turn.
@@ -40,11 +41,11 @@ class Sizes:
     n_rounds: int
     cnn: Job
     mlp: Job
-    transport_devices: int
-    transport_model: str
+    transport: Job
+    population: tuple[Job, Job]
     scale: tuple[int, ...]
     scale_samples: int
-    population: tuple[tuple[int, tuple[int, ...]], ...]
+    devices: tuple[tuple[int, tuple[int, ...]], ...]
     long: tuple[int, int]
     event_clients: tuple[int, ...]
     event_rounds: int
@@ -58,11 +59,11 @@ FULL = Sizes(
     n_rounds=7,
     cnn=Job("mnist", "cnn_mnist", n_devices=20, n_samples=600),
     mlp=Job("mnist", "mlp", n_devices=100, n_samples=100),
-    transport_devices=20,
-    transport_model="resnet18",
+    transport=Job("cifar10", "resnet18", n_devices=20, n_samples=10, epochs=0),
+    population=(Job("mnist", "mlp", 100, 20), Job("mnist", "mlp", 20_000, 20)),
     scale=(10, 100, 1000, 5000),
     scale_samples=20,
-    population=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
+    devices=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
     long=(5, 50),
     event_clients=(100, 1000),
     event_rounds=100,
@@ -90,11 +91,11 @@ TINY = Sizes(
     n_rounds=1,
     cnn=Job("mnist", "cnn_mnist", n_devices=4, n_samples=16),
     mlp=Job("mnist", "mlp", n_devices=4, n_samples=16),
-    transport_devices=4,
-    transport_model="mlp",
+    transport=Job("cifar10", "mlp", n_devices=4, n_samples=10, epochs=0),
+    population=(Job("mnist", "mlp", 4, 4), Job("mnist", "mlp", 16, 4)),
     scale=(4, 6, 8),
     scale_samples=4,
-    population=((4, (4, 40)),),
+    devices=((4, (4, 40)),),
     long=(1, 2),
     event_clients=(2,),
     event_rounds=2,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 HEADER = ("row", "what", "figure", "range", "ratio", "target")
-FORM = "{:<10}{:<48}{:>12}{:>18}{:>8}  {}"
+FORM = "{:<11}{:<48}{:>12}{:>18}{:>8}  {}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ def at_most(row: str, what: str, figure: float, unit: str, most: float | None = 
     """A line with a figure that has its own limit."""
     target = "" if most is None else f"{most:g} {unit}".rstrip()
     return Line(row, what, f"{figure:.2f} {unit}".rstrip(), target=target, met=most is None or figure <= most)
+
+
+def skipped(row: str, what: str) -> Line:
+    """A line of a variant that was not measured; `what` says why."""
+    return Line(row, what, "")
 
 
 def show(lines: Iterable[Line]) -> None:

@@ -154,7 +154,6 @@ def build(
     metrics.watch(registry, runs, services.evaluator)
     fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
     events = EventFeeds(repository, closing, settings.max_event_clients)
-    threads = (thread, evaluating)
     return Cloud(
         settings,
         store,
@@ -166,7 +165,7 @@ def build(
         fleet,
         results,
         tracking,
-        threads,
+        (thread, evaluating),
         metrics,
         closing,
         _identities(settings, store, keys, revoked, users) if keys else None,

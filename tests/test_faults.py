@@ -288,5 +288,5 @@ async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
         got = await fed.client.post(url, content=orders[0], headers={PROFILE_HEADER: "abacus"})
         assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
         assert host.n_visits == n_visits  # the order is refused before any training
-        got = await fed.client.post(url, content=orders[0], headers={"strata-digest": "0" * 64})
-        assert got.json()["detail"] == "the body does not match its digest"
+        got = await fed.client.post(url, content=orders[0], headers={"strata-crc32": "0" * 8})
+        assert got.json()["detail"] == "the body does not match its checksum"

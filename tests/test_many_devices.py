@@ -56,7 +56,7 @@ async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
     monkeypatch.setattr(results_writer, "SEATS_A_PAGE", 0)  # the list in the results folder
     async with federation(tmp_path, agent_devices=(1000, 500, 1500)) as fed:
         run_id = await fed.submit(many(num_rounds=ROUNDS, **changes))
-        gate = Gate(fed)
+        gate = Gate(fed, closed_at=2)
         await gate.reached.wait()  # all tiers know the population now; one with dealt samples has gone through them
         del made[:]
         gate.open.set()

@@ -50,7 +50,7 @@ def measured(
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """Targets: a round of the most devices within 1.3 times that of the fewest; first round, memory."""
     found: list[Line] = []
-    for n_participants, counts in sizes.population:
+    for n_participants, counts in sizes.devices:
         with ExitStack() as stack:
             runs, seconds = measured(folder, n_participants, counts, sizes.n_rounds, stack)
             found += [timed("devices", f"{n} devices, {n_participants} a round", seconds[n]) for n in counts]

@@ -18,10 +18,9 @@ MODULES = Modules("benchmarks.profiled.cloud", "benchmarks.profiled.edge", "benc
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """The stages of a round of the CNN, the MLP and the transport row."""
-    transport = Job("cifar10", sizes.transport_model, sizes.transport_devices, 10)
-    jobs = {"cnn": (sizes.cnn, "fedavg"), "mlp": (sizes.mlp, "fedavg"), "transport": (transport, "bench_transport")}
     found: list[Line] = []
-    for name, (job, algorithm) in jobs.items():
+    for name, job in (("cnn", sizes.cnn), ("mlp", sizes.mlp), ("transport", sizes.transport)):
+        algorithm = "fedavg" if job.epochs else "bench_transport"
         found += _profile(name, folder / name, job, algorithm, sizes.n_rounds)
     return found
 

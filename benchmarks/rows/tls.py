@@ -14,11 +14,11 @@ from benchmarks.turns import in_turns
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """Two lines for the row `mlp`, whose rounds are short, and for `transport`, whose bodies are large."""
-    large = {"data": "cifar10", "model": sizes.transport_model, "num_edges": 2, "num_devices": sizes.transport_devices}
-    make_images(folder / "data", sizes.mlp.data, sizes.mlp.n_devices * sizes.mlp.n_samples)
-    make_images(folder / "data", "cifar10", 10 * sizes.transport_devices)
+    for job in (sizes.mlp, sizes.transport):
+        make_images(folder / "data", job.data, job.n_devices * job.n_samples)
+    large = {**spec_of(sizes.transport), "algorithm": "bench_transport"}
     found = []
-    for name, spec in (("mlp", spec_of(sizes.mlp)), ("transport", {**large, "algorithm": "bench_transport"})):
+    for name, spec in (("mlp", spec_of(sizes.mlp)), ("transport", large)):
         with ExitStack() as stack:
             rounds = {}
             for how in ("mutual TLS", "plain"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_server.rounds.reply_checks import check_size, check_uploads, check_visits
@@ -51,6 +51,7 @@ class Exchange:
     replies: AgentReplies
     accumulator: Accumulator
     deadline: Deadline
+    _contexts: dict[str, Context] = field(default_factory=dict, init=False, repr=False)
 
     # ---- answers
 
@@ -184,12 +185,14 @@ class Exchange:
         check_origin(self.experiment, visits[0], update, clients_of(visits))
 
     def _ctx(self, seat: int) -> Context:
-        """The context of a seat's visit."""
+        """The context of a seat's visit; what all visits of a phase share is made once, since it counts all seats."""
         wave_id, order, phase = self.dispatch.wave_id, self.order, self.dispatch.tasks[seat].phase or self.order.phase
-        ctx: Context = self.experiment.ctx(
-            phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge
-        )
-        return ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat)
+        if phase not in self._contexts:
+            ctx = self.experiment.ctx(
+                phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge
+            )
+            self._contexts[phase] = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave)
+        return self._contexts[phase].at(seat=seat)
 
     @contextmanager
     def _fail_seat_on_error(self, seat: int) -> Iterator[None]:

@@ -73,7 +73,7 @@ class WireError(StrataError):
 
 
 class Garbled(WireError):
-    """A body was cut off or does not match its digest (400); the request is repeated."""
+    """A body was cut off or does not match its checksum (400); the request is repeated."""
 
     code = "garbled"
 

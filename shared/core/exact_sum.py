@@ -73,7 +73,7 @@ def check_fixed_point(steps: Tensor, limit: float, what: str) -> None:
     for begin in range(0, flat.numel(), BLOCK):
         block = flat[begin : begin + BLOCK]
         check_bound(block, limit, what)
-        if not torch.equal(block, block.round()):
+        if torch.frac(block).count_nonzero():
             raise OutOfBound(f"{what} holds a fraction of a step")
 
 
@@ -90,7 +90,8 @@ def mean_from_fixed_point(steps: Tensor, weight: int | Tensor, exponent: int, dt
 
 
 def _mean(steps: Tensor, weight: int | Tensor, exponent: int) -> Tensor:
-    total = steps * 2.0**-exponent
+    """The scale is a power of two, so that dividing by it and the weight at once gives the same bits."""
     if isinstance(weight, Tensor):
+        total = steps * 2.0**-exponent
         return torch.where(weight > 0, total / weight.clamp(min=1), torch.zeros_like(total))
-    return total / weight if weight else torch.zeros_like(total)
+    return steps / (weight * 2.0**exponent) if weight else torch.zeros_like(steps)

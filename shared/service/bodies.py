@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shared.core.errors import Garbled, TooLarge, WireError
-from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER
+from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE, SOCKET_HEADER, TESTING_HEADER
 from shared.wire import codec
 
 T = TypeVar("T")
@@ -26,32 +28,67 @@ MAX_TESTING_S = 1e9
 # ---- receiving
 
 
-async def read_body(request: Request, limit: int) -> tuple[bytearray, str]:
+class Arriving:
+    """A body that arrives piece by piece, in one buffer, each byte of which is written once if its length is known.
+
+    Args:
+        n_bytes: its length, if its sender said it.
+        limit: most bytes of a body of unknown length.
+    """
+
+    def __init__(self, n_bytes: int | None, limit: int) -> None:
+        self._n_bytes, self._most = n_bytes, limit if n_bytes is None else n_bytes
+        self._buffer, self._end, self._crc = np.empty(n_bytes or 0, np.uint8).data, 0, 0
+
+    def add(self, piece: bytes) -> None:
+        """Takes the next piece.
+
+        Raises:
+            TooLarge: the body is longer than its sender said, or than the limit.
+        """
+        end = self._end + len(piece)
+        if end > self._most:
+            claimed = f"is longer than the {self._most} bytes that it claims"
+            raise TooLarge(f"the body {f'has more than {self._most} bytes' if self._n_bytes is None else claimed}")
+        if end > len(self._buffer):
+            grown = np.empty(2 * end, np.uint8).data
+            grown[: self._end] = self._buffer[: self._end]
+            self._buffer = grown
+        self._buffer[self._end : end] = piece
+        self._end, self._crc = end, zlib.crc32(piece, self._crc)
+
+    def whole(self, headers: Mapping[str, str], what: str) -> memoryview:
+        """Returns the body once it has ended, checked against its length and the checksum in its headers.
+
+        Raises:
+            Garbled: it broke off, or was damaged on its way.
+        """
+        if self._n_bytes is not None and self._end != self._n_bytes:
+            raise Garbled(f"the {what} broke off after {self._end} of {self._n_bytes} bytes")
+        checksum = f"{self._crc:08x}"
+        if headers.get(CHECKSUM_HEADER, checksum) != checksum:
+            raise Garbled(f"the {what} does not match its checksum")
+        return self._buffer[: self._end]
+
+
+async def read_body(request: Request, limit: int) -> tuple[memoryview, str]:
     """Returns a request's body in one buffer, and its sha256, computed while the body arrives.
 
     Raises:
         TooLarge: it claims or has more than `limit` bytes; the excess is not read.
         WireError: it has no length.
-        Garbled: it ends early, or does not have the digest that its sender names.
+        Garbled: it ends early, or does not have the checksum that its sender names.
     """
     length = content_length(request.headers)
     if length is None:
         raise WireError("a body needs a Content-Length")
     if length > limit:
         raise TooLarge(f"a body of {length} bytes, the limit is {limit}")
-    body, end, sha256 = bytearray(length), 0, hashlib.sha256()
+    arriving, sha256 = Arriving(length, limit), hashlib.sha256()
     async for chunk in request.stream():
-        if end + len(chunk) > length:
-            raise TooLarge(f"the body is longer than the {length} bytes that it claims")
-        body[end : end + len(chunk)] = chunk
-        end += len(chunk)
+        arriving.add(chunk)
         sha256.update(chunk)
-    if end != length:
-        raise Garbled(f"the body broke off after {end} of {length} bytes")
-    digest = sha256.hexdigest()
-    if request.headers.get(DIGEST_HEADER, digest) != digest:
-        raise Garbled("the body does not match its digest")
-    return body, digest
+    return arriving.whole(request.headers, "body"), sha256.hexdigest()
 
 
 class Received:
@@ -62,16 +99,16 @@ class Received:
         n_bytes: size of the body.
     """
 
-    def __init__(self, body: bytearray, digest: str) -> None:
+    def __init__(self, body: memoryview, digest: str) -> None:
         self.digest, self.n_bytes = digest, len(body)
-        self._content: tuple[bytearray, codec.Header] | None = (body, codec.read_header(body))
+        self._content: tuple[memoryview, codec.Header] | None = (body, codec.read_header(body))
 
     @property
     def header(self) -> codec.Header:
         """The parsed header; the body must not have been taken yet."""
         return self._present()[1]
 
-    def take(self) -> tuple[bytearray, codec.Header]:
+    def take(self) -> tuple[memoryview, codec.Header]:
         """Returns the body and its header, and lets go of them.
 
         Raises:
@@ -80,7 +117,7 @@ class Received:
         content, self._content = self._present(), None
         return content
 
-    def _present(self) -> tuple[bytearray, codec.Header]:
+    def _present(self) -> tuple[memoryview, codec.Header]:
         if self._content is None:
             raise RuntimeError("the body was taken before")
         return self._content

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -35,9 +34,9 @@ from shared.core.records import Record
 from shared.core.tensor_records import Tensor
 from shared.identity.names import Identity, peer_of
 from shared.identity.node_keys import NodeKeys
-from shared.service.bodies import computed, content_length, pieces
+from shared.service.bodies import Arriving, computed, content_length, pieces
 from shared.service.body_limit import JSON_BYTES
-from shared.service.order_headers import CHECKSUM_HEADER, DIGEST_HEADER, MEDIA_TYPE
+from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE
 from shared.service.retry import retry
 from shared.wire import codec
 
@@ -138,10 +137,10 @@ class Caller:
             StrataError: the other side answered with this error.
         """
         sent = {**self.headers(), "content-type": MEDIA_TYPE, "content-length": str(body.n_bytes)}
-        sent |= {DIGEST_HEADER: await computed(body.n_bytes, body.digest), **(headers or {})}
+        sent |= {CHECKSUM_HEADER: await computed(body.n_bytes, body.checksum), **(headers or {})}
         garbled = itertools.count(1)
 
-        async def attempt(left: float) -> tuple[bytearray, Mapping[str, str]]:
+        async def attempt(left: float) -> tuple[memoryview, Mapping[str, str]]:
             try:
                 return await self._once(url(), body, sent, peer)
             except Garbled as error:
@@ -156,7 +155,7 @@ class Caller:
 
     async def _once(
         self, url: str, body: codec.Body, headers: dict[str, str], peer: Identity
-    ) -> tuple[bytearray, Mapping[str, str]]:
+    ) -> tuple[memoryview, Mapping[str, str]]:
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         request = self.client.build_request(
             "POST", url, content=_stream(body), headers=headers, timeout=timeout, extensions=self._called(peer)
@@ -251,27 +250,18 @@ async def _stream(body: codec.Body) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _read(response: httpx.Response, limit: int) -> bytearray:
+async def _read(response: httpx.Response, limit: int) -> memoryview:
     """Returns the body of an answer, checked against its length and checksum."""
-    size = content_length(response.headers) or 0
-    if size > limit:
+    size = content_length(response.headers)
+    if (size or 0) > limit:
         raise TooLarge(f"an answer of {size} bytes, the limit is {limit}")
-    body, end, crc = bytearray(size), 0, 0
+    arriving = Arriving(size, limit)
     async for chunk in response.aiter_bytes():
-        if end + len(chunk) > limit:
-            raise TooLarge(f"an answer of more than {limit} bytes")
-        body[end : end + len(chunk)] = chunk
-        end += len(chunk)
-        crc = zlib.crc32(chunk, crc)
-    if size and end != size:
-        raise Garbled(f"the answer broke off after {end} of {size} bytes")
-    checksum = f"{crc:08x}"
-    if response.headers.get(CHECKSUM_HEADER, checksum) != checksum:
-        raise Garbled("the answer does not match its checksum")
-    return body
+        arriving.add(chunk)
+    return arriving.whole(response.headers, "answer")
 
 
-def remote_error(status: int, body: bytearray, url: str) -> StrataError:
+def remote_error(status: int, body: bytes | bytearray | memoryview, url: str) -> StrataError:
     """Returns the error in an answer of the other side, with its status, code and field."""
     try:
         problem = json.loads(bytes(body))

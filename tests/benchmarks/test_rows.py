@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import ROWS
+from benchmarks.loops import Job
 from benchmarks.profiled.stages import COMMON, STAGES
 from benchmarks.rows.scale import slope
+from benchmarks.simulators.process import SIMULATORS, Name, Simulator, installed
 from benchmarks.turns import in_turns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +28,7 @@ LINES = {
     "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
     "transport": ("topology", "in-memory copies", "peak memory"),
+    "population": ("4 of 16 devices, a round", "4 of 4 devices, a round", "16 devices, the first round", "peak memory"),
     "devices": ("40 devices, 4 a round", "40 devices against 4", "submission to first round", "all (PSS), peak"),
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
@@ -66,6 +72,35 @@ def test_a_row_prints_a_figure_for_each_variant(row: str, all_rows: list[str]) -
         found = [line for line in lines if words in line]
         assert found, f"no line with {words!r}:\n{lines}"
         assert all(re.search(r"\s-?\d+\.?\d*( (s|ms|MB|GB))?\b", line) for line in found)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_the_rows_of_the_issue_measure_a_simulator_or_say_what_to_run(name: Name, all_rows: list[str]) -> None:
+    for row in ("cnn", "mlp", "transport"):
+        lines = [line for line in all_rows if line.split()[0] == row]
+        if installed(name):
+            assert sum(bool(re.search(re.escape(SIMULATORS[name]) + r" +\d+\.\d+ s", line)) for line in lines) == 1
+        else:
+            assert sum(f"{name}: skipped; `make bench-tools`" in line for line in lines) == 1
+
+
+def test_a_round_that_did_other_work_than_its_job_is_refused() -> None:
+    here, there = Pipe()
+    job = Job("mnist", "mlp", n_devices=3, n_samples=33)
+    answers = [asdict(job.work), asdict(job.work) | {"n_steps": 5}]
+    for done in answers:
+        there.send_bytes(json.dumps(done).encode())
+    running = Simulator("flower", job, [here], [])
+    assert answers[0] == {"n_devices": 3, "n_samples": 99, "n_steps": 6}
+    assert running.round() > 0
+    with pytest.raises(RuntimeError, match=r"did .*'n_steps': 5"):
+        running.round()
+    there.close()
+    with pytest.raises((RuntimeError, OSError)):
+        running.round()
 
 
 def test_an_unknown_row_is_refused_with_a_list_of_the_known() -> None:

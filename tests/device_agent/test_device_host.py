@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from device_agent import device_host
+from shared.federation.messages import WaveId
 from shared.federation.real_time import RealDuration
 from shared.service.idempotency import KEEP_S
 from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
@@ -63,6 +65,21 @@ async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_an
         assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
         await fed.until(lambda: not host._held)
         gate.open.set()
+
+
+def test_held_updates_wait_for_their_wave_and_those_of_another_run_for_a_while() -> None:
+    stage, now = WaveId(run_id="r", round_no=2), time.monotonic()
+    order = SimpleNamespace(stage=stage, edge=1)
+
+    def kept(run: str, edge: int, round_no: int, since: float) -> bool:
+        held = device_host._Held(WaveId(run_id=run, round_no=round_no), since=since)
+        return device_host._may_be_requested((run, edge, None), held, order)  # type: ignore[arg-type]
+
+    assert kept("r", 1, 2, now)
+    assert not kept("r", 1, 1, now)
+    assert kept("r", 0, 1, now)  # another edge of the run is behind
+    assert kept("other", 1, 9, now)
+    assert not kept("other", 1, 9, now - KEEP_S - 1)
 
 
 async def test_what_an_agent_measures_of_its_visits(tmp_path: Path) -> None:

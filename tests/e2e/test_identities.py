@@ -208,7 +208,7 @@ def test_an_edge_orders_no_seat_that_the_cloud_has_not_assigned_to_it(up: Topolo
     for shown in ("", own.assign("r", 1, "edge-2", agent, NumberSet([0]))):
         headers = {"strata-edge": "edge-2", "strata-assignment": shown, "content-type": MEDIA_TYPE}
         content = b"".join(bytes(part) for part in body.parts)
-        headers["strata-digest"] = codec.digest_of(content)
+        headers["strata-crc32"] = body.checksum()
         answer = ask(up, stolen(up, "edge-2"), "agent-1", "POST", "/uploads", headers=headers, content=content)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         assert "no assignment that the cloud has signed" in answer.json()["detail"]

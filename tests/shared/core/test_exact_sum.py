@@ -63,6 +63,14 @@ def test_the_mean_is_zero_where_the_weight_is_zero() -> None:
     assert exact_sum.mean_from_fixed_point(steps, weights, 1, torch.float64).tolist() == [1, 2, 0]
 
 
+@pytest.mark.parametrize(("weight", "exponent"), [(1, 30), (3, 30), (59_999, 30), (2**31 - 1, 15), (7, 54)])
+def test_a_mean_has_the_bits_of_the_sum_in_numbers_divided_by_the_weight(weight: int, exponent: int) -> None:
+    steps = torch.randint(-(2**53), 2**53, (exact_sum.BLOCK + 5,), generator=torch.Generator().manual_seed(weight))
+    expected = [int(step) / 2**exponent / weight for step in steps[-50:]]  # both the scale and the sum are exact
+    mean = exact_sum.mean_from_fixed_point(steps.to(torch.float64), weight, exponent, torch.float64)
+    assert mean[-50:].tolist() == expected
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_refused_by_name(value: float) -> None:
     with pytest.raises(NotFinite, match="delta w holds NaN or infinity"):
@@ -83,7 +91,7 @@ def test_the_bound_itself_and_an_empty_tensor_pass() -> None:
 def test_steps_are_whole_and_within_the_limit() -> None:
     exact_sum.check_fixed_point(torch.tensor([3.0, -3.0]), 3, "w")
     with pytest.raises(OutOfBound, match="a fraction of a step"):
-        exact_sum.check_fixed_point(torch.tensor([2.5]), 3, "w")
+        exact_sum.check_fixed_point(torch.tensor([2.0, -2.5]), 3, "w")
     with pytest.raises(OutOfBound, match="holds 4"):
         exact_sum.check_fixed_point(torch.cat([torch.zeros(exact_sum.BLOCK), torch.tensor([4.0])]), 3, "w")
     with pytest.raises(NotFinite):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
-from shared.service.bodies import BodyResponse, read_body
+from shared.service.bodies import Arriving, BodyResponse, read_body
 from shared.service.client import Caller, remote_error, while_alive
 from shared.service.problems import install_problems
 from shared.wire import codec
@@ -170,7 +171,7 @@ def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
 # ---- the server
 
 
-async def send_raw(chunks: list[bytes], length: str | None, digest: str | None = None) -> httpx.Response:
+async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None = None) -> httpx.Response:
     """POST chunks with any Content-Length."""
     messages = [
         {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
@@ -178,7 +179,7 @@ async def send_raw(chunks: list[bytes], length: str | None, digest: str | None =
     ]
     sent: list[Any] = []
     headers = [(b"content-length", length.encode("latin-1"))] if length is not None else []
-    headers += [(order_headers.DIGEST_HEADER.encode(), digest.encode())] if digest else []
+    headers += [(order_headers.CHECKSUM_HEADER.encode(), checksum.encode())] if checksum else []
     scope = {"type": "http", "method": "POST", "path": "/plus", "headers": headers, "query_string": b""}
 
     async def receive() -> dict[str, Any]:
@@ -196,7 +197,7 @@ GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
 
 
 async def test_a_body_in_several_chunks_is_read_completely() -> None:
-    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), codec.digest_of(GOOD))
+    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), f"{zlib.crc32(GOOD):08x}")
     assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
 
 
@@ -227,9 +228,9 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
 
 
 async def test_a_garbled_body_is_refused() -> None:
-    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), codec.digest_of(GOOD))
+    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), f"{zlib.crc32(GOOD):08x}")
     assert found.status_code == 400
-    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its digest")
+    assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its checksum")
 
 
 async def test_an_answer_has_its_length_and_arrives_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,6 +373,15 @@ def test_the_text_of_a_remote_error_is_truncated() -> None:
     body = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
     error = remote_error(400, bytearray(body), URL)
     assert (len(error.detail), len(error.code), len(error.field or "")) == (2000, 64, 200)
+
+
+def test_a_body_of_unknown_length_is_read_up_to_the_limit() -> None:
+    arriving = Arriving(None, limit=10)
+    for piece in (b"a", b"bcd", b"", b"efghij"):
+        arriving.add(piece)
+    assert bytes(arriving.whole({}, "answer")) == b"abcdefghij"
+    with pytest.raises(TooLarge, match="more than 10 bytes"):
+        arriving.add(b"k")
 
 
 async def test_answers_that_are_too_large_are_not_read() -> None:

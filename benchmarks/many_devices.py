@@ -1,4 +1,4 @@
-"""`python -m benchmarks.population [PICTURE]`: seconds of a round against the number of devices, from 100 to a million.
+"""`python -m benchmarks.many_devices [PICTURE]`: seconds of a round against the number of devices, 100 to a million.
 
 The same measurement as the row `devices` of `make bench`, with a log-log picture (docs/performance.md).
 """
