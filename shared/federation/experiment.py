@@ -208,12 +208,20 @@ class Experiment:
             edge=edge,
             model=self._model_info,
             buffers=self.algorithm.buffers,
-            total_samples=self.population.total_samples,
-            total_clients=max(sum(seat.role == "train" for seat in self.population.seats), 1),
+            total_samples=self._total_samples,
+            total_clients=self._total_clients,
         )
         if phase not in self._model_infos:  # the same in all of a phase
             self._model_infos[phase] = replace(self._model_info, link_use=self._link_use(ctx.at(edge=0, seat=0)))
         return ctx.at(model=self._model_infos[phase])
+
+    @cached_property
+    def _total_samples(self) -> int:
+        return self.population.total_samples
+
+    @cached_property
+    def _total_clients(self) -> int:
+        return max(sum(seat.role == "train" for seat in self.population.seats), 1)
 
     @cached_property
     def _model_info(self) -> ModelInfo:

@@ -164,7 +164,7 @@ def _results(
         hits = (logits.argmax(2) == labels).view(*means.shape, -1).sum((0, 2))
         by_step, n_correct = means.T.tolist(), hits.tolist()
     held = {name: tensor.detach() for name, tensor in tensors.items()}
-    totals = {name: tensor.flatten(1).sum(1).tolist() for name, tensor in held.items()}
+    totals = {name: tensor.reshape(len(tensor), -1).sum(1).tolist() for name, tensor in held.items()}
     found: list[Result] = []
     for place, device in enumerate(devices):
         own, n = by_step[place][: device.n_steps], sum(device.sizes)
