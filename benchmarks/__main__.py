@@ -15,7 +15,21 @@ from pathlib import Path
 
 from strata.launcher.environment import common
 
-ROWS = ("start", "cnn", "mlp", "transport", "scale", "memory", "events", "train", "methods", "half", "tls", "profile")
+ROWS = (
+    "start",
+    "cnn",
+    "mlp",
+    "transport",
+    "scale",
+    "memory",
+    "events",
+    "train",
+    "methods",
+    "half",
+    "stacked",
+    "tls",
+    "profile",
+)
 MARK = "BENCH_ENVIRONMENT"
 
 

@@ -122,7 +122,8 @@ def federation(
         secure: whether nodes show certificates to each other.
         data: the folder of the data sets.
     """
-    variables = {"STRATA_DATA_DIR": str(data or folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
+    folders = {"STRATA_DATA_DIR": str(data or folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache")}
+    variables = {**folders, **(env or {})}
     with Topology(
         edges=spec["num_edges"],
         devices=spec["num_devices"],

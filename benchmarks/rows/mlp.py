@@ -8,7 +8,7 @@ from benchmarks.comparison import Variant, compare_with_loops
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 
-WIDTH = 10
+WIDTH = 25
 """Devices of a stack; it divides the 50 devices of an agent, and ten models and batches fit into the cache."""
 
 

@@ -21,13 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = {
     "start": ("first round, forked", "first round, executed", "peak memory (PSS), forked"),
     "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
-    "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
+    "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes", "devices at once"),
     "transport": ("topology", "in-memory copies", "peak memory"),
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
     "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),
     "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
     "half": ("mlp: 0.50 x operations, 0.50 x bytes",),
+    "stacked": ("mlp, 3 devices: one by one", "mlp, 3 devices: 2 at once"),
     "events": ("CPU a round, 0 clients", "CPU a round, 2 clients"),
     "tls": ("mlp: a round over mutual TLS", "mlp: a round without", "transport: a round over mutual TLS"),
     "profile": (
