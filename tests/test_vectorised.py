@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.core.errors import BadInput
 from shared.federation.hooks import Elementwise, Training
 from shared.federation.hooks.tiers import DeviceHooks
+from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.training import compute_device
@@ -85,7 +86,19 @@ async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str, 
         assert own[1][1] == pytest.approx(theirs[1][1], abs=64)  # digits of losses
 
 
-async def test_the_exact_path_is_the_default(tmp_path: Path) -> None:
+async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do(tmp_path: Path) -> None:
+    """Edges are the clients; their own workers train, too, each in a stack of its own."""
+    sharing = {"client": "edge", "schedule": "equal", "sync": "epoch", "local_epochs": 2}
+    spec = unequal(algorithm="fedper", num_rounds=1, **sharing)
+    one = await run(tmp_path, spec, agent_devices=(6,))
+    other = await run(tmp_path, spec, agent_devices=(2, 4))
+    assert digest_of(other) == digest_of(one)
+    assert scores(other) == scores(one)
+    exact = await run(tmp_path, {**spec, "vectorised": None}, agent_devices=(6,))
+    assert 0 < flat.distance(one.model, exact.model) < 1e-4 < flat.distance(one.model, one.experiment.initial)
+
+
+def test_the_exact_path_is_the_default() -> None:
     assert ExperimentSpec().vectorised is None
 
 
@@ -134,7 +147,18 @@ async def test_on_a_gpu_neither_agents_nor_their_number_change_a_bit(tmp_path: P
 # ---- refusals
 
 
-@pytest.mark.parametrize("name", ["moon", "fedmix", "per_fedavg", "bofl", "lafl_cpn", "es_afl", "t_fedavg"])
+REFUSED = ["moon", "fedmix", "per_fedavg", "bofl", "lafl_cpn", "es_afl", "t_fedavg"]
+
+
+def test_every_other_algorithm_that_has_no_objective_is_accepted() -> None:
+    accepted = all_algorithms().keys() - {*REFUSED, "fedser"}
+    assert accepted > {"fedavg", "fedprox", "scaffold", "fedper"}
+    for name in accepted:
+        spec = small_spec(algorithm=name, vectorised=WIDTH, **load_algorithm(name).needs)
+        assert parse_spec(spec).vectorised is not None
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_an_algorithm_with_a_training_of_its_own_is_refused_by_name(name: str) -> None:
     with pytest.raises(BadInput, match=f"vectorised: the devices of {name} train in a `local_update` of") as refused:
         parse_spec(small_spec(algorithm=name, vectorised=WIDTH))

@@ -120,9 +120,10 @@ class StackedConv2d(StackedLayer):
     def forward(self, x: Tensor) -> Tensor:
         """(width * rows, in, height, width) -> (width * rows, out, ...)."""
         weight, bias = self.tensors["weight"], self.tensors.get("bias")
-        return self._each(x, weight, bias) if x.device.type == "cpu" else self._grouped(x, weight, bias)
+        return self.of_each(x, weight, bias) if x.device.type == "cpu" else self.grouped(x, weight, bias)
 
-    def _each(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def of_each(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One convolution after another, each of one device's rows."""
         biases = [None] * len(weight) if bias is None else bias.unbind()
         rows = zip(self.places.split(x).unbind(), weight.unbind(), biases, strict=True)
         made = [
@@ -131,9 +132,9 @@ class StackedConv2d(StackedLayer):
         ]
         return torch.cat(made)
 
-    def _grouped(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Channels of all devices beside each other: sample r of a place is in row r, (rows, width * in, ...)."""
-        beside = self.places.split(x).transpose(0, 1).flatten(1, 2)
+    def grouped(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One convolution, with the channels of all devices beside each other."""
+        beside = self.places.split(x).transpose(0, 1).flatten(1, 2)  # (rows, width * in, height, width)
         flat = None if bias is None else bias.reshape(-1)
         groups = self.groups * self.places.width
         made = self.convolved(beside, weight.flatten(0, 1), flat, groups=groups)

@@ -17,7 +17,7 @@ from shared.training import compute_device
 from shared.training.loop import Batch, Elementwise, Trained, batches, images_at, shuffles, train
 from shared.training.models import Shape, build, read_state, write_state
 from shared.training.stacked.batches import Shuffled, gathered, joined
-from shared.training.stacked.layers import check_layers
+from shared.training.stacked.layers import Places, StackedConv2d, check_layers
 from shared.training.stacked.memory import ALIGNED_BYTES, empty_stack, padded_rows, stack_of
 from shared.training.stacked.training import Device, Result, StackTrainer
 
@@ -201,6 +201,22 @@ def test_dropout_draws_from_each_devices_own_stream() -> None:
     for client, result in zip(clients, results, strict=True):
         write_state(model, first)
         assert distance(model_of(result), alone(model, shape, client, n_classes=5)[0]) < 2e-5
+
+
+@pytest.mark.parametrize(("groups", "bias"), [(1, True), (2, False)])
+def test_the_grouped_convolution_of_gpus_is_the_one_of_each_device(groups: int, bias: bool) -> None:
+    """On the CPU, where both can be computed."""
+    places, noise = Places(3, 16), seeded(0)
+    layer = StackedConv2d(nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=groups, bias=bias), places)
+    x = torch.randn(48, 4, 9, 9, generator=noise, requires_grad=True)
+    weight = torch.randn(3, 6, 4 // groups, 3, 3, generator=noise, requires_grad=True)
+    shift = torch.randn(3, 6, generator=noise) if bias else None
+    each, grouped = layer.of_each(x, weight, shift), layer.grouped(x, weight, shift)
+    assert each.shape == (48, 6, 5, 5)
+    assert torch.allclose(each, grouped, atol=1e-5)
+    ways = (torch.autograd.grad(made.square().sum(), (x, weight)) for made in (each, grouped))
+    for one, other in zip(*ways, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
 def test_running_statistics_count_no_padding() -> None:
