@@ -122,6 +122,19 @@ async def test_a_device_that_fails_leaves_the_others_as_they_are(
     assert (await run(tmp_path, without, agent_devices=(6,))).info.model_sha256 == done.info.model_sha256
 
 
+async def test_a_correction_that_cannot_be_stacked_is_refused_with_the_algorithms_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: DeviceHooks, ctx: Any, state: Any, message: Any) -> Training:
+        return Training(message.model, lambda parameters, gradients: None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeviceHooks, "training", closed)
+    async with federation(tmp_path, agent_devices=(6,)) as fed:
+        info = await fed.run(unequal())
+    assert info.status == "failed"
+    assert "fedavg corrects gradients by a function of one device" in (info.reason or "")
+
+
 def pull(parameters: list[torch.Tensor], gradients: list[torch.Tensor], shifts: list[torch.Tensor]) -> None:
     torch._foreach_add_(gradients, shifts)
 

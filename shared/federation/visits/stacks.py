@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from shared.core.errors import Cancelled
+from shared.core.errors import BadInput, Cancelled
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Fit, Training
 from shared.federation.messages import Visit, VisitOrder
 from shared.federation.visits.open_visit import OpenVisit
 from shared.federation.visits.uploads import FinishedVisit
-from shared.training.loop import Batch, Stopped, batch_sizes, images_at
+from shared.training.loop import Batch, Elementwise, Stopped, batch_sizes, images_at
 from shared.training.stacked.batches import Shuffled, gathered, joined
 from shared.training.stacked.memory import padded_rows
 from shared.training.stacked.training import Device
@@ -37,8 +37,17 @@ class StackVisit:
 
     @classmethod
     def of(cls, visit: OpenVisit) -> StackVisit:
-        """Asks the algorithm what the visit trains, and draws its batches."""
-        training = visit.experiment.algorithm.device.training(visit.ctx, visit.state, visit.message)
+        """Asks the algorithm what the visit trains, and draws its batches.
+
+        Raises:
+            BadInput: the algorithm's correction is written for one device only, or there is nothing to train on.
+        """
+        algorithm = visit.experiment.algorithm
+        training = algorithm.device.training(visit.ctx, visit.state, visit.message)
+        correct: object = training.correct
+        if correct is not None and not isinstance(correct, Elementwise):
+            why = f"{algorithm.name} corrects gradients by a function of one device, which is not an `Elementwise`"
+            raise BadInput(f"vectorised: {why}", field="vectorised")
         return cls(visit, training, visit.trainer.order(visit.ctx))
 
     @property

@@ -46,7 +46,7 @@ def gathered(
     positions = np.zeros((n_steps, width, rows), dtype=np.int64)
     labels = np.full((n_steps, width, rows), IGNORED)
     first = 0
-    for place, device in enumerate(devices):
+    for place, device in ((place, device) for place, device in enumerate(devices) if device.batches):
         sizes = np.array([len(batch) for batch in device.batches])
         real = np.arange(rows) < sizes[:, None]
         chosen = torch.cat(list(device.batches)).numpy()
@@ -54,7 +54,7 @@ def gathered(
         positions[: len(sizes), place][real] = chosen + first
         labels[: len(sizes), place][real] = device.labels[chosen]
         first += len(device.labels)
-    where, flat = torch.from_numpy(positions).view(n_steps, -1), torch.from_numpy(labels).view(n_steps, -1).to(compute)
+    where, flat = torch.from_numpy(positions).flatten(1), torch.from_numpy(labels).flatten(1).to(compute)
     for step in range(n_steps):
         yield images(where[step]), flat[step]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -107,16 +108,17 @@ class StackTrainer:
             logits = self.network(self.with_layout(x))
             losses = functional.cross_entropy(logits, y, reduction="none", ignore_index=IGNORED)
             means = losses.view(self.width, rows).sum(1) / counts[step]
-            steps.take(self.places.n_active, torch.autograd.grad(means.sum(), leaves))
+            steps.take(self.places.n_active, torch.autograd.grad(means.sum(), leaves, materialize_grads=True))
             seen.append((means.detach(), logits.detach(), y))
+        put(self.network, {})  # the results alone keep the tensors
         return _results(devices, tensors, seen)
 
     def _counts(self, devices: Sequence[Device]) -> Tensor:
         """Samples of each place in each step, (steps, width); all rows where a place takes no step."""
-        counts = torch.full((max(device.n_steps for device in devices), self.width), float(self.places.rows))
+        counts = np.full((max(device.n_steps for device in devices), self.width), self.places.rows, dtype=np.float32)
         for place, device in enumerate(devices):
-            counts[: device.n_steps, place] = torch.tensor(device.sizes)
-        return counts.to(self.compute)
+            counts[: device.n_steps, place] = device.sizes
+        return torch.from_numpy(counts).to(self.compute)
 
 
 class _Steps:

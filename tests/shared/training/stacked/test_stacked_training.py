@@ -285,6 +285,38 @@ def test_finished_and_longer_neighbours_change_no_bit() -> None:
     assert bits_equal(model_of(stack(model, shape, [client, shorter])[0]), model_of(by_itself))
 
 
+def test_a_device_without_samples_keeps_its_model() -> None:
+    model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
+    some, none = Client(0, 24), Client(1, 0)
+    found, unchanged = stack(model, shape, [some, none])
+    assert bits_equal(model_of(unchanged), none.start(model))
+    assert unchanged[1] == Trained(0, 0, 0.0, 0)  # type: ignore[index]
+    assert bits_equal(model_of(found), model_of(stack(model, shape, [some])[0]))
+    (alone_too,) = stack(model, shape, [none])
+    assert bits_equal(model_of(alone_too), none.start(model))
+
+
+class WithSpare(nn.Module):
+    """Has a layer on which the loss does not depend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out
+
+
+def test_a_parameter_without_part_in_the_loss_has_gradient_zero() -> None:
+    model, client = WithSpare(), Client(0, 12)
+    (result,) = stack(model, (1, 8, 8), [client], weight_decay=0.0)
+    start = client.start(model)
+    assert torch.equal(model_of(result)["spare.weight"], start["spare.weight"])
+    assert not torch.equal(model_of(result)["body.1.weight"], start["body.1.weight"])
+
+
 def test_each_place_is_aligned_whatever_its_shape() -> None:
     for shape in ((), (1,), (5, 7), (10,), (3, 5, 5)):
         for dtype in (torch.float32, torch.int64):
