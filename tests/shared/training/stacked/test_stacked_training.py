@@ -34,6 +34,8 @@ MODELS = {
     "resnet18": (3, 16, 16),
     "mobilenet_v1": (1, 16, 16),
 }
+SMALLER = {**MODELS, "resnet18": (3, 8, 8), "mobilenet_v1": (1, 8, 8)}
+"""Images on which a batch-norm has one value a sample: ill-conditioned, but bits must be equal all the more."""
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 
 
@@ -239,10 +241,8 @@ def test_running_statistics_count_no_padding() -> None:
 
 
 def layouts(client: Client, others: Sequence[Client]) -> Iterator[list[Client]]:
-    """The client at each place of stacks, with none, some and all of the other clients."""
-    for n in range(len(others) + 1):
-        for place in range(n + 1):
-            yield [*others[:place], client, *others[place:n]]
+    """The client alone, at each place beside one other client, and in the midst of all."""
+    yield from ([client], [client, others[0]], [others[1], client], [*others[:2], client, *others[2:]])
 
 
 CASES: list[Any] = [
@@ -252,7 +252,7 @@ CASES: list[Any] = [
 
 
 def check_bits(name: str, n_classes: int, compute: torch.device) -> None:
-    shape: Shape = (1, 7, 9) if name == "odd" else MODELS[name]
+    shape: Shape = (1, 7, 9) if name == "odd" else SMALLER[name]
     model = odd() if name == "odd" else build(name, shape, n_classes, 0)
     client = Client(0, 20, shift=0.1)
     others = [Client(1, 23, shift=0.3), Client(2, 24, shift=0.2), Client(3, 13, shift=-1.0)]
@@ -261,7 +261,6 @@ def check_bits(name: str, n_classes: int, compute: torch.device) -> None:
         ordered = sorted(clients, key=lambda each: -len(each.order()))
         result = stack(model, shape, clients, n_classes=n_classes, compute=compute)[ordered.index(client)]
         seen.append(model_of(result))
-    assert len(seen) == 10
     assert distance(seen[0], client.start(model.to("cpu"))) > 0
     assert all(bits_equal(each, seen[0]) for each in seen)
 
