@@ -9,7 +9,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 
 WIDTH = 25
-"""Devices of a stack; it divides the 50 devices of an agent, and ten models and batches fit into the cache."""
+"""Devices of a stack; it divides the 50 devices of an agent."""
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
