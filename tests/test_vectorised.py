@@ -100,6 +100,16 @@ async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do(
     assert 0 < flat.distance(one.model, exact.model) < 1e-4 < flat.distance(one.model, one.experiment.initial)
 
 
+async def test_held_and_compressed_updates_are_those_of_their_devices(tmp_path: Path) -> None:
+    """With a deadline agents hold updates; a compressed update's error stays with its device."""
+    spec = unequal(round_deadline_s=1e6, compression={"up": {"name": "topk", "fraction": 0.1}})
+    one = await run(tmp_path, spec, agent_devices=(6,))
+    other = await run(tmp_path, spec, agent_devices=(2, 4))
+    assert digest_of(other) == digest_of(one)
+    assert other.links() == one.links()
+    assert all(row.outcome == "used" for detail in one.rounds for row in detail.seats)
+
+
 def test_the_exact_path_is_the_default() -> None:
     assert ExperimentSpec().vectorised is None
 
