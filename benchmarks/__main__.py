@@ -17,7 +17,7 @@ from strata.launcher.environment import common
 
 ROWS = (
     *("start", "cnn", "mlp", "transport", "scale", "population", "devices", "memory", "events", "train", "methods"),
-    *("half", "tls", "profile"),
+    *("half", "stacked", "tls", "profile"),
 )
 MARK = "BENCH_ENVIRONMENT"
 

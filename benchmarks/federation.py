@@ -126,19 +126,22 @@ def federation(
     env: Mapping[str, str] | None = None,
     fork: bool = True,
     secure: bool = False,
+    data: Path | None = None,
 ) -> Iterator[Federation]:
     """A run of this spec on its own topology, after the first round.
 
     Args:
-        folder: contains `data/`; cache, state and results are written into it.
+        folder: contains `data/` unless `data` is another folder; cache, state and results are written into it.
         spec: the spec, with its numbers of edges and devices.
         agents: number of agent processes that host the devices.
         modules: the module that runs for each tier.
         env: additional environment variables.
         fork: whether the processes are forked; otherwise each is executed.
         secure: whether nodes show certificates to each other.
+        data: the folder of the data sets.
     """
-    variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache"), **(env or {})}
+    folders = {"STRATA_DATA_DIR": str(data or folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache")}
+    variables = {**folders, **(env or {})}
     with Topology(
         edges=spec["num_edges"],
         devices=spec["num_devices"],

@@ -19,6 +19,24 @@ class Epoch(NamedTuple):
     n_samples: int
 
 
+class Stack(NamedTuple):
+    """Devices that are trained in stacks, for an epoch each.
+
+    Attributes:
+        on_gpu: whether the case is one for a machine with a GPU, or for one without.
+        most: upper limit of the ratio to the same devices one after another.
+    """
+
+    model: str
+    shape: Shape
+    n_devices: int
+    width: int
+    n_samples: int
+    batch_size: int = 32
+    on_gpu: bool = False
+    most: float | None = None
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of all rows.
@@ -36,6 +54,8 @@ class Sizes:
         train_s: seconds for each model of the training loop's row.
         methods: cases for the steps of the methods.
         half: cases for sub-networks of half the units.
+        stacked: cases for many devices at once.
+        stacked_s: seconds for each of them.
     """
 
     n_rounds: int
@@ -53,6 +73,8 @@ class Sizes:
     train_s: float
     methods: tuple[Case, ...]
     half: tuple[Case, ...]
+    stacked: tuple[Stack, ...]
+    stacked_s: float
 
 
 FULL = Sizes(
@@ -86,6 +108,18 @@ FULL = Sizes(
         Case("mobilenet_femnist", (1, 28, 28), batch_size=32, n_batches=4),
         Case("resnet18", (3, 32, 32), batch_size=32, n_batches=1),
     ),
+    stacked=(
+        Stack("mlp", (1, 28, 28), n_devices=100, width=10, n_samples=100),
+        Stack("cnn_mnist", (1, 28, 28), n_devices=20, width=5, n_samples=100),
+        Stack("resnet18", (3, 32, 32), n_devices=4, width=2, n_samples=32),
+        Stack("mlp", (1, 28, 28), n_devices=100, width=100, n_samples=100, on_gpu=True, most=0.10),
+        Stack("mlp", (1, 28, 28), n_devices=1000, width=500, n_samples=100, on_gpu=True, most=0.10),
+        Stack("cnn_mnist", (1, 28, 28), n_devices=100, width=100, n_samples=100, on_gpu=True, most=0.10),
+        Stack("cnn_mnist", (1, 28, 28), n_devices=1000, width=100, n_samples=100, on_gpu=True, most=0.10),
+        Stack("resnet18", (3, 32, 32), n_devices=100, width=20, n_samples=32, on_gpu=True),
+        Stack("resnet18", (3, 32, 32), n_devices=1000, width=20, n_samples=32, on_gpu=True),
+    ),
+    stacked_s=20.0,
 )
 TINY = Sizes(
     n_rounds=1,
@@ -103,4 +137,9 @@ TINY = Sizes(
     train_s=0.0,
     methods=(Case("mlp", (3, 8, 8), batch_size=8, n_batches=2),),
     half=(Case("mlp", (1, 8, 8), batch_size=8, n_batches=2),),
+    stacked=(
+        Stack("mlp", (1, 8, 8), n_devices=3, width=2, n_samples=16),
+        Stack("mlp", (1, 8, 8), n_devices=3, width=2, n_samples=16, on_gpu=True),
+    ),
+    stacked_s=0.0,
 )

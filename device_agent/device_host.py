@@ -12,7 +12,7 @@ from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
 from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
-from shared.federation.messages import Contribution, Failure, Outcome, UploadAnswer, UploadOrder, VisitOrder, WaveId
+from shared.federation.messages import Contribution, Failure, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.real_time import PROFILE_HEADER, RealDuration, wait_until
 from shared.federation.visits.uploads import UploadBuilder, upload_bytes
@@ -67,7 +67,6 @@ class DeviceHost:
         self.visiting: int | None = None
         self.waiting = 0
         self.n_visits = 0
-        self._began = 0.0
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
     async def visits(
@@ -109,7 +108,7 @@ class DeviceHost:
                 self.states,
                 stopped=stop.is_set,
                 on_start=self._on_visit_start,
-                on_end=self._on_visit_end,
+                on_end=self.metrics.visited,
             )
         finally:
             self.visiting = None
@@ -143,12 +142,9 @@ class DeviceHost:
         return experiment, order
 
     def _on_visit_start(self, seat: int) -> None:
-        self.visiting, self._began = seat, time.monotonic()
+        self.visiting = seat
         self.n_visits += 1
         self.metrics.begun.inc()
-
-    def _on_visit_end(self, outcome: Outcome[Any]) -> None:
-        self.metrics.visited(outcome, time.monotonic() - self._began)
 
     async def uploads(self, received: Received, key: OrderKey, stop: threading.Event) -> EncodedAnswer:
         """Answers with the requested held updates and drops the others of their wave."""

@@ -9,8 +9,8 @@
   `MaskOf` and `KeptBy` annotate an update's fields with the rule by which they are aggregated.
 - FedAvg's steps, for hooks that change one of them: `starting_model`, `default_local`, `delta_of`, `uploaded_names`.
 - Arithmetic on tensors by name: `add`, `subtract`, `only`, `without`, `overlay`.
-- Local training: `Objective`, `Correct`, `Step` and `Transform` are what `Trainer.fit` takes; `Sgd`, `Adam`,
-  `momentum_step_factor`.
+- Local training: `Training` is what `DeviceHooks.training` returns, with an `Elementwise` correction; `Objective`,
+  `Correct`, `Step` and `Transform` are what `Trainer.fit` takes; `Sgd`, `Adam`, `momentum_step_factor`.
 - Pictures: `figure_by_client` and `labels_by_round` make a module's `PICTURES`, shown beside the pictures of every run.
 
 Importing this module loads neither the command line nor an HTTP or Docker client.

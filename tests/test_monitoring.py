@@ -38,7 +38,7 @@ WORDS = {"sum", "by", "le", "rate", "increase", "histogram_quantile", "max", "__
 class Idle:
     """A cloud's run manager that executes no run."""
 
-    executor = None
+    training = ()
 
 
 def tiers(folder: Path) -> list[TierMetrics]:

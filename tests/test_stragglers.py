@@ -14,7 +14,7 @@ from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from edge_server.rounds.wave import Cutoff, Refusal
 from shared.core.errors import BadInput, NotFinite
 from shared.federation.spec_parser import parse_spec
-from shared.federation.visits.visit import run_visit
+from shared.federation.visits.open_visit import begin_visit
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import VisitRow
 from shared.wire import codec
@@ -176,9 +176,9 @@ async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, mon
     def run_or_fail(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
         if visit.seat == 2 and visit.task.kind == "train":
             raise NotFinite("a device that fails")
-        return run_visit(experiment, order, visit, *more)
+        return begin_visit(experiment, order, visit, *more)
 
-    monkeypatch.setattr("shared.federation.visits.visit.run_visit", run_or_fail)
+    monkeypatch.setattr("shared.federation.visits.visit.begin_visit", run_or_fail)
     done = await run(tmp_path, spec_of({"delay_s": 100}, num_rounds=1, round_deadline_s=60))
     row = rows_of(done)[1, 2]
     assert (row.outcome, row.reason) == ("failed", "not_finite")

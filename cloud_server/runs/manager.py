@@ -68,8 +68,8 @@ class RunManager:
 
     @property
     def training(self) -> list[RunInfo]:
-        """The runs that train, the oldest first."""
-        return [executor.info for _, executor in sorted(self.queue.executors.items())]
+        """The runs that train, in the order in which they began to."""
+        return [executor.info for executor in self.queue.executors.values()]
 
     # ---- requests of users
 
@@ -253,9 +253,9 @@ class RunManager:
         return info.replace(reason=f"waiting: {refusal}"[:2000])
 
     def seats_by_agent(self) -> Mapping[str, NumberSet]:
-        """The seats of each agent that has any, in the oldest run that trains with its help."""
+        """The seats of each agent that has any, in the run that has trained longest with its help."""
         found: dict[str, NumberSet] = {}
-        for _, executor in sorted(self.queue.executors.items(), reverse=True):
+        for executor in reversed(self.queue.executors.values()):
             found |= executor.state.placement.placement.agents if executor.state else {}
         return found
 

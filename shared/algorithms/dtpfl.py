@@ -58,6 +58,7 @@ from shared.federation.hooks import (
     EdgeModel,
     ExperimentSpec,
     Finish,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -72,13 +73,13 @@ from shared.federation.hooks import (
     Tensor,
     TensorMap,
     Trainer,
+    Training,
     add,
     delta_of,
     last_layers,
     only,
     overlay,
     own_buffers,
-    starting_model,
     uploaded_names,
     without,
 )
@@ -338,13 +339,17 @@ def _wants_group(ctx: Context[Params], rounds: int) -> bool:
 class Device(DeviceHooks[OwnBuffers, Broadcast, Change]):
     """Trains the user's whole model on its share of the samples."""
 
-    def local_update(
-        self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer
+    def learned(
+        self,
+        ctx: Context[Params],
+        state: OwnBuffers,
+        message: Broadcast,
+        training: Training,
+        fit: Fit,
+        trainer: Trainer,
     ) -> Local[OwnBuffers, Change]:
-        start = starting_model(state, message)
-        fit = trainer.fit(ctx, start)
         own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
-        return Local(own, Change(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
+        return Local(own, Change(delta=delta_of(ctx, fit.model, training.start)), fit.model, fit.trained)
 
 
 PICTURES = dendrogram

@@ -32,6 +32,7 @@ from shared.federation.hooks import (
     CloudHooks,
     Context,
     DeviceHooks,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -41,6 +42,7 @@ from shared.federation.hooks import (
     Score,
     TensorMap,
     Trainer,
+    Training,
     Update,
     delta_of,
     only,
@@ -99,9 +101,13 @@ class Device(DeviceHooks[Own]):
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
-        start, mine = _held(state, message), norm_names(ctx)
-        fit = trainer.fit(ctx, start)
+    def training(self, ctx: Context[Params], state: Own, message: Broadcast) -> Training:
+        return Training(_held(state, message))
+
+    def learned(
+        self, ctx: Context[Params], state: Own, message: Broadcast, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[Own]:
+        start, mine = training.start, norm_names(ctx)
         held = ctx.params.tested == "held"
         began = {} if held else only(start, mine | ctx.model.buffer_names)
         own = Own(buffers=own_buffers(ctx, fit.model), norm=only(fit.model, mine), began=began)

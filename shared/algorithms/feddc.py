@@ -36,12 +36,13 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from shared.algorithms.fedprox import pull_towards
+from shared.algorithms.fedprox import Pull, pull_towards
 from shared.algorithms.scaffold import plus
 from shared.federation.hooks import (
     Advance,
@@ -50,11 +51,12 @@ from shared.federation.hooks import (
     Broadcast,
     CloudHooks,
     Context,
-    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    Elementwise,
     Finish,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -69,6 +71,7 @@ from shared.federation.hooks import (
     Tensor,
     TensorMap,
     Trainer,
+    Training,
     add,
     delta_of,
     momentum_step_factor,
@@ -211,11 +214,14 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(
-        self, ctx: Context[Params], state: Own, message: Steered, trainer: Trainer
-    ) -> Local[Own, Corrected]:
+    def training(self, ctx: Context[Params], state: Own, message: Steered) -> Training:
         start = starting_model(state, message)
-        fit = trainer.fit(ctx, start, correct=steer(ctx, state, message.moved, start))
+        return Training(start, steer(ctx, state, message.moved, start))
+
+    def learned(
+        self, ctx: Context[Params], state: Own, message: Steered, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[Own, Corrected]:
+        start = training.start
         gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
         length = ctx.spec.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
@@ -225,22 +231,29 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
         return Local(own, Corrected(delta=delta_of(ctx, fit.model, start), moved=change), fit.model, fit.trained)
 
 
-def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Correct | None:
+@dataclass(frozen=True)
+class Steer:
+    """Adds the gradients of R, with its weight alpha, and of G."""
+
+    alpha: float
+
+    def __call__(
+        self, parameters: list[Tensor], gradients: list[Tensor], anchors: list[Tensor], shifts: list[Tensor]
+    ) -> None:
+        if self.alpha:
+            Pull(self.alpha)(parameters, gradients, anchors)  # gradient of R
+        torch._foreach_add_(gradients, shifts)  # gradient of G
+
+
+def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Elementwise | None:
     """Returns the correction that adds the gradients of R and G; None if both are zero."""
     names = [name for name in start if name not in ctx.model.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
-    pull = pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
+    if not state.moved and not moved:
+        return pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
     zero = torch.zeros(())
     shifts = [state.moved.get(name, zero) - moved.get(name, zero) for name in names]  # g_i - g
-    if not state.moved and not moved:
-        return pull
-
-    def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        if pull is not None:
-            pull(parameters, gradients)  # gradient of R
-        torch._foreach_add_(gradients, shifts)  # gradient of G
-
-    return correct
+    return Elementwise(Steer(ctx.params.alpha), ([anchor[name] for name in names], shifts))
 
 
 ALGORITHM = Algorithm(

@@ -37,6 +37,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -46,6 +47,7 @@ from shared.federation.hooks import (
     Score,
     TensorMap,
     Trainer,
+    Training,
     Update,
     delta_of,
     last_layers,
@@ -128,9 +130,13 @@ class Device(DeviceHooks[Own]):
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
-        start, mine = _held(state, message), personal_names(ctx)
-        fit = trainer.fit(ctx, start)  # algorithm 1 (client)
+    def training(self, ctx: Context[Params], state: Own, message: Broadcast) -> Training:
+        return Training(_held(state, message))  # algorithm 1 (client)
+
+    def learned(
+        self, ctx: Context[Params], state: Own, message: Broadcast, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[Own]:
+        start, mine = training.start, personal_names(ctx)
         own = Own(buffers=own_buffers(ctx, fit.model), personal=only(fit.model, mine))
         update = Update(delta=without(delta_of(ctx, fit.model, start), mine))
         return Local(own, update, start, fit.trained)

@@ -16,6 +16,7 @@ Deviations:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -24,15 +25,13 @@ from shared.federation.hooks import (
     Algorithm,
     Broadcast,
     Context,
-    Correct,
     DeviceHooks,
-    Local,
+    Elementwise,
     OwnBuffers,
     Record,
     Tensor,
     TensorMap,
-    Trainer,
-    default_local,
+    Training,
     starting_model,
 )
 
@@ -43,25 +42,29 @@ class Params(Record):
     mu: Annotated[float, Field(ge=0, le=1e3)] = 0.01
 
 
-def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Correct:
-    """Returns a gradient correction that adds mu * (w - anchor) for the parameters of these names."""
-    anchors = [anchor[name] for name in names]
+@dataclass(frozen=True)
+class Pull:
+    """Adds mu * (w - anchor) to the gradients, the gradient of the proximal term."""
 
-    def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    mu: float
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor], anchors: list[Tensor]) -> None:
         for weight, gradient, start in zip(parameters, gradients, anchors, strict=True):
-            gradient.add_(weight - start, alpha=mu)  # gradient of (2)
+            gradient.add_(weight - start, alpha=self.mu)  # gradient of (2)
 
-    return correct
+
+def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Elementwise:
+    """Returns a gradient correction that adds mu * (w - anchor) for the parameters of these names."""
+    return Elementwise(Pull(mu), ([anchor[name] for name in names],))
 
 
 class Device(DeviceHooks):
     """Local SGD on h_k."""
 
-    def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
+    def training(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast) -> Training:
         start = starting_model(state, message)
         names = [name for name in start if name not in ctx.model.buffer_names]
-        correct = pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None
-        return default_local(ctx, start, trainer.fit(ctx, start, correct=correct))
+        return Training(start, pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None)
 
 
 ALGORITHM = Algorithm(

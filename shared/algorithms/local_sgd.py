@@ -26,6 +26,7 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     Finish,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -34,6 +35,7 @@ from shared.federation.hooks import (
     Score,
     TensorMap,
     Trainer,
+    Training,
     Update,
     delta_of,
     own_buffers,
@@ -100,11 +102,14 @@ class Device(DeviceHooks[Own]):
     def init(self, ctx: Context) -> Own:
         return Own()
 
-    def local_update(self, ctx: Context, state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
-        start = state.own or starting_model(state, message)
-        fit = trainer.fit(ctx, start)
+    def training(self, ctx: Context, state: Own, message: Broadcast) -> Training:
+        return Training(state.own or starting_model(state, message))
+
+    def learned(
+        self, ctx: Context, state: Own, message: Broadcast, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[Own]:
         alone, buffers = self._alone(ctx), own_buffers(ctx, fit.model)
-        update = Update(delta={} if alone else delta_of(ctx, fit.model, start))
+        update = Update(delta={} if alone else delta_of(ctx, fit.model, training.start))
         return Local(Own(buffers=buffers, own=fit.model if alone else {}), update, fit.model, fit.trained)
 
     def personalise(

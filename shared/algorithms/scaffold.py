@@ -43,11 +43,12 @@ from shared.federation.hooks import (
     Broadcast,
     CloudHooks,
     Context,
-    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    Elementwise,
     Finish,
+    Fit,
     Footprint,
     GlobalModel,
     Local,
@@ -63,6 +64,7 @@ from shared.federation.hooks import (
     Tensor,
     TensorMap,
     Trainer,
+    Training,
     add,
     delta_of,
     momentum_step_factor,
@@ -128,15 +130,15 @@ def plus(a: TensorMap, b: TensorMap, factor: float = 1.0) -> TensorMap:
     return add(a, scaled) if a and b else a or scaled
 
 
-def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Correct | None:
+def shift_by(parameters: list[Tensor], gradients: list[Tensor], shifts: list[Tensor]) -> None:
+    """Adds c - c_i to the gradients."""
+    torch._foreach_add_(gradients, shifts)  # (3)
+
+
+def correction(own: TensorMap, all_: TensorMap, names: Sequence[str]) -> Elementwise | None:
     """Returns the correction that adds c - c_i to the gradients of these parameters; None if both are 0."""
     shift = plus(all_, own, -1.0)
-    shifts = [shift[name] for name in names] if shift else []
-
-    def correct(parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        torch._foreach_add_(gradients, shifts)  # (3)
-
-    return correct if shifts else None
+    return Elementwise(shift_by, ([shift[name] for name in names],)) if shift else None
 
 
 class Sum:
@@ -162,8 +164,12 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
         return cross_entropy(logits, y, reduction="sum") / n, logits
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
-    names = (name for name in start if name not in ctx.model.buffer_names)
-    return dict(zip(names, total.total, strict=True)) if total.total else {}
+    return dict(zip(parameters_of(ctx, start), total.total, strict=True)) if total.total else {}
+
+
+def parameters_of(ctx: Context, model: TensorMap) -> list[str]:
+    """Returns the names of a model's parameters, in its order."""
+    return [name for name in model if name not in ctx.model.buffer_names]
 
 
 # ---- the three tiers
@@ -227,12 +233,14 @@ class Device(DeviceHooks[Own, Controlled, Change]):
     def init(self, ctx: Context[Params]) -> Own:
         return Own()
 
-    def local_update(
-        self, ctx: Context[Params], state: Own, message: Controlled, trainer: Trainer
-    ) -> Local[Own, Change]:
+    def training(self, ctx: Context[Params], state: Own, message: Controlled) -> Training:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.model.buffer_names]
-        fit = trainer.fit(ctx, start, correct=correction(state.control, message.control, names))
+        return Training(start, correction(state.control, message.control, parameters_of(ctx, start)))
+
+    def learned(
+        self, ctx: Context[Params], state: Own, message: Controlled, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[Own, Change]:
+        start, names = training.start, parameters_of(ctx, training.start)
         control = state.control
         if ctx.params.option == "I":
             control = gradient_at(ctx, start, trainer)  # (4), I

@@ -37,6 +37,8 @@ from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.flops import model_and_batch, training_flops
+from shared.training.stacked.layers import check_layers
+from shared.training.stacked.training import StackTrainer
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units
 from shared.wire.compression import Compressor
@@ -68,6 +70,8 @@ class Experiment:
         self.population: Population = population(spec, data)
         first = models.build_shapes(*self._design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
+        if spec.vectorised is not None:
+            check_layers(first)
         self._check_memory({})  # before a model is made, as `least_batch` and `flops` do
         if spec.batch_size < self.least_batch:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
@@ -107,6 +111,17 @@ class Experiment:
     def model(self) -> nn.Module:
         """The scratch model on the compute device; made at the first use, so a tier that only aggregates has none."""
         return self._first_model().to(self.device.device)
+
+    @cached_property
+    def stack_trainer(self) -> StackTrainer:
+        """Trains many devices at once, as the spec's `vectorised` says; made at the first use.
+
+        Raises:
+            BadInput: the spec has no `vectorised`.
+        """
+        if self.spec.vectorised is None:
+            raise BadInput("devices are trained one after another", field="vectorised")
+        return StackTrainer(self.model, self.spec.vectorised.width)
 
     @property
     def initial(self) -> TensorMap:

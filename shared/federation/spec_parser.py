@@ -48,7 +48,10 @@ def check_names(spec: ExperimentSpec) -> None:
         UnknownName, BadInput: naming the field.
     """
     load_algorithm(spec.algorithm.name).check_spec(spec)
-    load_local(spec)
+    local, _ = load_local(spec)
+    if spec.vectorised is not None and local.objective is not None:
+        why = f"the objective of {local.name} is written for one device; only the cross-entropy is known for many"
+        raise BadInput(f"vectorised: {why}", field="vectorised")
     check_data(spec.data)
     check_partition(spec)
     check_test_on(spec, names_of(spec.data))

@@ -19,7 +19,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts
+from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -77,6 +77,7 @@ class ExperimentSpec(Record):
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
         time_scale: with `clock: real`, wall seconds for each simulated second.
         device: where each process trains and evaluates: its CPU, or a GPU (CUDA).
+        vectorised: how many devices an agent trains at once; None means one after another.
     """
 
     name: VisibleText = Field(default="experiment", min_length=1, max_length=100)
@@ -129,6 +130,7 @@ class ExperimentSpec(Record):
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
     device: Literal["cpu", "cuda"] = "cpu"
+    vectorised: Vectorised | None = None
     devices: DeviceSpec = DeviceSpec()
     edge_link: EdgeLinkSpec = EdgeLinkSpec()
     timeouts: Timeouts = Timeouts()
@@ -299,6 +301,8 @@ def _clock(spec: ExperimentSpec) -> None:
         return
     if spec.late == "next_round":
         raise ValueError("late: next_round needs clock: simulated: with clock: real an edge breaks off late visits")
+    if spec.vectorised is not None:
+        raise ValueError("vectorised needs clock: simulated: with clock: real each device's order comes alone")
     if spec.overselection:
         raise ValueError(
             "overselection needs clock: simulated: with clock: real chance would decide which device is first"

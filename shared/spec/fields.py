@@ -45,6 +45,17 @@ class AlgorithmSpec(Record):
         return self.name if self.local is None else f"{self.name}, local {self.local.name}"
 
 
+class Vectorised(Record):
+    """Training of many devices at once, with their tensors stacked.
+
+    Attributes:
+        width: number of devices in a stack; places without a device are filled with dummies, so that it decides the
+            shapes of all computations, whatever the number of devices is that an agent hosts.
+    """
+
+    width: int = Field(ge=1, le=4096)
+
+
 class Timeouts(Record):
     """Wall-clock limits in seconds: when a wait is given up. They never change a result that arrives in time.
 

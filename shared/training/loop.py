@@ -36,6 +36,26 @@ Transform = Callable[[Tensor], Tensor]
 """Float images (batch, channels, height, width) -> the augmented or normalised images."""
 Correct = Callable[[list[Tensor], list[Tensor]], None]
 """(parameters, gradients): corrects the gradients in place, after the backward pass and before the step."""
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A correction (`Correct`) that can be applied to one device's tensors and to those of many devices, stacked.
+
+    Attributes:
+        function: (parameters, gradients, *tensors): corrects the gradients in place. An element of a result depends on
+            the same element of each argument alone. Functions that are equal are called once for all their devices.
+        tensors: the device's own tensors, each list in the order of the parameters.
+    """
+
+    function: Callable[..., None]
+    tensors: tuple[list[Tensor], ...] = ()
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Corrects one device's gradients."""
+        self.function(parameters, gradients, *self.tensors)
+
+
 Step = Callable[[list[Tensor], list[Tensor]], None]
 """(parameters, gradients): changes the parameters in place; replaces SGD."""
 Stopped = Callable[[], bool]
@@ -103,17 +123,35 @@ def batches(
     Raises:
         BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least` samples.
     """
+    chosen = shuffles(len(indices), batch_size=batch_size, generator=generator, epochs=epochs, steps=steps, least=least)
+    return _at(x, y, np.asarray(indices, dtype=np.int64), chosen, device)
+
+
+def shuffles(
+    n: int,
+    *,
+    batch_size: int,
+    generator: torch.Generator,
+    epochs: int | None = None,
+    steps: int | None = None,
+    least: int = 1,
+) -> Iterator[Tensor]:
+    """Returns the positions, among n samples, of each batch that `batches` returns with the same arguments.
+
+    Raises:
+        BadInput: as `batches`.
+    """
     if (epochs is None) == (steps is None):
         raise BadInput("batches need either epochs or steps")
-    if steps and not len(indices):
+    if steps and not n:
         raise BadInput("no samples to take steps on", field="steps")
-    sizes = batch_sizes(len(indices), batch_size, least)
+    sizes = batch_sizes(n, batch_size, least)
     if sizes and sizes[-1] < least:
-        field = "partition" if len(indices) < least else "batch_size"
-        few = f"a batch has {sizes[-1]} of {len(indices)} samples"
+        field = "partition" if n < least else "batch_size"
+        few = f"a batch has {sizes[-1]} of {n} samples"
         raise BadInput(f"{few}; the model's batch-norm needs {least} or more to train", field=field)
     n_batches = len(sizes) * epochs if epochs is not None else steps
-    return _shuffled(x, y, np.asarray(indices, dtype=np.int64), sizes, generator, n_batches or 0, device)
+    return _shuffled(n, sizes, generator, n_batches or 0)
 
 
 def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
@@ -128,25 +166,28 @@ def batch_sizes(n: int, batch_size: int, least: int = 1) -> list[int]:
     return sizes
 
 
-def _shuffled(
-    x: npt.NDArray[np.uint8],
-    y: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int64],
-    sizes: list[int],
-    generator: torch.Generator,
-    n_batches: int,
-    device: torch.device,
-) -> Iterator[Batch]:
-    images, labels = _images_at(x, indices, device), torch.from_numpy(y[indices].astype(np.int64)).to(device)
+def _shuffled(n: int, sizes: list[int], generator: torch.Generator, n_batches: int) -> Iterator[Tensor]:
     done = 0
     while done < n_batches:
-        order = torch.randperm(len(indices), generator=generator)
+        order = torch.randperm(n, generator=generator)
         for chosen in torch.split(order, sizes)[: n_batches - done]:
-            yield images(chosen), labels.index_select(0, chosen.to(device))
+            yield chosen
             done += 1
 
 
-def _images_at(
+def _at(
+    x: npt.NDArray[np.uint8],
+    y: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int64],
+    positions: Iterator[Tensor],
+    device: torch.device,
+) -> Iterator[Batch]:
+    images, labels = images_at(x, indices, device), torch.from_numpy(y[indices].astype(np.int64)).to(device)
+    for chosen in positions:
+        yield images(chosen), labels.index_select(0, chosen.to(device))
+
+
+def images_at(
     x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device
 ) -> Callable[[Tensor], Tensor]:
     """Returns a function from positions in `indices` to float images; bits are the same converted once or by batch."""
@@ -310,6 +351,11 @@ class Sgd:
         if self.momentum:
             gradients = self._with_momentum(gradients)
         torch._foreach_add_(parameters, gradients, alpha=-self.lr)
+
+    def keep_first(self, n: int) -> None:
+        """Drops the velocities of all but the first n of the devices whose tensors are stacked."""
+        if self.velocities is not None:
+            self.velocities = [velocity[:n] for velocity in self.velocities]
 
     def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
         if self.velocities is None:

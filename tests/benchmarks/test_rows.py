@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = {
     "start": ("first round, forked", "first round, executed", "peak memory (PSS), forked"),
     "cnn": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
-    "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes"),
+    "mlp": ("topology", "plain PyTorch loop, 1 process", "same training code, 2 processes", "devices at once"),
     "transport": ("topology", "in-memory copies", "peak memory"),
     "population": ("4 of 16 devices, a round", "4 of 4 devices, a round", "16 devices, the first round", "peak memory"),
     "devices": ("40 devices, 4 a round", "40 devices against 4", "submission to first round", "all (PSS), peak"),
@@ -35,6 +35,7 @@ LINES = {
     "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),
     "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
     "half": ("mlp: 0.50 x operations, 0.50 x bytes",),
+    "stacked": ("mlp, 3 devices: one by one", "mlp, 3 devices: 2 at once"),
     "events": ("CPU a round, 0 clients", "CPU a round, 2 clients"),
     "tls": ("mlp: a round over mutual TLS", "mlp: a round without", "transport: a round over mutual TLS"),
     "profile": (

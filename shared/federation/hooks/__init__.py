@@ -27,14 +27,14 @@ from shared.federation.hooks.tiers import (
     test_by_owner,
     uploaded_names,
 )
-from shared.federation.hooks.trainer import Fit, Trainer
+from shared.federation.hooks.trainer import Fit, Trainer, Training
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import Samples, TestSet
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import Operations, operations
-from shared.training.loop import Batch, Correct, Objective, Sgd, Step, Trained, Transform
+from shared.training.loop import Batch, Correct, Elementwise, Objective, Sgd, Step, Trained, Transform
 from shared.training.optimizers import Adam, momentum_step_factor
 from shared.wire.compression import CodecSpec
 
@@ -57,6 +57,7 @@ __all__ = [
     "EdgeHooks",
     "EdgeModel",
     "EdgeView",
+    "Elementwise",
     "ExperimentSpec",
     "Finish",
     "Fit",
@@ -89,6 +90,7 @@ __all__ = [
     "TestSet",
     "Trained",
     "Trainer",
+    "Training",
     "Transform",
     "Update",
     "Verdict",

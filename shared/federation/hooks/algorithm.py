@@ -163,6 +163,11 @@ class Algorithm:
     @property
     def trains_by_default(self) -> bool:
         """Whether its devices train as FedAvg's do: on all samples of their task, and in no other way."""
+        return self.trains_once and getattr(type(self.device), "learned", None) is DeviceHooks.learned
+
+    @property
+    def trains_once(self) -> bool:
+        """Whether a visit trains once, as `DeviceHooks.training` says, so that visits can train many at once."""
         return getattr(type(self.device), "local_update", None) is DeviceHooks.local_update
 
     def check_spec(self, spec: ExperimentSpec) -> None:
@@ -175,6 +180,9 @@ class Algorithm:
         for name, value in self.needs.items():
             if getattr(spec, name) != value:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
+        if spec.vectorised is not None and not self.trains_once:
+            why = f"the devices of {self.name} train in a `local_update` of their own, which can be run one by one only"
+            raise BadInput(f"vectorised: {why}", field="vectorised")
         if spec.report_deadline_s is not None and not self.reports:
             raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
         if spec.plans and self.report is not None:

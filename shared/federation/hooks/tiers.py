@@ -58,7 +58,7 @@ from shared.federation.hooks.records import (
     Update,
 )
 from shared.federation.hooks.results import Admission, Advance, Begin, Finish, Local, Verdict
-from shared.federation.hooks.trainer import Fit, Trainer
+from shared.federation.hooks.trainer import Fit, Trainer, Training
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.test_sets import TestSet
@@ -232,11 +232,22 @@ class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
     def local_update(self, ctx: Context, state: DeviceState, message: Down, trainer: Trainer) -> Local[DeviceState, Up]:
         """Trains, or computes statistics in a `collect` phase; returns the new state, the update and the trained model.
 
-        By default the device runs local SGD from the model received.
+        By default the device trains once: as `training` says, and `learned` returns what comes of it. Only devices
+        that do so can be trained many at once (the spec's `vectorised`).
         """
-        start = starting_model(state, message)
-        fit = trainer.fit(ctx, start)
-        return cast("Local[DeviceState, Up]", default_local(ctx, start, fit))
+        training = self.training(ctx, state, message)
+        fit = trainer.fit(ctx, training.start, correct=training.correct)
+        return self.learned(ctx, state, message, training, fit, trainer)
+
+    def training(self, ctx: Context, state: DeviceState, message: Down) -> Training:
+        """Returns where the device's training starts, and its correction; by default SGD from the model received."""
+        return Training(starting_model(state, message))
+
+    def learned(
+        self, ctx: Context, state: DeviceState, message: Down, training: Training, fit: Fit, trainer: Trainer
+    ) -> Local[DeviceState, Up]:
+        """Returns the new state, the update and the trained model after a training; by default FedAvg's."""
+        return cast("Local[DeviceState, Up]", default_local(ctx, training.start, fit))
 
     def report(self, ctx: Context, state: DeviceState, local: Local[DeviceState, Up], message: Down) -> Report:
         """Returns the report on which `EdgeHooks.admit` decides.

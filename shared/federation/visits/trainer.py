@@ -24,12 +24,26 @@ from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
 from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch
-from shared.training.loop import CPU, Batch, Correct, Objective, Step, Stopped, Transform, batches, evaluate, train
+from shared.training.loop import (
+    CPU,
+    Batch,
+    Correct,
+    Objective,
+    Step,
+    Stopped,
+    Transform,
+    batches,
+    evaluate,
+    shuffles,
+    train,
+)
 from shared.training.subnetworks.pruning import importance
 from shared.training.subnetworks.units import resized
 
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 """Images and labels."""
+Source = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]
+"""Images and labels, and the positions in them of some samples."""
 IMAGES = 512
 """Batch size in which the importance of units is measured; a different one would change its last bits."""
 
@@ -89,35 +103,44 @@ class LocalTrainer:
     ) -> Iterator[Batch]:
         """Shuffled training batches on the compute device, augmented if the spec says so."""
         samples = self.samples if samples is None else samples  # an empty set is a choice, too
-        task, how = self.task, ctx.spec.augment if augment else None
-        (x, y), indices = self.arrays(samples.part), samples.indices
-        if how is not None and how.when == "once":
-            key = (samples.part, samples.indices.tobytes())
-            if key not in self._copies:
-                self._copies[key] = self._copy(ctx, samples)
-            x, y = self._copies[key]
-            indices = np.arange(len(y), dtype=np.int64)
+        how = ctx.spec.augment if augment else None
+        x, y, indices = self.source(ctx, samples, augment=augment)
         device, anew = self.experiment.device.device, how is not None and how.when == "load"
-        steps = task.steps if epochs is None else None
-        if epochs is None and steps is None:
-            epochs = ctx.spec.local_epochs if task.epochs is None else task.epochs
-        drawn = batches(
-            x,
-            y,
-            indices,
-            batch_size=task.batch_size,
-            generator=ctx.rng(purpose),
-            epochs=epochs,
-            steps=steps,
-            least=ctx.model.least_batch,
-            device=CPU if anew else device,
-        )
+        drawn = batches(x, y, indices, device=CPU if anew else device, **self._drawing(ctx, purpose, epochs))
         if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
         return ((as_floats(x.to(device)), y.to(device)) for x, y in changed)
+
+    def order(self, ctx: Context) -> list[Tensor]:
+        """Positions among the visit's training samples of each batch that `batches` yields by default."""
+        return list(shuffles(len(self.train), **self._drawing(ctx, "batches", None)))
+
+    def _drawing(self, ctx: Context, purpose: str, epochs: int | None) -> dict[str, Any]:
+        """The arguments of `shuffles`: how many batches of which size, and the stream that shuffles them."""
+        steps = self.task.steps if epochs is None else None
+        if epochs is None and steps is None:
+            epochs = ctx.spec.local_epochs if self.task.epochs is None else self.task.epochs
+        return {
+            "batch_size": self.task.batch_size,
+            "generator": ctx.rng(purpose),
+            "epochs": epochs,
+            "steps": steps,
+            "least": ctx.model.least_batch,
+        }
+
+    def source(self, ctx: Context, samples: Samples, *, augment: bool = True) -> Source:
+        """Where images and labels of samples lie: in the data set or, augmented once, in a copy of the client's own."""
+        how = ctx.spec.augment if augment else None
+        if how is None or how.when != "once":
+            return *self.arrays(samples.part), samples.indices
+        key = (samples.part, samples.indices.tobytes())
+        if key not in self._copies:
+            self._copies[key] = self._copy(ctx, samples)
+        x, y = self._copies[key]
+        return x, y, np.arange(len(y), dtype=np.int64)
 
     def _copy(self, ctx: Context, samples: Samples) -> Arrays:
         """The client's augmented copy of these samples; an augmentation depends on seed and image index alone."""

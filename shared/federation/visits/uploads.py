@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from shared.core.tensor_records import Tensor
 from shared.core.update_annotations import Mean
 from shared.federation.aggregation import Accumulator, rule_of
 from shared.federation.experiment import Experiment
-from shared.federation.messages import Contribution, Outcome, UploadAnswer, Uploads, VisitAnswer
+from shared.federation.messages import Contribution, Outcome, UploadAnswer, Uploads, Visit, VisitAnswer
 from shared.wire import codec
 from shared.wire.compression import carried_bytes
 from shared.wire.sparse import n_bytes
@@ -94,6 +95,13 @@ class UploadBuilder:
             waiting = [contribution]
         for item in waiting:
             self.accumulator.add(item.update, item.n_samples, checked=True)  # the visit has checked it
+
+    def sort(self, visits: Sequence[Visit]) -> None:
+        """Puts what was collected into the order of these visits."""
+        place = {visit.seat: place for place, visit in enumerate(visits)}
+        self.outcomes.sort(key=lambda outcome: place[outcome.seat])
+        self.singles.sort(key=lambda contribution: place[contribution.seat])
+        self.link_bytes = {seat: self.link_bytes[seat] for seat in sorted(self.link_bytes, key=place.__getitem__)}
 
     def uploads(self) -> Uploads[Any]:
         """The updates to send: single ones or their sum; with `hold` none."""

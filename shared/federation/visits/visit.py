@@ -1,33 +1,26 @@
-"""One visit: receive, train, report, evaluate. Agents and an edge's own worker run clients by this code only.
-
-Synchronous and for one thread: dropout and random transforms draw from torch's default generator, which each visit
-seeds from its own stream.
-"""
+"""The visits of an order: one after another or, as the spec's `vectorised` says, many at the same time."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from shared.core.errors import Cancelled, Conflict, StrataError
-from shared.core.scores import Score
-from shared.federation.aggregation import check_update
-from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.federation.hooks import Algorithm, Local, Trainer, test_by_owner
-from shared.federation.messages import Contribution, Failure, Outcome, Visit, VisitOrder, WaveId
-from shared.federation.update_checks import check_origin, clients_of
-from shared.federation.visits.client_state import ClientStateAccess
-from shared.federation.visits.trainer import trainer_for
-from shared.federation.visits.uploads import FinishedVisit, UploadBuilder, held_bytes
+from shared.federation.messages import Failure, Outcome, Visit, VisitOrder, WaveId
+from shared.federation.visits.open_visit import OpenVisit, begin_visit
+from shared.federation.visits.stacks import StackVisit, fit_stack, slices_of, stacks_of
+from shared.federation.visits.uploads import FinishedVisit, UploadBuilder
 from shared.runtime.logs import log_context, log_event
-from shared.storage.states import StateOwner, StateStore, Version
+from shared.storage.states import StateStore
 from shared.training.loop import Stopped
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def run_visits(
@@ -37,9 +30,9 @@ def run_visits(
     *,
     stopped: Stopped = lambda: False,
     on_start: Callable[[int], None] = lambda seat: None,
-    on_end: Callable[[Outcome[Any]], None] = lambda outcome: None,
+    on_end: Callable[[Outcome[Any], float], None] = lambda outcome, wall_s: None,
 ) -> UploadBuilder:
-    """Runs the visits of an order one after another.
+    """Runs the visits of an order.
 
     Args:
         experiment: derived from the order's spec.
@@ -47,7 +40,7 @@ def run_visits(
         states: the store of the seats' states.
         stopped: called between batches; True ends all visits with `Cancelled`.
         on_start: called with the seat before each visit.
-        on_end: called with the outcome after each visit.
+        on_end: called after each visit with its outcome and wall seconds; of visits at the same time, their mean.
 
     Returns:
         The builder that holds the outcomes and updates.
@@ -63,14 +56,11 @@ def run_visits(
         )
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**wave_fields(order.stage), home=order.edge):
-        for visit in order.visits:
-            on_start(visit.seat)
-            log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
-            began = time.monotonic()
-            finished = _run_visit_safely(experiment, order, visit, order.messages[visit.message], states, stopped)
-            _log_end(finished.outcome, time.monotonic() - began)
-            on_end(finished.outcome)
+        for finished, wall_s in _Visits(experiment, order, states, stopped, on_start).run():
+            _log_end(finished.outcome, wall_s)
+            on_end(finished.outcome, wall_s)
             uploads.take(finished)
+    uploads.sort(order.visits)
     return uploads
 
 
@@ -89,106 +79,76 @@ def _log_end(outcome: Outcome[Any], wall_s: float) -> None:
         log_event("visit.ended", seat=outcome.seat, kind=outcome.kind, n_samples=outcome.n_samples, wall_s=lasted)
 
 
-def _run_visit_safely(
-    experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
-) -> FinishedVisit:
-    """Runs a visit; a failure becomes part of its outcome."""
-    try:
-        return run_visit(experiment, order, visit, message, states, stopped)
-    except Cancelled:
-        raise
-    except StrataError as error:
-        reason, detail = error.code, error.detail
-    except Exception as error:
-        log.exception("visit of seat %s failed", visit.seat)
-        reason, detail = "error", f"{type(error).__name__}: {error}"
-    failure = Failure(seat=visit.seat, edge=order.edge, reason=reason, detail=detail)
-    return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))
+Timed = tuple[FinishedVisit, float]
+"""A finished visit and its wall seconds."""
 
 
-def run_visit(
-    experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
-) -> FinishedVisit:
-    """Runs one visit from the state that it names, and saves the new state under this wave's version.
+@dataclass(frozen=True)
+class _Visits:
+    """Runs the visits of an order; a failure becomes part of a visit's outcome."""
 
-    Hooks get all tensors on the experiment's compute device; all that leaves the visit is in the CPU's memory.
-    """
-    wave_id, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
-    phase = visit.task.phase or order.phase
-    ctx = experiment.ctx(phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
-    ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number)
-    device = experiment.device
-    device.seed(ctx.seed("torch"))
-    message = device.to_device(message)
-    owner, compressor = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor
-    kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual=compressor.keeps_residual)
-    state, residual, fresh = kept.load()
-    state = device.to_device(algorithm.device.init(ctx) if state is None else state)
-    trainer = trainer_for(
-        experiment, visit.task, experiment.seat_in(seat.number, wave_id.round_no).train, seat.test, stopped
-    )
-    local, report, update = None, None, None
-    if visit.task.kind != "evaluate":
-        local = algorithm.device.local_update(ctx, state, message, trainer)
-        state = local.state
-        if algorithm.reports and local.update is not None:
-            report = algorithm.device.report(ctx, state, local, message)
-        if local.update is not None:
-            update, residual = compressor.update(device.to_cpu(local.update), residual)
-        kept.save(Version(wave_id.round_no, wave_id.edge_round, wave_id.wave), device.to_cpu(state), residual)
-    trained_at = time.monotonic()
-    received, mine, own_on = _tested(algorithm, ctx, state, message, local, trainer)
-    testing_s = time.monotonic() - trained_at
-    outcome = Outcome[Any](
-        seat=seat.number,
-        kind=visit.task.kind,
-        n_samples=trainer.n_samples if local else 0,
-        **_counts(local),
-        received=received,
-        own=mine,
-        own_on=own_on,
-        report=device.to_cpu(report),
-        fresh_state=fresh,
-    )
-    if update is None:
-        return FinishedVisit(outcome, None, testing_s)
-    check_update(update, experiment.fixed_point)
-    check_origin(experiment, ctx, update, clients_of([ctx]))
-    made: Contribution[Any] = Contribution(seat=seat.number, n_samples=trainer.n_samples, update=update)
-    size = held_bytes(outcome, made, reports=algorithm.reports) if order.hold else 0
-    return FinishedVisit(outcome.replace(held_bytes=size), made, testing_s)
+    experiment: Experiment
+    order: VisitOrder[Any]
+    states: StateStore
+    stopped: Stopped
+    on_start: Callable[[int], None]
 
+    def run(self) -> Iterator[Timed]:
+        """Yields the visits as they end."""
+        vectorised = self.experiment.spec.vectorised
+        together = [visit for visit in self.order.visits if vectorised and visit.task.kind == "train"]
+        for visit in self.order.visits:
+            if vectorised is None or visit.task.kind != "train":
+                yield self._alone(visit)
+        if vectorised is not None:
+            for rows, visits in slices_of(self.experiment, self.order, together, vectorised.width):
+                yield from self._together(visits, rows)
 
-def _tested(
-    algorithm: Algorithm, ctx: Context, state: Any, message: Any, local: Local | None, trainer: Trainer
-) -> tuple[Any, Any, dict[str, Score]]:
-    """Scores of the received and the own model on the seat's tests, and of the own one on the spec's `test_on`."""
-    if not trainer.task.evaluate:
-        return None, None, {}
-    hooks = algorithm.device
-    own_model = hooks.personalise(ctx, state, message, local, trainer)
-    received, mine = hooks.evaluate(ctx, state, message, own_model, trainer)
-    if own_model is None:
-        return received, mine, {}
-    prepare = partial(hooks.prepare, ctx, state, message)
-    return (
-        received,
-        mine,
-        {name: test_by_owner(trainer, own_model, trainer.test_sets[name], prepare) for name in ctx.spec.test_on},
-    )
+    def _alone(self, visit: Visit) -> Timed:
+        began = time.monotonic()
+        self._start(visit)
+        finished = self._safely(visit, lambda: self._begin(visit).run())
+        return finished, time.monotonic() - began
 
+    def _together(self, visits: Sequence[Visit], rows: int) -> Iterator[Timed]:
+        """Runs the visits of a stack: their training at the same time, all else one after another."""
+        began = time.monotonic()
+        finished: list[FinishedVisit] = []
+        opened: list[StackVisit] = []
+        for visit in visits:
+            self._start(visit)
+            begun = self._safely(visit, partial(self._join, visit))
+            if isinstance(begun, StackVisit):
+                opened.append(begun)
+            else:
+                finished.append(begun)
+        for stack in stacks_of(opened):
+            for each, fit in zip(stack, fit_stack(stack, rows, self.stopped), strict=True):
+                finished.append(self._safely(each.open.visit, partial(each.end, fit)))
+        wall_s = (time.monotonic() - began) / len(visits)
+        yield from ((each, wall_s) for each in finished)
 
-def _counts(local: Local | None) -> dict[str, Any]:
-    if local is None:
-        return {}
-    found: dict[str, Any] = {
-        "n_trained": local.n_passed if local.n_trained is None else local.n_trained,
-        "figures": local.figures,
-    }
-    if local.trained is None:
-        return found
-    done = local.trained
-    if local.n_trained is None:
-        found["n_trained"] = done.n_samples + local.n_passed
-    score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
-    return {**found, "n_steps": done.n_steps, "train": score}
+    def _start(self, visit: Visit) -> None:
+        self.on_start(visit.seat)
+        log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
+
+    def _begin(self, visit: Visit) -> OpenVisit:
+        message = self.order.messages[visit.message]
+        return begin_visit(self.experiment, self.order, visit, message, self.states, self.stopped)
+
+    def _join(self, visit: Visit) -> StackVisit:
+        return StackVisit.of(self._begin(visit))
+
+    def _safely(self, visit: Visit, work: Callable[[], T]) -> T | FinishedVisit:
+        """Does a part of a visit; if it fails, the visit has ended."""
+        try:
+            return work()
+        except Cancelled:
+            raise
+        except StrataError as error:
+            reason, detail = error.code, error.detail
+        except Exception as error:
+            log.exception("visit of seat %s failed", visit.seat)
+            reason, detail = "error", f"{type(error).__name__}: {error}"
+        failure = Failure(seat=visit.seat, edge=self.order.edge, reason=reason, detail=detail)
+        return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))

@@ -134,7 +134,7 @@ class TopologyInfo(Record):
         n_devices: the number of devices that all live agents can host, of the fleet or not.
         n_agents: the number of these agents.
         fleet: the connected fleet, which `PUT /topology` needs; None if there is none.
-        active_run, active_runs: the runs that train: the oldest, and all.
+        active_run, active_runs: the runs that train: the one that began first, and all.
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)

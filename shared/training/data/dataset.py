@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -64,6 +65,8 @@ class DataSpec(Record):
     split: Literal["whole", "official"] | None = None
 
 
+BLOCK = 65_536
+"""Elements of images that are converted at a time, few enough to stay in the cache."""
 DOMAINS = ("train_domain", "test_domain")
 
 
@@ -142,8 +145,12 @@ def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
     array = x.numpy() if isinstance(x, Tensor) else x
     planes = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
     floats = torch.empty(planes.shape, dtype=torch.float32)
-    floats.numpy()[...] = planes
-    return floats.div_(255).sub_(0.5).div_(0.5)
+    block = max(BLOCK // max(math.prod(planes.shape[1:]), 1), 1)
+    for begin in range(0, len(planes), block):
+        part = floats[begin : begin + block]
+        part.numpy()[...] = planes[begin : begin + block]
+        part.div_(255).sub_(0.5).div_(0.5)
+    return floats
 
 
 # ---- the cache folder
