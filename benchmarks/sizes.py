@@ -46,6 +46,8 @@ class Sizes:
         population: as many devices as train in a round of each, and many more.
         scale: numbers of devices; the slope is fitted from the second to the last.
         scale_samples: samples of each of these devices: few, so that the overhead of a device is measured.
+        runs: the work of each of several runs, and their rounds.
+        runs_beside: numbers of runs, and of agents of each.
         devices: numbers of participants, each with the numbers of devices among which they are.
         long: rounds after which memory is measured: early, late.
         event_clients: numbers of clients of a run's events.
@@ -66,6 +68,8 @@ class Sizes:
     scale: tuple[int, ...]
     scale_samples: int
     devices: tuple[tuple[int, tuple[int, ...]], ...]
+    runs: tuple[Job, int]
+    runs_beside: tuple[tuple[int, int], ...]
     long: tuple[int, int]
     event_clients: tuple[int, ...]
     event_rounds: int
@@ -85,6 +89,8 @@ FULL = Sizes(
     population=(Job("mnist", "mlp", 100, 20), Job("mnist", "mlp", 20_000, 20)),
     scale=(10, 100, 1000, 5000),
     scale_samples=20,
+    runs=(Job("mnist", "mlp", n_devices=20, n_samples=100), 10),
+    runs_beside=((2, 1), (8, 2)),
     devices=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
     long=(5, 50),
     event_clients=(100, 1000),
@@ -129,6 +135,8 @@ TINY = Sizes(
     population=(Job("mnist", "mlp", 4, 4), Job("mnist", "mlp", 16, 4)),
     scale=(4, 6, 8),
     scale_samples=4,
+    runs=(Job("mnist", "mlp", n_devices=4, n_samples=16), 2),
+    runs_beside=((2, 1),),
     devices=((4, (4, 40)),),
     long=(1, 2),
     event_clients=(2,),

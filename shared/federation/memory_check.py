@@ -3,8 +3,9 @@
 The estimate is a lower bound of what one process holds at a time. For every element of the model that is
 
 - 8 bytes in each of `num_edges + 2` exact sums (those that arrive, their total, the model), and
-- 8 bytes for each update that is kept singly (4 as it arrives, 4 in the copy kept): one for each device if updates are
-  held until they are admitted, one for each client if a `PerClient` field holds tensors by name (taken as a model);
+- 8 bytes for each update that is kept singly (4 as it arrives, 4 in the copy kept): one for each selected device if
+  updates are held until they are admitted, one for each client if a `PerClient` field holds tensors by name (taken as
+  a model);
 
 plus the data that the algorithm gathers from all clients (`Footprint.gathers`, its lower bound).
 
@@ -33,7 +34,7 @@ def n_unsummed_updates(spec: ExperimentSpec, algorithm: Algorithm) -> int:
     """Number of updates that are kept singly at a time."""
     devices = spec.max_devices or spec.num_devices or 1
     if algorithm.reports or spec.may_refuse:
-        return devices
+        return devices if spec.select == "all" else max(round(spec.fraction_train * devices), 1)
     kinds = [algorithm.update.model_fields[name].annotation for name in fields_with(algorithm.update, PerClient)]
     clients = spec.num_edges or 1 if spec.client == "edge" else devices
     return clients if any(_holds_models(kind) for kind in kinds) else 0

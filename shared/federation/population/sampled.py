@@ -17,6 +17,8 @@ from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
 from shared.training.partition import ClassPools, SampledPartition
 
+MOST_SAMPLES = 2**30
+"""Most samples of all devices together; the steps of exact sums are then 2^-16, those of fewer are finer."""
 RECIPE = frozenset(
     {"seed", "data", "partition", "num_devices", "max_devices", "num_edges", "association", "devices", "edge_link"}
     | {"held_out_fraction", "test_fraction", "test_clients", "test_on"}
@@ -83,9 +85,13 @@ def sampled_population(
     """A population of devices that draw from the images at these positions.
 
     Raises:
-        BadInput: a device is to have more samples than there are.
+        BadInput: a device is to have more samples than there are, or all together too many for exact sums.
     """
     sampler, n_edges = _Sampler(spec, partition, data, train, test, devices), spec.num_edges or 1
+    most_samples = partition.samples * len(devices.home_edges)
+    if most_samples > MOST_SAMPLES:
+        cause = f"{len(devices.home_edges)} devices of {partition.samples} samples have {most_samples}"
+        raise BadInput(f"{cause}: exact sums hold at most {MOST_SAMPLES}", field="partition.samples")
 
     edges = tuple(EdgeSeat(n, SeatSamples.of(train[:0]), edge_link(spec, n)) for n in range(n_edges))
     recipe = hashlib.sha256(f"sampled|{data.digest}|{spec.model_dump_json(include=set(RECIPE))}".encode())
@@ -100,7 +106,7 @@ def sampled_population(
         latencies=devices.latencies,
         test=everything,
         n_classes=data.n_classes,
-        most_samples=partition.samples * len(devices.home_edges),
+        most_samples=most_samples,
         digest=recipe.hexdigest(),
     )
     if not spec.test_on:

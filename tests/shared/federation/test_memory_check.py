@@ -30,6 +30,13 @@ def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkey
         memory_check.check_memory(spec, held, RESNET18)
 
 
+def test_held_updates_count_by_selected_device() -> None:
+    spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "round_deadline_s": 1.0})
+    few = spec.replace(select="random", fraction_train=0.001)
+    needed = [memory_check.needed_bytes(one, load_algorithm("fedavg"), 100) for one in (spec, few)]
+    assert needed == [8 * 100 * (4 + 100_000), 8 * 100 * (4 + 100)]
+
+
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(*_: object) -> None:
         raise AssertionError("a model was made")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from shared.core.errors import BadInput
+from shared.core.exact_sum import fixed_point_exponent
 from shared.federation.population import Population, Seat
+from shared.federation.population import sampled as sampled_module
 from shared.spec.experiment import ExperimentSpec
 from shared.training.partition import ClassPools
 from tests.shared.federation.test_population import DATA, K, population_of
@@ -160,6 +162,14 @@ def test_more_samples_than_there_are_images_are_refused(partition: dict[str, int
     with pytest.raises(BadInput, match="for each device, there are") as caught:
         sampled(partition=partition)
     assert caught.value.field == field
+
+
+def test_more_samples_than_exact_sums_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fixed_point_exponent(sampled_module.MOST_SAMPLES, 2.0**7) == 16
+    monkeypatch.setattr(sampled_module, "MOST_SAMPLES", 59_999_999)
+    with pytest.raises(BadInput, match="1000000 devices of 60 samples have 60000000: exact sums hold") as caught:
+        sampled(MILLION, samples=60)
+    assert caught.value.field == "partition.samples"
 
 
 def test_a_dealt_partition_refuses_more_seats_than_samples() -> None:
