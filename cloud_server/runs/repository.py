@@ -340,6 +340,7 @@ class RunRepository:
         """Delete a run and its files; other tiers learn of it by the answers to their heartbeats."""
         await self.store.put(redis_keys.cloud_deleted(run_id), b"1", redis_keys.DELETED_TTL_S)
         self._deleted[run_id] = time.monotonic()
+        self._written.pop(run_id, None)
         for prefix in reversed(redis_keys.all_of_run(run_id)):  # the index last: until then the run can be deleted
             await self.store.delete_prefix(prefix)
         await self.delete_unreferenced_files()
