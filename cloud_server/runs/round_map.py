@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.placement import PlacementManager
@@ -36,7 +36,7 @@ class RoundMap:
     @cached_property
     def placements(self) -> Mapping[int, EdgePlacement]:
         """The part of the map that each edge needs."""
-        return {edge: EdgePlacement(run_id=self.run_id, edge=edge, hosts=hosts) for edge, hosts in self.hosts.items()}
+        return {edge: _placement(self.run_id, edge, hosts) for edge, hosts in self.hosts.items()}
 
     def seats_at(self, edge: int) -> NumberSet:
         """The hosted seats that visit an edge."""
@@ -50,6 +50,11 @@ class RoundMap:
         """The profile of a hosted seat's agent, with `devices.profile: agent`."""
         edge = self.edge_of(seat)
         return None if edge is None else self.placements[edge].profile(seat)
+
+
+@lru_cache(maxsize=16)  # of many seats, an index of them takes longer than all else of a map
+def _placement(run_id: str, edge: int, hosts: tuple[Host, ...]) -> EdgePlacement:
+    return EdgePlacement(run_id=run_id, edge=edge, hosts=hosts)
 
 
 def round_map(run_id: str, experiment: Experiment, manager: PlacementManager) -> RoundMap:

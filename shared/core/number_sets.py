@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ Numbers = npt.NDArray[np.int64]
 TEXT_CHARS = 16 * 2**20
 """Longest text of a set: that of a million numbers in no order is shorter."""
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+BLOCK = 1024
+"""Numbers that are made at a time for an iteration, which may end early."""
 _FEWEST = 3
 """Fewest numbers that are written as a progression, unless they follow each other."""
 
@@ -56,7 +59,7 @@ class NumberSet:
         return len(self.array)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.array.tolist())
+        return chain.from_iterable(self.array[at : at + BLOCK].tolist() for at in range(0, len(self.array), BLOCK))
 
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
@@ -65,7 +68,7 @@ class NumberSet:
         return at < len(self.array) and int(self.array[at]) == number
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NumberSet) and np.array_equal(self.array, other.array)
+        return self is other or (isinstance(other, NumberSet) and np.array_equal(self.array, other.array))
 
     def __hash__(self) -> int:
         return hash(self.text)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shared.core.randomness import stream_seed
-from shared.federation.population import Indices, Samples, Seat, SeatSamples
+from shared.federation.population import Indices, Seat, SeatSamples
 from shared.spec.experiment import ExperimentSpec
 
 
@@ -31,8 +31,8 @@ def collected(spec: ExperimentSpec, seat: Seat, round_no: int) -> Seat:
     if n == seat.n_train:
         return seat
 
-    def arrived() -> tuple[Indices, Samples]:
+    def arrived() -> Indices:
         rng = np.random.default_rng(stream_seed(f"{spec.seed}|population|arrival {seat.number}"))
-        return np.sort(rng.permutation(seat.train)[:n]), seat.test
+        return np.sort(rng.permutation(seat.train)[:n])
 
-    return replace(seat, samples=SeatSamples(n, seat.n_test, arrived))
+    return replace(seat, samples=SeatSamples(n, seat.n_test, arrived, lambda: seat.test))

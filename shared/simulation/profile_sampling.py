@@ -34,18 +34,21 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
         n_seats: number of seats in all.
         seeds: maps `seat 0`, `seat 1`, ... to the streams of a seat, and `all` to those of all seats together.
     """
-    kinds = apportioned([part.share for part in devices.mixture], n_first, n_seats, seeds("all")("profiles"))
+    mixture, factors = devices.mixture, (1.0, devices.straggler_slowdown)
+    kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
     slow = apportioned(_slow_shares(devices), n_first, n_seats, seeds("all")("stragglers"))
-    return lambda seat: _profile(devices, kinds[seat], slow[seat], seeds(f"seat {seat}"))
+    return lambda seat: profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}"), factors[slow[seat]])
 
 
 def drawn_profiles(devices: DeviceSpec, seeds: Callable[[str], Seeds]) -> Profiles:
     """Return the profiles of any number of seats: each draws its part of the mixture from its own stream."""
-    shares, slow_shares = [part.share for part in devices.mixture], _slow_shares(devices)
+    mixture, factors = devices.mixture, (1.0, devices.straggler_slowdown)
+    shares, slow_shares = [part.share for part in mixture], _slow_shares(devices)
 
     def profile(seat: int) -> Profile:
         own = seeds(f"seat {seat}")
-        return _profile(devices, _drawn_part(shares, own, "profile"), _drawn_part(slow_shares, own, "straggler"), own)
+        kind, slow = _drawn_part(shares, own, "profile"), _drawn_part(slow_shares, own, "straggler")
+        return profile_of(mixture[kind].profile, own, factors[slow])
 
     return profile
 
@@ -61,10 +64,6 @@ def _drawn_part(shares: Sequence[float], seeds: Seeds, purpose: str) -> int:
         return there[0]
     sums = np.cumsum([shares[index] for index in there])
     return there[min(int(np.searchsorted(sums, uniform01(seeds(purpose)), side="right")), len(there) - 1)]
-
-
-def _profile(devices: DeviceSpec, kind: int, slow: int, seeds: Seeds) -> Profile:
-    return profile_of(devices.mixture[kind].profile, seeds, (1.0, devices.straggler_slowdown)[slow])
 
 
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:

@@ -66,7 +66,9 @@ def dealt_population(
     seats, edges = clients(spec, how, data, train, test, devices)
     owners = [edge.samples for edge in edges] if spec.client == "edge" else seats.samples
     named: list[ClientSamples] = [
-        (f"{spec.client}-{number}", *own.both) for number, own in enumerate(owners) if number not in seats.held_out
+        (f"{spec.client}-{number}", own.train, own.test)
+        for number, own in enumerate(owners)
+        if number not in seats.held_out
     ]
     workers = np.arange(seats.n_workers, dtype=np.int32)
     return Population(

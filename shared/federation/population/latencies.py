@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ class Latencies:
     def __init__(self, spec: ExperimentSpec) -> None:
         self._amount, self._n_edges = spec.devices.edge_latency_s, spec.num_edges or 1
         self._seed = stream_seed(f"{spec.seed}|population|latency")
+        self._streams = threading.local()
 
     def rows(self, first: int, n: int) -> Rows:
         """Returns the latencies of n seats from the first on, (n, num_edges)."""
@@ -38,12 +40,20 @@ class Latencies:
             return np.array(amount[first : first + n], np.float64)
         if isinstance(amount, int | float):
             return np.full((n, self._n_edges), float(amount))
-        stream = np.random.PCG64(self._seed)
-        stream.advance(first * self._n_edges)
-        u = np.random.Generator(stream).random(size=(n, self._n_edges))
+        u = self._stream(first * self._n_edges).random(size=(n, self._n_edges))
         if isinstance(amount, Uniform):
             return amount.low + (amount.high - amount.low) * u
         return np.array([[quantile(amount, value) for value in row] for row in u.tolist()], np.float64)
+
+    def _stream(self, skipped: int) -> np.random.Generator:
+        """The stream after its first `skipped` numbers; a thread moves one of its own, as a new one takes longer."""
+        if not hasattr(self._streams, "generator"):
+            self._streams.generator = np.random.Generator(np.random.PCG64(self._seed))
+            self._streams.origin = self._streams.generator.bit_generator.state
+        generator: np.random.Generator = self._streams.generator
+        generator.bit_generator.state = self._streams.origin
+        generator.bit_generator.advance(skipped)  # type: ignore[attr-defined]
+        return generator
 
     def nearest(self, numbers: Numbers, edges: Sequence[int]) -> npt.NDArray[np.int32]:
         """Returns for each of these seats, (n,), the nearest of some edges; of equals the first."""

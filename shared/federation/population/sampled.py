@@ -10,7 +10,7 @@ import numpy as np
 from shared.core.errors import BadInput
 from shared.federation.population.devices import Devices, edge_link, held_out_of, run_seeds, stream, test_clients_of
 from shared.federation.population.population import Population
-from shared.federation.population.seats import EdgeSeat, Seat, SeatSamples
+from shared.federation.population.seats import NOTHING, EdgeSeat, Seat, SeatSamples
 from shared.federation.test_sets import Indices, Samples, test_sets
 from shared.simulation import part_of
 from shared.spec.experiment import ExperimentSpec
@@ -50,27 +50,39 @@ class _Sampler:
 
     def seat(self, number: int) -> Seat:
         """A seat by its number."""
-        n, n_test = self.partition.samples, self.n_test
+        n, n_test, fraction = self.partition.samples, self.n_test, self.spec.test_fraction
         if number in self.held_out:
-            return self.devices.seat(number, "held_out", SeatSamples(0, n, lambda: self._held_out(number)))
-        if self.spec.test_fraction is not None:
-            share = part_of(self.spec.test_fraction, number, run_seeds(self.spec, f"client {number}"), "test fraction")
-            n_test = min(round(share * n), n - 1)
-            n -= n_test
-        return self.devices.seat(number, "train", SeatSamples(n, n_test, lambda: self._draw(number, n_test)))
+            samples = SeatSamples(0, n, lambda: NOTHING.indices, lambda: Samples("train", self._own(number)))
+            return self.devices.seat(number, "held_out", samples)
+        if fraction is None:
+            samples = SeatSamples(n, n_test, lambda: self._own(number), lambda: self._tests(number))
+            return self.devices.seat(number, "train", samples)
+        share = part_of(fraction, number, run_seeds(self.spec, f"client {number}"), "test fraction")
+        n_test = min(round(share * n), n - 1)
+        samples = SeatSamples(
+            n - n_test,
+            n_test,
+            lambda: np.sort(self._divided(number)[n_test:]),
+            lambda: Samples("train", np.sort(self._divided(number)[:n_test])),
+        )
+        return self.devices.seat(number, "train", samples)
 
-    def _held_out(self, number: int) -> tuple[Indices, Samples]:
-        own, _ = self._draw(number, 0)
-        return own[:0], Samples("train", own)
-
-    def _draw(self, number: int, n_test: int) -> tuple[Indices, Samples]:
+    def _own(self, number: int) -> Indices:
+        """The samples that a seat draws from the training images."""
         rng = stream(self.spec, f"seat {number}|samples")
-        mix = self.train.mix(self.partition.alpha, rng)
-        own = self.train.draw(self.partition.samples, mix, rng)
-        if self.spec.test_fraction is None:
-            return own, Samples("test", self.test.draw(n_test, mix, rng) if n_test else own[:0])
-        order = rng.permutation(own)
-        return np.sort(order[n_test:]), Samples("train", np.sort(order[:n_test]))
+        return self.train.draw(self.partition.samples, self.train.mix(self.partition.alpha, rng), rng)
+
+    def _divided(self, number: int) -> Indices:
+        """The same in the order in which they are divided."""
+        return stream(self.spec, f"seat {number}|split").permutation(self._own(number))
+
+    def _tests(self, number: int) -> Samples:
+        """The samples that it draws from the test images, by the same mix of classes."""
+        mix = self.train.mix(self.partition.alpha, stream(self.spec, f"seat {number}|samples"))
+        mix = np.where(self.test.sizes > 0, mix, 0.0)
+        there = mix if mix.sum() > 0 else self.test.sizes.astype(np.float64)
+        rng = stream(self.spec, f"seat {number}|tests")
+        return Samples("test", self.test.draw(self.n_test, there / there.sum(), rng))
 
 
 def sampled_population(

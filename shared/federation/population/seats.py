@@ -22,21 +22,27 @@ class SeatSamples:
 
     Args:
         n_train, n_test: numbers of training and test samples.
-        draw: returns positions of the training samples in the data set's training images, and the test samples.
+        train: returns positions of the training samples in the data set's training images.
+        test: returns the test samples.
     """
 
-    def __init__(self, n_train: int, n_test: int, draw: Callable[[], tuple[Indices, Samples]]) -> None:
-        self.n_train, self.n_test, self._draw = n_train, n_test, draw
+    def __init__(self, n_train: int, n_test: int, train: Callable[[], Indices], test: Callable[[], Samples]) -> None:
+        self.n_train, self.n_test, self._train, self._test = n_train, n_test, train, test
 
     @classmethod
     def of(cls, train: Indices, test: Samples = NOTHING) -> SeatSamples:
         """Samples that are known already."""
-        return cls(len(train), len(test), lambda: (train, test))
+        return cls(len(train), len(test), lambda: train, lambda: test)
 
     @cached_property
-    def both(self) -> tuple[Indices, Samples]:
-        """The training and the test samples."""
-        return self._draw()
+    def train(self) -> Indices:
+        """Positions of the training samples."""
+        return self._train()
+
+    @cached_property
+    def test(self) -> Samples:
+        """The test samples."""
+        return self._test()
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,12 @@ class Seat:
     @property
     def train(self) -> Indices:
         """Positions of its training samples in the data set's training images."""
-        return self.samples.both[0]
+        return self.samples.train
 
     @property
     def test(self) -> Samples:
         """Its test samples."""
-        return self.samples.both[1]
+        return self.samples.test
 
     @property
     def n_train(self) -> int:
@@ -107,12 +113,12 @@ class EdgeSeat:
     @property
     def train(self) -> Indices:
         """Positions of its training samples in the data set's training images."""
-        return self.samples.both[0]
+        return self.samples.train
 
     @property
     def test(self) -> Samples:
         """Its test samples."""
-        return self.samples.both[1]
+        return self.samples.test
 
 
 class Seats(Sequence[Seat]):

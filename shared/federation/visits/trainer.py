@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any, Literal
 
@@ -56,16 +57,21 @@ class LocalTrainer:
         experiment: of the run.
         task: epochs or steps, batch size.
         train: positions of the client's training samples in the data set.
-        tests: the client's test samples.
+        find_tests: returns the client's test samples; many visits do not look at them.
         stopped: called between batches; True ends training with `Cancelled`.
     """
 
     experiment: Experiment
     task: Task
     train: Indices
-    tests: Samples
+    find_tests: Callable[[], Samples]
     stopped: Stopped | None = None
     _copies: dict[tuple[str, bytes], Arrays] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def tests(self) -> Samples:
+        """The client's test samples."""
+        return self.find_tests()
 
     @property
     def n_samples(self) -> int:
@@ -213,7 +219,11 @@ class LocalTrainer:
 
 
 def trainer_for(
-    experiment: Experiment, task: Task, own: Indices, tests: Samples, stopped: Stopped | None = None
+    experiment: Experiment,
+    task: Task,
+    own: Indices,
+    tests: Samples | Callable[[], Samples],
+    stopped: Stopped | None = None,
 ) -> LocalTrainer:
     """The trainer of one visit: on the samples that the task names, else on all of the client's own.
 
@@ -222,7 +232,7 @@ def trainer_for(
     """
     experiment.device.make_repeatable()
     chosen = own if task.samples is None else task.samples.numpy().astype(np.int64)
-    return LocalTrainer(experiment, task, chosen, tests, stopped)
+    return LocalTrainer(experiment, task, chosen, tests if callable(tests) else lambda: tests, stopped)
 
 
 def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:

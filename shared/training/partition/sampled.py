@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.errors import BadInput
-from shared.training.partition.partitioners import Floats, Ints, Parts
+from shared.training.partition.partitioners import Floats, Ints
 
 
 class ClassPools:
@@ -21,17 +21,18 @@ class ClassPools:
     """
 
     def __init__(self, indices: Ints, labels: npt.NDArray[Any], n_classes: int) -> None:
-        self.pools: Parts = [indices[labels == k] for k in range(n_classes)]
-        self.sizes: Ints = np.array([len(pool) for pool in self.pools], np.int64)
+        self.sizes: Ints = np.bincount(labels, minlength=n_classes).astype(np.int64)
+        self._flat: Ints = indices[np.argsort(labels, kind="stable")]  # the samples of the first class, and so on
+        self._starts: Ints = np.cumsum(self.sizes) - self.sizes
+        self._there = np.flatnonzero(self.sizes)
 
     def __len__(self) -> int:
-        return int(self.sizes.sum())
+        return len(self._flat)
 
     def mix(self, alpha: float, rng: np.random.Generator) -> Floats:
         """Returns shares of the classes, (K,), drawn from Dir(alpha) over those that have samples."""
-        there = np.flatnonzero(self.sizes)
         shares = np.zeros(len(self.sizes))
-        shares[there] = rng.dirichlet(np.full(len(there), alpha))
+        shares[self._there] = rng.dirichlet(np.full(len(self._there), alpha))
         return shares
 
     def draw(self, n: int, mix: Floats, rng: np.random.Generator) -> Ints:
@@ -44,13 +45,34 @@ class ClassPools:
         """
         if n > len(self):
             raise BadInput(f"{n} samples for each device, there are {len(self)}", field="partition.samples")
-        counts = np.zeros(len(self.sizes), np.int64)
+        counts = rng.multinomial(n, mix)
+        if (counts > self.sizes).any():
+            counts = self._within(n, np.minimum(counts, self.sizes), mix, rng)
+        drawn: Ints = np.sort(self._flat[self._places(counts, rng)])
+        return drawn
+
+    def _within(self, n: int, counts: Ints, mix: Floats, rng: np.random.Generator) -> Ints:
+        """Numbers of samples of the classes that add up to n, none above the size of its class."""
         while left := n - int(counts.sum()):
             room = self.sizes - counts
             shares = np.where(room > 0, mix, 0.0)
             shares = shares if shares.sum() > 0 else room.astype(np.float64)
-            counts += np.minimum(rng.multinomial(left, shares / shares.sum()), room)
-        drawn = [
-            self.pools[k][rng.choice(self.sizes[k], size=counts[k], replace=False)] for k in np.flatnonzero(counts)
-        ]
-        return np.sort(np.concatenate(drawn)).astype(np.int64, copy=False)
+            counts = counts + np.minimum(rng.multinomial(left, shares / shares.sum()), room)
+        return counts
+
+    def _places(self, counts: Ints, rng: np.random.Generator) -> Ints:
+        """Different places in the list of all samples, so many of each class."""
+        if (2 * counts > self.sizes).any():
+            drawn = [
+                rng.choice(size, size=count, replace=False) for size, count in zip(self.sizes, counts, strict=True)
+            ]
+            all_places: Ints = np.repeat(self._starts, counts) + np.concatenate(drawn)
+            return all_places
+        starts, sizes = np.repeat(self._starts, counts), np.repeat(self.sizes, counts)
+        places: Ints = starts + rng.integers(0, sizes)
+        while True:  # of equal places all but one are drawn again, as if the samples were drawn one after another
+            order = np.argsort(places, kind="stable")
+            again = order[1:][np.diff(places[order]) == 0]
+            if not len(again):
+                return places
+            places[again] = starts[again] + rng.integers(0, sizes[again])

@@ -138,3 +138,25 @@ def test_a_number_of_runs_out_of_bounds_is_refused(value: int, monkeypatch: pyte
     monkeypatch.setenv("CLOUD_MAX_CONCURRENT_RUNS", str(value))
     with pytest.raises(ValueError, match="max_concurrent_runs"):
         CloudSettings()
+
+
+async def test_files_that_a_run_has_written_survive_until_its_commit_whoever_cleans_up(tmp_path: Path) -> None:
+    """Two other runs may clean up between the files of a round and the transaction that refers to them."""
+    async with Federation(tmp_path / "f", agent_devices=(3, 3), cloud=TWO) as fed:
+        repository = fed.apps["cloud"].state.cloud.repository
+        commit = repository.commit
+
+        async def after_others(*args: Any) -> str:
+            for _ in range(3):
+                await repository.delete_unreferenced_files()
+            digest: str = await commit(*args)
+            return digest
+
+        repository.commit = after_others
+        run_id = await fed.submit(spec(num_devices=3))
+        info = await fed.finish(run_id)
+        assert info.status == "completed", info.reason
+        assert [len((await fed.round(run_id, number)).seats) for number in (1, 2, 3)] == [3] * 3
+        repository.commit = commit
+        assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
+        assert list((tmp_path / "f" / "cloud" / "blobs").iterdir()) == []
