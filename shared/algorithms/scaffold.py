@@ -270,6 +270,7 @@ ALGORITHM = Algorithm(
     device_state=Own,
     on_refusal="revert",
     needs={"client": "device"},
+    asynchronous="unweighted",
     own_objective=lambda params: params.option == "I",
     footprint=Footprint(sends=sends, passes=lambda params: Passes(extra_per_sample=float(params.option == "I"))),
 )

@@ -40,6 +40,8 @@ class VisitFields(Record):
         moved_bytes: the part of `down_bytes` that is samples which the seat does not hold.
         begin_s: when the visit's wave began, counted from the start of the round.
         wait_s: from the arrival of the seat's report to the edge's decision.
+        staleness: versions that the edge's model was ahead of the one that the visit trained, when its update counted.
+        staleness_s: from the visit's dispatch until its update counted.
         simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
         predicted_s: the `simulated_s` that the seat's digital twin predicted.
         measured_s: with `clock: real` only: wall seconds from the edge's orders to their answers. Everything else
@@ -69,6 +71,8 @@ class VisitFields(Record):
     predicted_s: Amount | None = None
     measured_s: Amount | None = None
     energy_j: Amount = 0.0
+    staleness: Count = 0
+    staleness_s: Amount = 0.0
     fresh_state: bool = False
     figures: Figures = Field(default_factory=dict)
 

@@ -20,6 +20,8 @@ from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
+from shared.spec.sync_rules import check_sync
+from shared.spec.synchronisation import Sync
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -47,8 +49,9 @@ class ExperimentSpec(Record):
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
-        sync: when the edge averages what its seats trained: after their visit, after each epoch, or after each
-            mini-batch.
+        average_every: where samples are divided, when the edge averages what its seats trained: after their visit,
+            after each epoch, or after each mini-batch.
+        sync: whether edges wait for all their devices, and the cloud for all edges.
         overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
@@ -106,7 +109,8 @@ class ExperimentSpec(Record):
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
-    sync: Literal["round", "epoch", "step"] = "round"
+    average_every: Literal["visit", "epoch", "step"] = "visit"
+    sync: Sync = Sync()
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
     twins: bool = False
     arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -171,7 +175,7 @@ class ExperimentSpec(Record):
     @property
     def epochs_a_visit(self) -> int:
         """Number of local epochs of one visit."""
-        return self.local_epochs if self.sync == "round" else 1
+        return self.local_epochs if self.average_every == "visit" else 1
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
@@ -238,6 +242,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     _clock(spec)
     _shares(spec)
     _partition(spec)
+    check_sync(spec)
 
 
 def _partition(spec: ExperimentSpec) -> None:
@@ -320,12 +325,15 @@ def _clock(spec: ExperimentSpec) -> None:
 
 
 def _shares(spec: ExperimentSpec) -> None:
-    if spec.sync != "round" and spec.schedule == "own_data":
-        raise ValueError(f"sync: {spec.sync} needs a schedule that divides samples, such as schedule: free_compute")
-    if spec.sync == "step" and spec.momentum:
-        raise ValueError("momentum needs sync: round or epoch: with sync: step every seat takes one plain SGD step")
-    if spec.sync == "step" and spec.select != "all":
-        raise ValueError("select needs sync: round or epoch: with sync: step all seats share each epoch")
+    every = spec.average_every
+    if every != "visit" and spec.schedule == "own_data":
+        raise ValueError(
+            f"average_every: {every} needs a schedule that divides samples, such as schedule: free_compute"
+        )
+    if every == "step" and spec.momentum:
+        raise ValueError("momentum needs average_every: visit or epoch: with step every seat takes one plain SGD step")
+    if every == "step" and spec.select != "all":
+        raise ValueError("select needs average_every: visit or epoch: with step all seats share each epoch")
     if spec.overrun is not None and not spec.plans:
         raise ValueError("overrun needs a schedule that plans shares: free_compute or finish_time")
     if spec.overrun is not None and spec.clock == "real":
