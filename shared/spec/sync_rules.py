@@ -66,8 +66,9 @@ def _check_devices(spec: ExperimentSpec, sync: DeviceSync) -> None:
     for name, value in WAITED_FOR.items():
         if getattr(spec, name) != value:
             raise ValueError(f"{name} {getattr(spec, name)} needs sync.devices: synchronous")
-    if spec.overrun is not None:
-        raise ValueError("overrun needs sync.devices: synchronous")
+    for name, given in (("overrun", spec.overrun), ("compression.down", spec.compression.down)):
+        if given is not None:
+            raise ValueError(f"{name} needs sync.devices: synchronous")
 
 
 def _check_edges(spec: ExperimentSpec, sync: EdgeSync) -> None:
