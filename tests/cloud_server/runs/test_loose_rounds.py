@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,37 @@ async def test_a_lost_edge_is_recorded_and_the_run_goes_on(tmp_path: Path, mode:
     assert later
     assert {seat.edge for seat in later} <= {"edge-1", "edge-3"}
     assert all(row.outcome != "failed" for after in done.rounds[detail.round_no :] for row in after.edges)
+
+
+async def test_no_device_visits_two_edges_at_a_time_while_its_own_is_lost_and_when_that_is_back(tmp_path: Path) -> None:
+    spec = uneven(num_rounds=24, sync={"edges": "asynchronous"}, timeouts={"reseat_after_s": 600})
+    async with federation(tmp_path, n_edges=3) as fed:
+        registry = fed.apps["cloud"].state.cloud.registry
+        gate = Gate(fed, 2, "/rounds", EDGE_PORT + 1)
+        run_id = await fed.submit(spec)
+        await gate.reached.wait()
+        await fed.lose("edge-1")
+        gate = Gate(fed, 3, "/rounds", EDGE_PORT)
+        await gate.reached.wait()
+        await fed.start_edge(1)
+        await fed.until(lambda: len(registry.live_edges()) == 3)
+        gate.open.set()
+        done = await ended(fed, run_id)
+    visits: dict[int, list[tuple[float, float, str]]] = {}
+    at_s = 0.0
+    for detail in done.rounds:
+        for row in detail.seats:
+            if row.outcome == "used":
+                began_s = at_s + row.begin_s
+                visits.setdefault(row.seat, []).append((began_s, began_s + row.simulated_s, row.edge))
+        at_s += detail.simulated_s
+    for found in visits.values():
+        found.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(found))
+    hosts = [edge for _, _, edge in visits[1]]
+    first_away = next(at for at, edge in enumerate(hosts) if edge != "edge-2")
+    assert first_away > 0
+    assert "edge-2" in hosts[first_away:]
 
 
 async def test_a_run_that_loses_all_its_edges_fails_and_says_why(tmp_path: Path) -> None:
