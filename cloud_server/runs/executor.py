@@ -109,7 +109,7 @@ class RunExecutor:
             while not await self._train_to_end(state):
                 pass
         finally:
-            await state.flights.end_others(())
+            await state.flights.keep_only(())
 
     async def _load_or_create_state(self) -> RunState:
         """The state of the run at its last checkpoint, or at the initial one, which is committed here.
@@ -182,7 +182,7 @@ class RunExecutor:
         """Train and complete, or halt; False if more rounds were requested in the meantime."""
         while state.checkpoint.round_no < self.info.num_rounds and self.may_continue():
             await self._train_round(state)
-        await state.flights.end_others(())  # the checkpoint keeps what is in flight, for rounds that are added later
+        await state.flights.keep_only(())  # the checkpoint keeps what is in flight, for rounds that are added later
         await self.services.evaluator.finish(self.info.run)
         if self.may_continue():
             return await self._complete(state)

@@ -7,8 +7,9 @@ no answer arrives before its order and the smallest body have passed the edge's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from cloud_server.runs.edge_client import EdgeReply
@@ -91,7 +92,8 @@ class Landing(NamedTuple):
     outcome: EdgeReply | Failure
 
 
-class _InAir(NamedTuple):
+@dataclass
+class _InAir:
     order: FlightOrder
     task: asyncio.Task[EdgeReply | Failure]
 
@@ -100,6 +102,7 @@ class _InAir(NamedTuple):
         """The first instant at which it can end, and its edge, which orders equal instants."""
         return self.order.earliest_s, self.order.flight.edge
 
+    @cached_property
     def landing(self) -> Landing:
         """Its end, once there is an answer."""
         outcome, flight = self.task.result(), self.order.flight
@@ -117,6 +120,10 @@ class Flights:
         """All flights, by edge."""
         return tuple(self._in_air[edge].order.flight for edge in sorted(self._in_air))
 
+    def __contains__(self, flight: Flight) -> bool:
+        found = self._in_air.get(flight.edge)
+        return found is not None and found.order.flight == flight
+
     async def send(self, order: FlightOrder) -> None:
         """Send an order; returns when it is known how long it flies at least."""
         self._in_air[order.flight.edge] = _InAir(order, asyncio.create_task(order.outcome()))
@@ -129,7 +136,7 @@ class Flights:
         for each answer does.
         """
         while True:
-            ended = (each.landing() for each in self._in_air.values() if each.task.done())
+            ended = (each.landing for each in self._in_air.values() if each.task.done())
             first = min(ended, default=None, key=lambda landing: landing[:2])
             if first is not None and first.at_s > until_s:
                 first = None
@@ -146,10 +153,10 @@ class Flights:
             del self._in_air[landing.edge]
         return landing
 
-    async def end_others(self, kept: Collection[Flight]) -> None:
+    async def keep_only(self, flights: Iterable[Flight]) -> None:
         """End all flights but these; edges stop their work some seconds later."""
-        ended = {edge: each for edge, each in self._in_air.items() if each.order.flight not in kept}
-        self._in_air = {edge: each for edge, each in self._in_air.items() if edge not in ended}
-        for each in ended.values():
-            each.task.cancel()
-        await asyncio.gather(*(each.task for each in ended.values()), return_exceptions=True)
+        kept = {flight.edge for flight in flights if flight in self}
+        ended = [self._in_air.pop(edge).task for edge in self._in_air.keys() - kept]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)

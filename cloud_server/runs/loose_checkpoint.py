@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+import torch
+from pydantic import Field, TypeAdapter
 
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeReply
 from shared.core.number_sets import NumberSet
 from shared.core.records import Record
+from shared.core.tensor_records import Tensor
 from shared.federation.aggregation import PartialSum
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
@@ -41,7 +44,7 @@ class Flight(Record):
 
 
 class Landed(Record):
-    """A flight that has ended: with an answer, whose update is in a sum by now, or with a failure.
+    """A flight that has ended: with an answer, whose update and versions have been counted, or with a failure.
 
     Attributes:
         at_s: simulated seconds of the run at which the answer arrived, or the failure counts.
@@ -63,9 +66,9 @@ class Landed(Record):
         """A flight with its outcome."""
         if isinstance(outcome, Failure):
             return cls(flight=flight, at_s=at_s, staleness=staleness, failure=outcome)
-        fields = {name: value for name, value in vars(outcome.without_update()).items() if name != "answer"}
-        answer = RoundAnswer[Any].model_construct(**vars(outcome.without_update().answer))
-        return cls(flight=flight, at_s=at_s, staleness=staleness, answer=answer, **fields)
+        counted: dict[str, Any] = {"partial_sum": None, "update": None, "bases": {}}
+        fields = {**vars(outcome), "answer": RoundAnswer[Any].model_construct(**{**vars(outcome.answer), **counted})}
+        return cls(flight=flight, at_s=at_s, staleness=staleness, **fields)
 
     def reply(self, begin_s: float) -> EdgeReply | None:
         """The answer for the record of a round that begins at this instant of the run; None of a failure."""
@@ -77,6 +80,19 @@ class Landed(Record):
         return EdgeReply(answer, self.down_bytes, self.up_bytes, self.socket_bytes, self.testing_s)
 
 
+_LANDED = TypeAdapter(tuple[Landed, ...])
+
+
+def packed(landed: Sequence[Landed]) -> Tensor:
+    """Flights that have ended, as JSON in a tensor of bytes: the visits of many devices are too long for a header."""
+    return torch.frombuffer(bytearray(_LANDED.dump_json(tuple(landed))), dtype=torch.uint8)
+
+
+def unpacked(landed: Tensor | None) -> list[Landed]:
+    """The flights in such a tensor."""
+    return [] if landed is None else list(_LANDED.validate_json(landed.numpy().tobytes()))
+
+
 class LooseCheckpoint(Checkpoint[S]):
     """The state of a run after a version of the global model, and while the next one is made of several answers.
 
@@ -85,7 +101,7 @@ class LooseCheckpoint(Checkpoint[S]):
         clock_s: of the last event.
         flights: the orders in flight, by edge.
         states: the algorithm's earlier states from which they were made, by version.
-        landed: the flights that have ended since `begin_s`.
+        landed: the flights that have ended since `begin_s`, `packed`; None for none.
         total: the sum of their updates.
     """
 
@@ -93,7 +109,7 @@ class LooseCheckpoint(Checkpoint[S]):
     clock_s: Instant = 0.0
     flights: tuple[Flight, ...] = ()
     states: dict[int, S] = Field(default_factory=dict)
-    landed: tuple[Landed, ...] = ()
+    landed: Tensor | None = None
     total: PartialSum | None = None
 
     def state_of(self, version: int) -> S:

@@ -16,7 +16,7 @@ from typing import Any
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient, EdgeReply
 from cloud_server.runs.flights import FlightOrder, Flights, Landing
-from cloud_server.runs.loose_checkpoint import Flight, Landed, LooseCheckpoint
+from cloud_server.runs.loose_checkpoint import Flight, Landed, LooseCheckpoint, packed, unpacked
 from cloud_server.runs.loose_record import LooseRecorder, LooseReplies
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round import QuorumMissed, RoundResult, add_answer, aggregated, model_digest, n_clients
@@ -59,7 +59,8 @@ class LooseRound:
     def __post_init__(self) -> None:
         before = self.checkpoint
         self.round_no, self.sync = before.round_no + 1, self.experiment.spec.sync.edges
-        self.now_s, self.landed = before.clock_s, list(before.landed)
+        self.now_s, self.landed = before.clock_s, unpacked(before.landed)
+        self.n_kept = len(self.landed)
         self.bases, self.edge_bases, self.retired = dict(before.bases), dict(before.edge_bases), dict(before.retired)
         self.ctx = self.experiment.ctx(
             phase=self.experiment.phase_of(self.round_no).name, round_no=self.round_no, n_clients=self._n_clients()
@@ -84,9 +85,9 @@ class LooseRound:
             QuorumMissed: no edge answered, and none is left to be asked.
         """
         began = time.monotonic()
-        await self.flights.end_others(self.checkpoint.flights)
+        await self.flights.keep_only(self.checkpoint.flights)
         for flight in self.checkpoint.flights:  # after a restart, or where an attempt has failed
-            if flight not in self.flights.all:
+            if flight not in self.flights:
                 await self._send(flight)
         await (self._collect_buffer() if self.sync.asynchronous else self._collect_until_enough())
         if not self._n_answers():
@@ -94,7 +95,8 @@ class LooseRound:
             raise QuorumMissed(f"round {self.round_no}: no edge answered: {why}")
         state = await self.thread.run(aggregated, self.experiment, self.ctx, self.checkpoint.state, self.total)
         model_sha256 = await self.thread.run(model_digest, self.experiment, self.ctx, state)
-        detail = self._detail(state, model_sha256, time.monotonic() - began)
+        figures = await self.thread.run(self.experiment.algorithm.cloud.figures, self.ctx, state)
+        detail = self._detail(model_sha256, figures, time.monotonic() - began)
         return RoundResult(self._checkpoint(self.round_no, state), detail)
 
     def _n_answers(self) -> int:
@@ -145,7 +147,7 @@ class LooseRound:
         busy, retired = SetIndex([flight.seats for flight in self.flights.all]).all, NumberSet(self.retired)
         found = {edge: self.round_map.seats_at(edge) - busy for edge in sorted(self.round_map.edges.keys() - waits)}
         idle = {edge: seats for edge, seats in found.items() if len(seats - retired)}
-        if idle and len(self.landed) > len(self.checkpoint.landed):
+        if idle and len(self.landed) > self.n_kept:
             await self._keep()
         for edge, seats in idle.items():
             await self._send(self._next_flight(edge, seats))
@@ -164,7 +166,7 @@ class LooseRound:
         )
 
     async def _send(self, flight: Flight) -> None:
-        sent_from = Checkpoint[Any](
+        sent_from = Checkpoint[Any].model_construct(
             round_no=flight.version,
             state=self.checkpoint.state_of(flight.version),
             bases=self.bases,
@@ -208,8 +210,8 @@ class LooseRound:
     async def _keep(self) -> None:
         """Stores what has been counted of a version; the sum goes on with tensors of its own."""
         found = self._checkpoint(self.checkpoint.round_no, self.checkpoint.state)
-        self.checkpoint = found.model_copy(update={"landed": tuple(self.landed), "total": self.total.result()})
-        self.total = self._accumulator()
+        self.checkpoint = found.model_copy(update={"landed": packed(self.landed), "total": self.total.result()})
+        self.total, self.n_kept = self._accumulator(), len(self.landed)
         await self.keep(self.checkpoint)
 
     def _checkpoint(self, round_no: int, state: Any) -> LooseCheckpoint[Any]:
@@ -228,7 +230,7 @@ class LooseRound:
             states={version: before.state_of(version) for version in sorted(needed)},
         )
 
-    def _detail(self, state: Any, model_sha256: str, wall_s: float) -> RoundDetail:
+    def _detail(self, model_sha256: str, figures: dict[str, Any], wall_s: float) -> RoundDetail:
         began_s, retired = self.checkpoint.begin_s, self.checkpoint.retired
         recorder = LooseRecorder(
             self.experiment,
@@ -246,5 +248,5 @@ class LooseRound:
             model_sha256=model_sha256,
             wall_s=wall_s,
             attempts=self.attempt,
-            figures=self.experiment.algorithm.cloud.figures(self.ctx, state),
+            figures=figures,
         )

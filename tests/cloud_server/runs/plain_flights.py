@@ -86,7 +86,7 @@ def fedasync(alpha: float) -> Combine:
         models = [answer.start + np.mean([step for _, step in answer.steps], axis=0) for answer, _ in answers]
         weights = [weight for _, weight in answers]
         mixed, alpha_t = np.average(models, axis=0, weights=weights), alpha * float(np.mean(weights))
-        return (1 - alpha_t) * model + alpha_t * mixed  # type: ignore[no-any-return]
+        return (1 - alpha_t) * model + alpha_t * mixed
 
     return combine
 
