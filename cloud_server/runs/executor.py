@@ -12,13 +12,16 @@ from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation, StateUnreadable
+from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
 from cloud_server.runs.final_scores import final_scores
+from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.results_writer import ResultsFolder, RoundDone
-from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
+from cloud_server.runs.round import QuorumMissed, RoundResult
+from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState
 from shared.federation.context import Context
@@ -95,15 +98,18 @@ class RunExecutor:
         async for missing in self._barrier.start(self.info.spec, resumed=started_before):
             await self._set_status("starting", f"waiting for {missing}")
         if not self.may_continue():
-            return await self._halt()
+            await self._halt()
+            return
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self.report_nodes()
         await self._set_status("running")
-        await self._finish_outstanding_work(state)
-        while not await self._train_to_end(state):
-            pass
-        return None
+        try:
+            await self._finish_outstanding_work(state)
+            while not await self._train_to_end(state):
+                pass
+        finally:
+            await state.flights.keep_only(())
 
     async def _load_or_create_state(self) -> RunState:
         """The state of the run at its last checkpoint, or at the initial one, which is committed here.
@@ -148,7 +154,7 @@ class RunExecutor:
         repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
-        checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
+        checkpoint = checkpoint_type(experiment)(round_no=0, state=state, bases={}, edge_bases={}, retired={})
         files = await repository.write(self.info.run, checkpoint, None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
@@ -176,6 +182,7 @@ class RunExecutor:
         """Train and complete, or halt; False if more rounds were requested in the meantime."""
         while state.checkpoint.round_no < self.info.num_rounds and self.may_continue():
             await self._train_round(state)
+        await state.flights.keep_only(())  # the checkpoint keeps what is in flight, for rounds that are added later
         await self.services.evaluator.finish(self.info.run)
         if self.may_continue():
             return await self._complete(state)
@@ -213,7 +220,7 @@ class RunExecutor:
         events = placement_events(changes) + self._keep_profiles(state, detail) + round_events(detail)
         async with self.lock:
             info = self._info_with_totals(detail)
-            due = self._evaluation_due(state.experiment, detail.round_no)
+            due = evaluation_due(self.info, info)
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, info, state.placement.placement, detail, events, due
             )
@@ -228,10 +235,6 @@ class RunExecutor:
         seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
         state.placement.placement = state.placement.placement.replace(profiles={**before, **seen})
         return profile_events(detail.round_no, before, seen)
-
-    def _evaluation_due(self, experiment: Experiment, round_no: int) -> PendingEvaluation | None:
-        last = round_no >= self.info.num_rounds
-        return PendingEvaluation(final=last) if last or round_no % experiment.spec.eval_every == 0 else None
 
     async def _write_results_of(self, state: RunState, row: RoundInfo, due: bool) -> None:
         await self._results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
@@ -262,7 +265,7 @@ class RunExecutor:
             changes += await self._wait_for_devices(state)
             if not self.may_continue():
                 return None
-            attempted = self._new_round(state, round_no, kind, attempt)
+            attempted = new_round(self.services, self.info, state, kind, attempt, partial(self._keep, state))
             if kind == "train":
                 started = RunEvent("round.started", {"round_no": round_no, "attempt": attempt})
                 await self.services.repository.add_event(self.info.run, started)
@@ -287,23 +290,17 @@ class RunExecutor:
             await self._set_status("running")
         return changes
 
-    def _new_round(self, state: RunState, round_no: int, kind: RoundKind, attempt: int) -> CloudRound:
-        services = self.services
-        return CloudRound(
-            self.info.run,
-            round_no,
-            kind,
-            state.experiment,
-            state.checkpoint,
-            state.placement,
-            round_map(self.info.run, state.experiment, state.placement),
-            services.edges,
-            services.thread,
-            attempt=attempt,
-            clock_s=self.info.simulated_s,
-        )
+    async def _keep(self, state: RunState, checkpoint: Checkpoint[Any]) -> None:
+        """Commit a checkpoint within a round."""
+        repository = self.services.repository
+        files = await repository.write(self.info.run, checkpoint, None)
+        async with self.lock:
+            state.expected_digest = await repository.commit(
+                state.expected_digest, files, self.info, state.placement.placement, None, ()
+            )
+            state.checkpoint = checkpoint
 
-    async def _run_unless_stopped(self, attempted: CloudRound) -> RoundResult | None:
+    async def _run_unless_stopped(self, attempted: Attempt) -> RoundResult | None:
         """The round's result, None if a stop was requested while it ran."""
         running = asyncio.create_task(attempted.run())
         try:

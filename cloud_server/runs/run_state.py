@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloud_server.nodes.registry import Registry
@@ -11,6 +11,7 @@ from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.flights import Flights
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
@@ -40,9 +41,11 @@ class RunState:
 
     Attributes:
         expected_digest: digest of the checkpoint, which the next commit must find in the store.
+        flights: the orders in flight where the cloud does not wait for all edges.
     """
 
     experiment: Experiment
     placement: PlacementManager
     checkpoint: Checkpoint[Any]
     expected_digest: str
+    flights: Flights = field(default_factory=Flights)

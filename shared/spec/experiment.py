@@ -68,6 +68,8 @@ class ExperimentSpec(Record):
             clients take in turn. None means that the data set's test images are dealt like the training images.
         eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
             always evaluated.
+        eval_every_s: in place of `eval_every`, simulated seconds: the first round to end after each multiple of them is
+            evaluated; clients test their models after the last round only.
         test_clients: number of devices, drawn by seed, that are tested where all devices would be: in the evaluation
             after the last round, and of those held out; None means `all` of at most 1000 devices, else 1000.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
@@ -125,6 +127,7 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    eval_every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
@@ -242,6 +245,8 @@ def check_fits(spec: ExperimentSpec) -> None:
     _clock(spec)
     _shares(spec)
     _partition(spec)
+    if spec.eval_every_s is not None and spec.eval_every != 1:
+        raise ValueError("eval_every_s and eval_every: a run is evaluated by simulated seconds or by rounds")
     check_sync(spec)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from shared.spec.synchronisation import DeviceSync, EdgeSync, TierSync
-
-if TYPE_CHECKING:
-    from shared.spec.experiment import ExperimentSpec
 
 WAITED_FOR = {
     "clock": "simulated",
@@ -25,8 +22,8 @@ WAITED_FOR = {
 """Fields that only mean something at an edge that waits for a wave of visits, with the values that they must have."""
 
 
-def check_sync(spec: ExperimentSpec) -> None:
-    """Check that the modes of both tiers fit each other and the other fields.
+def check_sync(spec: Any) -> None:
+    """Check that the modes of both tiers of an `ExperimentSpec` fit each other and the other fields.
 
     Raises:
         ValueError: the message begins with the name of the field at fault.
@@ -56,7 +53,7 @@ def _check_mode(tier: str, sync: TierSync) -> None:
         raise ValueError(f"sync.{tier}.{name} has no meaning with mode: {sync.mode}")
 
 
-def _check_devices(spec: ExperimentSpec, sync: DeviceSync) -> None:
+def _check_devices(spec: Any, sync: DeviceSync) -> None:
     if sync.mode == "semi_synchronous" and spec.round_deadline_s is None and not spec.overselection:
         raise ValueError(
             "sync.devices: semi_synchronous needs round_deadline_s, or overselection for the first to answer"
@@ -71,7 +68,7 @@ def _check_devices(spec: ExperimentSpec, sync: DeviceSync) -> None:
             raise ValueError(f"{name} needs sync.devices: synchronous")
 
 
-def _check_edges(spec: ExperimentSpec, sync: EdgeSync) -> None:
+def _check_edges(spec: Any, sync: EdgeSync) -> None:
     if sync.mode == "synchronous":
         return
     for name in ("clock", "client"):
