@@ -166,7 +166,9 @@ ALIKE = {"worker_sps": 0.4}
 async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_of_agents(
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
 ) -> None:
-    spec = planned(schedule, num_devices=4, num_rounds=3, average_every="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
+    spec = planned(
+        schedule, num_devices=4, num_rounds=3, average_every="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE
+    )
     layouts: list[dict[str, Any]] = [{"agent_devices": (4,)}, {"agent_devices": (1,) * 4, "order": (3, 1, 0, 2)}]
     found = []
     for layout in layouts:
