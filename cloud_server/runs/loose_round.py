@@ -154,8 +154,8 @@ class LooseRound:
 
     def _next_flight(self, edge: int, seats: NumberSet) -> Flight:
         version = self.checkpoint.round_no
-        of_seats = (base.round_no for seat, base in self.bases.items() if seat in seats)
-        newest = max(version, self.edge_bases.get(edge, Version(0)).round_no, *of_seats)
+        of_seats = max((base.round_no for seat, base in self.bases.items() if seat in seats), default=0)
+        newest = max(version, self.edge_bases.get(edge, Version(0)).round_no, of_seats)
         return Flight(
             edge=edge,
             number=newest + 1,

@@ -29,16 +29,17 @@ EVEN: dict[str, Any] = {
 """Devices and links of equal speed: against such delays the few bytes by which bodies differ take no time."""
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 @pytest.mark.parametrize(
     "edges",
     [{"mode": "asynchronous", "buffer": "all"}, {"mode": "semi_synchronous", "wanted": 2}],
     ids=["asynchronous", "semi-synchronous"],
 )
 async def test_with_equal_speeds_and_constant_weights_all_edges_count_as_in_a_synchronous_run(
-    tmp_path: Path, edges: dict[str, Any]
+    tmp_path: Path, edges: dict[str, Any], algorithm: str
 ) -> None:
-    plain = await run(tmp_path, small_spec(num_rounds=3, **EVEN))
-    loose = await run(tmp_path, small_spec(num_rounds=3, sync={"edges": edges}, **EVEN))
+    spec = small_spec(num_rounds=3, algorithm=algorithm, **EVEN)
+    plain, loose = await run(tmp_path, spec), await run(tmp_path, {**spec, "sync": {"edges": edges}})
     assert [detail.model_sha256 for detail in loose.rounds] == [detail.model_sha256 for detail in plain.rounds]
     lasted = [detail.simulated_s for detail in plain.rounds]
     assert [detail.simulated_s for detail in loose.rounds] == pytest.approx(lasted, rel=1e-12)
