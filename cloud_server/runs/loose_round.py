@@ -95,6 +95,7 @@ class LooseRound:
             raise QuorumMissed(f"round {self.round_no}: no edge answered: {why}")
         state = await self.thread.run(aggregated, self.experiment, self.ctx, self.checkpoint.state, self.total)
         model_sha256 = await self.thread.run(model_digest, self.experiment, self.ctx, state)
+        del self.total  # twice as large as the model
         figures = await self.thread.run(self.experiment.algorithm.cloud.figures, self.ctx, state)
         detail = self._detail(model_sha256, figures, time.monotonic() - began)
         return RoundResult(self._checkpoint(self.round_no, state), detail)
