@@ -27,9 +27,9 @@ SMALLEST_ANSWER = 1
 
 
 def context_of(experiment: Experiment, flight: Flight) -> Context:
-    """The context of a flight's order, the same at the cloud and at the edge; its phase is that of the next version."""
+    """The context of a flight's order at the cloud; its phase is that of the next version."""
     phase = experiment.phase_of(flight.version + 1).name
-    return experiment.ctx(phase=phase, round_no=flight.number, n_clients=flight.n_clients, edge=flight.edge)
+    return experiment.ctx(phase=phase, round_no=flight.number, n_clients=flight.n_clients)
 
 
 @dataclass
@@ -67,8 +67,9 @@ class FlightOrder(CloudRound):
 
     def _after(self, use: LinkUse, at_edge_s: float) -> float:
         """Simulated seconds of the run after both transfers and the time at the edge between them."""
-        link = self.experiment.population.edges[self.flight.edge].link
-        return self.flight.clock_s + (link_cost(link, use, self.ctx.seed).simulated_s + at_edge_s)
+        edge = self.flight.edge
+        cost = link_cost(self.experiment.population.edges[edge].link, use, self.ctx.at(edge=edge).seed)
+        return self.flight.clock_s + (cost.simulated_s + at_edge_s)
 
     def ends_s(self, outcome: EdgeReply | Failure) -> float:
         """Simulated seconds of the run at which this outcome counts.

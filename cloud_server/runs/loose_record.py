@@ -75,7 +75,8 @@ class LooseRecorder(Recorder):
         if reply is None:
             reason = landed.failure.reason if landed.failure else None
             return EdgeRow(edge=name, home=flight.edge, outcome="failed", reason=reason, **old)
-        return edge_row(self.experiment, context_of(self.experiment, flight), name, reply).model_copy(update=old)
+        ctx = context_of(self.experiment, flight).at(edge=flight.edge)
+        return edge_row(self.experiment, ctx, name, reply).model_copy(update=old)
 
     def _name(self, edge: int) -> str:
         return self._edge_name(edge) or f"home {edge}"

@@ -95,6 +95,7 @@ class LooseRound:
             raise QuorumMissed(f"round {self.round_no}: no edge answered: {why}")
         state = await self.thread.run(aggregated, self.experiment, self.ctx, self.checkpoint.state, self.total)
         model_sha256 = await self.thread.run(model_digest, self.experiment, self.ctx, state)
+        del self.total  # twice as large as the model
         figures = await self.thread.run(self.experiment.algorithm.cloud.figures, self.ctx, state)
         detail = self._detail(model_sha256, figures, time.monotonic() - began)
         return RoundResult(self._checkpoint(self.round_no, state), detail)
@@ -154,8 +155,8 @@ class LooseRound:
 
     def _next_flight(self, edge: int, seats: NumberSet) -> Flight:
         version = self.checkpoint.round_no
-        of_seats = (base.round_no for seat, base in self.bases.items() if seat in seats)
-        newest = max(version, self.edge_bases.get(edge, Version(0)).round_no, *of_seats)
+        of_seats = max((base.round_no for seat, base in self.bases.items() if seat in seats), default=0)
+        newest = max(version, self.edge_bases.get(edge, Version(0)).round_no, of_seats)
         return Flight(
             edge=edge,
             number=newest + 1,

@@ -170,9 +170,10 @@ class RunRepository:
     # ---- rounds
 
     async def write(self, run_id: str, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        """Write the files of a round, to which its commit then refers; `detail` is None for the initial state.
+        """Write the files of a round, to which its commit then refers.
 
-        Until the run's next round is written, no other run deletes them.
+        `detail` is None for the initial state and within a round. Until the run's next round is written, no other run
+        deletes them.
         """
         files = self._written[run_id] = await self.thread.run(self._write, checkpoint, detail)
         return files
@@ -198,7 +199,7 @@ class RunRepository:
             files: of the round.
             info: the run's document.
             placement: of the run.
-            detail: the record of the round, None for the initial state.
+            detail: the record of the round, None for the initial state and within a round.
             events: stored with the commit.
             due: the evaluation that the checkpoint needs, None for none.
 

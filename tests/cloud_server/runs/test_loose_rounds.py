@@ -29,16 +29,17 @@ EVEN: dict[str, Any] = {
 """Devices and links of equal speed: against such delays the few bytes by which bodies differ take no time."""
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 @pytest.mark.parametrize(
     "edges",
     [{"mode": "asynchronous", "buffer": "all"}, {"mode": "semi_synchronous", "wanted": 2}],
     ids=["asynchronous", "semi-synchronous"],
 )
 async def test_with_equal_speeds_and_constant_weights_all_edges_count_as_in_a_synchronous_run(
-    tmp_path: Path, edges: dict[str, Any]
+    tmp_path: Path, edges: dict[str, Any], algorithm: str
 ) -> None:
-    plain = await run(tmp_path, small_spec(num_rounds=3, **EVEN))
-    loose = await run(tmp_path, small_spec(num_rounds=3, sync={"edges": edges}, **EVEN))
+    spec = small_spec(num_rounds=3, algorithm=algorithm, **EVEN)
+    plain, loose = await run(tmp_path, spec), await run(tmp_path, {**spec, "sync": {"edges": edges}})
     assert [detail.model_sha256 for detail in loose.rounds] == [detail.model_sha256 for detail in plain.rounds]
     lasted = [detail.simulated_s for detail in plain.rounds]
     assert [detail.simulated_s for detail in loose.rounds] == pytest.approx(lasted, rel=1e-12)
@@ -210,6 +211,23 @@ async def test_added_rounds_go_on_with_what_was_in_flight(tmp_path: Path) -> Non
         more = await ended(fed, run_id)
     assert simulated(more) == simulated(four)
     assert (more.info.model_sha256, more.info.accuracy) == (four.info.model_sha256, four.info.accuracy)
+
+
+# ---- devices that are off
+
+
+async def test_an_edge_whose_devices_are_all_off_answers_when_the_first_is_on_again(tmp_path: Path) -> None:
+    """The devices of edge 1 are off for 20 seconds, in which others make versions; it answers once in that time."""
+    always, later = [[0.0, 1e6]], [[20.0, 1e6]]
+    trace = {"name": "trace", "traces": [always, later, always]}
+    devices = {**SPEEDS["devices"], "profile": {**SPEEDS["devices"]["profile"], "availability": trace}}
+    spec = uneven(num_rounds=14, devices=devices, sync={"edges": {"mode": "asynchronous", "buffer": 2}})
+    done = await run(tmp_path, spec, n_edges=3)
+    rows = [row for detail in done.rounds for row in detail.edges if row.home == 1]
+    assert [(row.outcome, row.reason) for row in rows[:2]] == [("idle", "unavailable"), ("used", None)]
+    assert rows[0].staleness_s == 20.0
+    assert rows[0].staleness > 5
+    assert {row.outcome for row in rows[1:]} == {"used"}
 
 
 # ---- lost edges
