@@ -98,10 +98,11 @@ class RoundHandler:
                 "the population digest differs from the cloud's; do both use the same data set and package versions?"
             )
         await self._wait_until_registered()
-        kept = await self.states.placement(order)
+        kept, (state, late), known = await asyncio.gather(
+            self.states.placement(order), self.states.state(experiment, order), self.states.twins_before(order)
+        )
         kept.placement.check_seats(len(experiment.population.seats))
-        state, late = await self.states.state(experiment, order)
-        twins = Twins(await self.states.twins_before(order))
+        twins = Twins(known)
         agents = AgentClient(
             experiment,
             order,
@@ -118,9 +119,11 @@ class RoundHandler:
         work = EdgeRound(experiment, order, agents, self.thread, state, late, twins, n_bytes, fresh)
         answer = await work.run()
         self.metrics.noted(work.log)
+        encoded = self.thread.run(codec.encode, answer)
         if order.kind == "train":
-            await self.states.commit(experiment, order, work.state, late, twins)
-        body = await self.thread.run(codec.encode, answer)
+            _, body = await asyncio.gather(self.states.commit(experiment, order, work.state, late, twins), encoded)
+        else:
+            body = await encoded
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 

@@ -91,7 +91,8 @@ class AgentClient:
             *(self._visit_agent(exchange, agent, requests) for agent, requests in self.real.orders(by_agent)),
             *(self._visit_own(exchange, request) for request in own),
         )
-        await self.thread.run(self._charge_orders, exchange)
+        if dispatch.dropping:
+            await self.thread.run(self._charge_orders, exchange)
         return exchange.replies
 
     def _visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:

@@ -37,6 +37,7 @@ from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.flops import model_and_batch, training_flops
+from shared.training.image_cache import ImageCache
 from shared.training.stacked.layers import check_layers
 from shared.training.stacked.training import StackTrainer
 from shared.training.subnetworks.unit_graph import units_of
@@ -54,7 +55,11 @@ class Experiment:
         shapes: the model's tensors as shapes and dtypes, without elements.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
+        images: float images of the clients that train here.
     """
+
+    IMAGE_BYTES = 32 * 2**20
+    """Most bytes of float images that are kept from visit to visit."""
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
@@ -79,6 +84,7 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
+        self.images = ImageCache(self.IMAGE_BYTES)
         self._model_infos: dict[str, ModelInfo] = {}
         per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
         self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
