@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.training.models.classifier import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape, initialise
 
 
 def mlp(shape: Shape, n_classes: int) -> Classifier:
@@ -76,7 +76,7 @@ def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
 
 def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
     """Returns a convolution with batch-norm and ReLU, initialised as in the ResNets."""
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    initialise(convolution)
     return [convolution, nn.BatchNorm2d(n_channels), nn.ReLU()]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from shared.training.models.classifier import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape, initialise
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 """By depth, the number of blocks in each of the four stages."""
@@ -94,9 +94,9 @@ def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
         nn.Linear(body.n_features, 1000)  # draws what the layer for ImageNet would have drawn
         for module in body.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                initialise(module)
         body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-        nn.init.kaiming_normal_(body.conv1.weight, mode="fan_out", nonlinearity="relu")
+        initialise(body.conv1)
         return Classifier(body, body.n_features, n_classes)
 
     return make
