@@ -51,7 +51,8 @@ class Block(nn.Module):
             if norm != self.parts[-1][1]:
                 y = self.relu(y)
         y += x if self.downsample is None else self.downsample(x)
-        return self.relu(y)
+        result: Tensor = self.relu(y)
+        return result
 
 
 class ResNet(nn.Module):
