@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from cloud_server.runs.round_record import EdgeReplies, Recorder
 from shared.core.errors import NotReady, StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest
 from shared.federation.aggregation import Accumulator, mean_of
 from shared.federation.context import Context
@@ -38,9 +40,10 @@ class QuorumMissed(NotReady):
 
 
 class RoundResult(NamedTuple):
-    """The checkpoint after a round, and the record of the round."""
+    """The checkpoint after a round, the digest of its file (empty after an evaluation), and the record of the round."""
 
     checkpoint: Checkpoint[Any]
+    file: str
     detail: RoundDetail
 
 
@@ -51,6 +54,7 @@ class CloudRound:
     Attributes:
         checkpoint: the state before the round.
         round_map: which seats visit which edge, determined once, when the attempt begins.
+        write: writes the file of a checkpoint, beside the digest of the model; returns its digest.
         attempt: counts from 1.
         clock_s: simulated seconds of the run at which the round begins.
     """
@@ -64,6 +68,7 @@ class CloudRound:
     round_map: RoundMap
     edges: EdgeClient
     thread: ComputeThread
+    write: Callable[[Checkpoint[Any]], Awaitable[str]]
     attempt: int = 1
     clock_s: float = 0.0
 
@@ -84,7 +89,7 @@ class CloudRound:
 
     @log_context_of(lambda self: {"round": self.round_no})
     async def run(self) -> RoundResult:
-        """Runs the round; nothing is committed yet.
+        """Runs the round and writes the state after it; nothing is committed yet.
 
         Raises:
             QuorumMissed: too few edges answered; names the missing edges and why.
@@ -94,16 +99,19 @@ class CloudRound:
         total = await self.thread.run(self._add_up, answers)
         self._require_quorum(answers)
         state = await self.thread.run(self._aggregate, total)
-        model_sha256, figures = await self.thread.run(self._model_digest_and_metrics, state)
+        del total  # the sum, twice as large as the model
+        model, figures = await self.thread.run(self._model_and_figures, state)
+        checkpoint = self._checkpoint_after(state, answers)
+        model_sha256, file = await asyncio.gather(asyncio.to_thread(digest, model), self._written(checkpoint))
         detail = self._recorder().detail(
             answers,
             kind=self.kind,
-            model_sha256=model_sha256,
+            model_sha256=model_sha256 if model else "",
             wall_s=time.monotonic() - began,
             attempts=self.attempt,
             figures=figures,
         )
-        return RoundResult(self._checkpoint_after(state, answers), detail)
+        return RoundResult(checkpoint, file, detail)
 
     # ---- the edges
 
@@ -207,11 +215,14 @@ class CloudRound:
         counted = self.ctx.at(n_updates=total.n_updates, n_samples=total.n_samples)
         return self.hooks.aggregate(counted, state, mean)
 
-    def _model_digest_and_metrics(self, state: Any) -> tuple[str, dict[str, Any]]:
-        """The digest of the global model (empty without one) and the algorithm's figures of the round."""
-        models = self.hooks.models(self.ctx, state)
-        model_sha256 = digest(models["global"]) if "global" in models else ""
-        return model_sha256, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
+    def _model_and_figures(self, state: Any) -> tuple[TensorMap, dict[str, Any]]:
+        """The global model (empty without one) and the algorithm's figures of the round."""
+        model = self.hooks.models(self.ctx, state).get("global", {})
+        return model, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
+
+    async def _written(self, checkpoint: Checkpoint[Any]) -> str:
+        """The digest of the state's file; an evaluation leaves the state as it was."""
+        return await self.write(checkpoint) if self.kind == "train" else ""
 
     def _checkpoint_after(self, state: Any, answers: EdgeReplies) -> Checkpoint[Any]:
         before = self.checkpoint
