@@ -103,10 +103,11 @@ class RoundHandler:
                 "the population digest differs from the cloud's; do both use the same data set and package versions?"
             )
         await self._wait_until_registered()
-        kept = await self.states.placement(order)
+        kept, memory, known = await asyncio.gather(
+            self.states.placement(order), self.states.memory(experiment, order), self.states.twins_before(order)
+        )
         kept.placement.check_seats(len(experiment.population.seats))
-        memory = await self.states.memory(experiment, order)
-        twins = Twins(await self.states.twins_before(order))
+        twins = Twins(known)
         agents = AgentClient(
             experiment,
             order,
@@ -126,12 +127,14 @@ class RoundHandler:
             work.abandon()
             raise
         self.metrics.noted(work.log)
+        encoded = self.thread.run(codec.encode, answer)
         if order.kind == "train":
             memory.state = work.state
             if isinstance(work, AsynchronousRound):
                 memory.airborne = self.flights.keep(experiment, order, work.flights)
-            await self.states.commit(experiment, order, memory, twins)
-        body = await self.thread.run(codec.encode, answer)
+            _, body = await asyncio.gather(self.states.commit(experiment, order, memory, twins), encoded)
+        else:
+            body = await encoded
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
 

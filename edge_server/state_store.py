@@ -140,13 +140,14 @@ class EdgeStateStore:
             digest = await self.thread.run(lambda: self.blobs.put(encode_checkpoint(experiment, memory).parts))
 
             async def commit() -> None:
-                old = await self.store.keys(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))
-                batch = Batch().put(self._state_key(order, after), digest.encode())
+                states = await self.store.scan(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))
+                batch, old = Batch().put(self._state_key(order, after), digest.encode()), list(states)
                 if known.twins:
                     old += await self.store.keys(redis_keys.edge_twins_of(self.edge_name, order.run_id, order.edge))
                     batch = batch.put(self._twins_key(order, after), known.model_dump_json().encode())
                 await self.store.commit(batch.delete(*(key for key in old if key not in kept)))
-                await self._collect()
+                if set(states.values()) != {digest.encode()}:  # most algorithms' state at an edge never changes
+                    await self._collect()
 
             await self._retried(commit)
 

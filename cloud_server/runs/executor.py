@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
-from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation, StateUnreadable
+from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation, StateUnreadable
 from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
 from cloud_server.runs.final_scores import final_scores
@@ -155,7 +155,7 @@ class RunExecutor:
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
         checkpoint = checkpoint_type(experiment)(round_no=0, state=state, bases={}, edge_bases={}, retired={})
-        files = await repository.write(self.info.run, checkpoint, None)
+        files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, provenance=provenance, changes=())
@@ -214,9 +214,9 @@ class RunExecutor:
     async def _commit(
         self, state: RunState, result: RoundResult, changes: list[PlacementChange]
     ) -> PendingEvaluation | None:
-        """Commit a round; the evaluation that its checkpoint needs, if any."""
+        """Commit a round, whose state has been written; the evaluation that its checkpoint needs, if any."""
         repository, detail = self.services.repository, result.detail
-        files = await repository.write(self.info.run, result.checkpoint, detail)
+        files = await repository.write_visits(self.info.run, result.file, detail)
         events = placement_events(changes) + self._keep_profiles(state, detail) + round_events(detail)
         async with self.lock:
             info = self._info_with_totals(detail)
@@ -293,7 +293,7 @@ class RunExecutor:
     async def _keep(self, state: RunState, checkpoint: Checkpoint[Any]) -> None:
         """Commit a checkpoint within a round."""
         repository = self.services.repository
-        files = await repository.write(self.info.run, checkpoint, None)
+        files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
         async with self.lock:
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, self.info, state.placement.placement, None, ()

@@ -7,6 +7,7 @@ states before and after their last order only, so a repetition must not begin wi
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -19,10 +20,11 @@ from cloud_server.runs.flights import FlightOrder, Flights, Landing
 from cloud_server.runs.loose_checkpoint import Flight, Landed, LooseCheckpoint, packed, unpacked
 from cloud_server.runs.loose_record import LooseRecorder, LooseReplies
 from cloud_server.runs.placement import PlacementManager
-from cloud_server.runs.round import QuorumMissed, RoundResult, add_answer, aggregated, model_digest, n_clients
+from cloud_server.runs.round import QuorumMissed, RoundResult, add_answer, aggregated, model_and_figures, n_clients
 from cloud_server.runs.round_map import RoundMap, flight_map
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet, SetIndex
+from shared.core.tensors import digest
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure
@@ -41,6 +43,7 @@ class LooseRound:
         checkpoint: the last one; in it the round may have begun already.
         round_map: which seats visit which edge, determined once, when the attempt begins.
         flights: the orders in flight, which outlast the round.
+        write: writes the file of a checkpoint; returns its digest.
         keep: stores a checkpoint in the middle of a round.
         attempt: counts from 1.
     """
@@ -53,6 +56,7 @@ class LooseRound:
     edges: EdgeClient
     thread: ComputeThread
     flights: Flights
+    write: Callable[[Checkpoint[Any]], Awaitable[str]]
     keep: Callable[[LooseCheckpoint[Any]], Awaitable[None]]
     attempt: int = 1
 
@@ -79,7 +83,7 @@ class LooseRound:
 
     @log_context_of(lambda self: {"round": self.round_no})
     async def run(self) -> RoundResult:
-        """Runs the round; its end is not committed yet.
+        """Runs the round and writes the state after it; its end is not committed yet.
 
         Raises:
             QuorumMissed: no edge answered, and none is left to be asked.
@@ -94,11 +98,12 @@ class LooseRound:
             why = "; ".join(landed.failure.detail for landed in self.landed if landed.failure) or "no edge is alive"
             raise QuorumMissed(f"round {self.round_no}: no edge answered: {why}")
         state = await self.thread.run(aggregated, self.experiment, self.ctx, self.checkpoint.state, self.total)
-        model_sha256 = await self.thread.run(model_digest, self.experiment, self.ctx, state)
         del self.total  # twice as large as the model
-        figures = await self.thread.run(self.experiment.algorithm.cloud.figures, self.ctx, state)
-        detail = self._detail(model_sha256, figures, time.monotonic() - began)
-        return RoundResult(self._checkpoint(self.round_no, state), detail)
+        model, figures = await self.thread.run(model_and_figures, self.experiment, self.ctx, state)
+        checkpoint = self._checkpoint(self.round_no, state)
+        model_sha256, file = await asyncio.gather(asyncio.to_thread(digest, model), self.write(checkpoint))
+        detail = self._detail(model_sha256 if model else "", figures, time.monotonic() - began)
+        return RoundResult(checkpoint, file, detail)
 
     def _n_answers(self) -> int:
         return sum(landed.answer is not None for landed in self.landed)
@@ -184,6 +189,7 @@ class LooseRound:
             flight_map(self.round_map, self.experiment, self.placement, flight.edge, flight.seats),
             self.edges,
             self.thread,
+            self.write,
             clock_s=flight.clock_s,
             flight=flight,
         )

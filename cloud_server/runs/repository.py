@@ -169,18 +169,20 @@ class RunRepository:
 
     # ---- rounds
 
-    async def write(self, run_id: str, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        """Write the files of a round, to which its commit then refers.
+    async def write_state(self, run_id: str, checkpoint: Checkpoint[Any]) -> str:
+        """Write the file of a state, to which a commit then refers; returns its digest.
 
-        `detail` is None for the initial state and within a round. Until the run's next round is written, no other run
-        deletes them.
+        Until the run's next state is written, no other run deletes it.
         """
-        files = self._written[run_id] = await self.thread.run(self._write, checkpoint, detail)
-        return files
+        digest = await self.thread.run(lambda: self.blobs.put(codec.encode(checkpoint).parts))
+        self._written[run_id] = CheckpointFiles(digest, None)
+        return digest
 
-    def _write(self, checkpoint: Checkpoint[Any], detail: RoundDetail | None) -> CheckpointFiles:
-        digest = self.blobs.put(codec.encode(checkpoint).parts)
-        return CheckpointFiles(digest, self.blobs.put(_ROWS.dump_json(detail.seats)) if detail else None)
+    async def write_visits(self, run_id: str, state: str, detail: RoundDetail) -> CheckpointFiles:
+        """Write the visits of the round that led to a state; kept as the file of the state is."""
+        digest = await self.thread.run(lambda: self.blobs.put(_ROWS.dump_json(detail.seats)))
+        files = self._written[run_id] = CheckpointFiles(state, digest)
+        return files
 
     async def commit(
         self,

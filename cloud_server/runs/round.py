@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from cloud_server.runs.round_record import EdgeReplies, Recorder
 from shared.core.errors import NotReady, StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest
 from shared.federation.aggregation import Accumulator, can_be_mean, mean_of, weighted
 from shared.federation.context import Context
@@ -40,9 +41,10 @@ class QuorumMissed(NotReady):
 
 
 class RoundResult(NamedTuple):
-    """The checkpoint after a round, and the record of the round."""
+    """The checkpoint after a round, the digest of its file (empty after an evaluation), and the record of the round."""
 
     checkpoint: Checkpoint[Any]
+    file: str
     detail: RoundDetail
 
 
@@ -53,6 +55,7 @@ class CloudRound:
     Attributes:
         checkpoint: the state before the round.
         round_map: which seats visit which edge, determined once, when the attempt begins.
+        write: writes the file of a checkpoint, beside the digest of the model; returns its digest.
         attempt: counts from 1.
         clock_s: simulated seconds of the run at which the round begins.
     """
@@ -66,6 +69,7 @@ class CloudRound:
     round_map: RoundMap
     edges: EdgeClient
     thread: ComputeThread
+    write: Callable[[Checkpoint[Any]], Awaitable[str]]
     attempt: int = 1
     clock_s: float = 0.0
 
@@ -80,7 +84,7 @@ class CloudRound:
 
     @log_context_of(lambda self: {"round": self.round_no})
     async def run(self) -> RoundResult:
-        """Runs the round; nothing is committed yet.
+        """Runs the round and writes the state after it; nothing is committed yet.
 
         Raises:
             QuorumMissed: too few edges answered; names the missing edges and why.
@@ -90,16 +94,19 @@ class CloudRound:
         total = await self.thread.run(self._add_up, answers)
         self._require_quorum(answers)
         state = await self.thread.run(self._aggregate, total)
-        model_sha256, figures = await self.thread.run(self._model_digest_and_metrics, state)
+        del total  # the sum, twice as large as the model
+        model, figures = await self.thread.run(model_and_figures, self.experiment, self.ctx, state)
+        checkpoint = self._checkpoint_after(state, answers)
+        model_sha256, file = await asyncio.gather(asyncio.to_thread(digest, model), self._written(checkpoint))
         detail = self._recorder().detail(
             answers,
             kind=self.kind,
-            model_sha256=model_sha256,
+            model_sha256=model_sha256 if model else "",
             wall_s=time.monotonic() - began,
             attempts=self.attempt,
-            figures=figures,
+            figures=figures if self.kind == "train" else {},
         )
-        return RoundResult(self._checkpoint_after(state, answers), detail)
+        return RoundResult(checkpoint, file, detail)
 
     # ---- the edges
 
@@ -201,10 +208,9 @@ class CloudRound:
         state = self.checkpoint.state
         return state if self.kind == "evaluate" else aggregated(self.experiment, self.ctx, state, total)
 
-    def _model_digest_and_metrics(self, state: Any) -> tuple[str, dict[str, Any]]:
-        """The digest of the global model (empty without one) and the algorithm's figures of the round."""
-        model_sha256 = model_digest(self.experiment, self.ctx, state)
-        return model_sha256, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
+    async def _written(self, checkpoint: Checkpoint[Any]) -> str:
+        """The digest of the state's file; an evaluation leaves the state as it was."""
+        return await self.write(checkpoint) if self.kind == "train" else ""
 
     def _checkpoint_after(self, state: Any, answers: EdgeReplies) -> Checkpoint[Any]:
         before = self.checkpoint
@@ -258,7 +264,7 @@ def weight_steps(experiment: Experiment, ctx: Context) -> int:
     return spec.sync.edges.staleness.scale * (spec.sync.devices.staleness.scale if forwarded else 1)
 
 
-def model_digest(experiment: Experiment, ctx: Context, state: Any) -> str:
-    """The digest of the global model, empty without one."""
-    models = experiment.algorithm.cloud.models(ctx, state)
-    return digest(models["global"]) if "global" in models else ""
+def model_and_figures(experiment: Experiment, ctx: Context, state: Any) -> tuple[TensorMap, dict[str, Any]]:
+    """The global model (empty without one) and the algorithm's figures of a trained round."""
+    hooks = experiment.algorithm.cloud
+    return hooks.models(ctx, state).get("global", {}), hooks.figures(ctx, state)

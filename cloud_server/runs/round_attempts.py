@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, cast
 
 from cloud_server.runs.checkpoint import Checkpoint
@@ -36,7 +37,7 @@ def new_round(
         keep: stores a checkpoint within the round.
     """
     experiment, checkpoint, manager = state.experiment, state.checkpoint, state.placement
-    found = round_map(info.run, experiment, manager)
+    found, write = round_map(info.run, experiment, manager), partial(services.repository.write_state, info.run)
     if kind == "train" and experiment.spec.sync.edges.mode != "synchronous":
         return LooseRound(
             info.run,
@@ -47,6 +48,7 @@ def new_round(
             services.edges,
             services.thread,
             state.flights,
+            write,
             keep,
             attempt,
         )
@@ -60,6 +62,7 @@ def new_round(
         found,
         services.edges,
         services.thread,
+        write,
         attempt=attempt,
         clock_s=info.simulated_s,
     )

@@ -153,7 +153,7 @@ class RunQueue:
         finally:
             run_id = executor.info.run
             del self.executors[run_id]
-            self.last = executor.info
+            self.last, executor.state = executor.info, None  # the model: executors are in cycles, which are freed late
             self.services.shares.end_run(run_id)
             self.services.edges.end_run(run_id)
             executor.finished.set()

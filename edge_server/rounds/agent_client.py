@@ -86,7 +86,8 @@ class AgentClient:
             *(visits for _, visits in self.visits_by_agent(exchange)),
             *(self._visit_own(exchange, request) for request in own),
         )
-        await self.thread.run(self.charge_orders, exchange)
+        if dispatch.dropping:
+            await self.thread.run(self.charge_orders, exchange)
         return exchange.replies
 
     def visits_by_agent(self, exchange: Exchange) -> list[tuple[list[int], Coroutine[Any, Any, None]]]:

@@ -216,9 +216,12 @@ class EdgeRound:
         decision = await self._decide(ctx, timing)
         await self.agents.fetch(dispatch, replies, decision, accumulator, self.wall_deadline)
         wave = Wave(dispatch, replies, decision)
-        visits = await self.thread.run(self.log.record_wave, wave, timing)
-        await self.thread.run(self._update_edge_memory, ctx, wave, timing, visits, accumulator)
+        await self.thread.run(self._record, ctx, wave, timing, accumulator)
         return wave
+
+    def _record(self, ctx: Context, wave: Wave, timing: WaveTiming, accumulator: Accumulator) -> None:
+        visits = self.log.record_wave(wave, timing)
+        self._update_edge_memory(ctx, wave, timing, visits, accumulator)
 
     def _plan(self, ctx: Context, tasks: Mapping[int, Task]) -> Dispatch:
         """Decides which visits are requested: all that are in time, not left out and not prevented by faults."""

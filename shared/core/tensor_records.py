@@ -15,6 +15,7 @@ from shared.core.records import Record
 
 Tensor = torch.Tensor
 TensorMap = dict[str, Tensor]
+_LEAVES = frozenset({int, float, bool, str, type(None)})
 
 
 def _like_model(value: TensorMap, info: ValidationInfo) -> TensorMap:
@@ -67,6 +68,8 @@ def copy_tensors(value: Any) -> Any:
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Returns a record, or nested lists and maps, with `change` applied to each tensor."""
+    if type(value) in _LEAVES:  # most values
+        return value
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Record):

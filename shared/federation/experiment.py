@@ -38,6 +38,7 @@ from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.flops import model_and_batch, training_flops
+from shared.training.image_cache import ImageCache
 from shared.training.stacked.layers import check_layers
 from shared.training.stacked.training import StackTrainer
 from shared.training.subnetworks.unit_graph import units_of
@@ -55,7 +56,11 @@ class Experiment:
         shapes: the model's tensors as shapes and dtypes, without elements.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
+        images: float images of the clients that train here.
     """
+
+    IMAGE_BYTES = 32 * 2**20
+    """Most bytes of float images that are kept from visit to visit."""
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
@@ -80,6 +85,7 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
+        self.images = ImageCache(self.IMAGE_BYTES)
         self._model_infos: dict[str, ModelInfo] = {}
         steps = spec.sync.devices.staleness.scale
         self.fixed_point = FixedPoint(largest_total(spec, self.population), self.buffer_names, weight_steps=steps)

@@ -77,6 +77,9 @@ class VisitFields(Record):
     figures: Figures = Field(default_factory=dict)
 
 
+_SHARED = tuple(VisitFields.model_fields)
+
+
 class VisitRecord(VisitFields):
     """A visit as an edge reports it: with counts that add up over visits.
 
@@ -117,7 +120,7 @@ class VisitRow(VisitFields):
     def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> VisitRow:
         """The row of a visit that an edge has reported."""
         return cls(
-            **{name: getattr(visit, name) for name in VisitFields.model_fields},
+            **{name: getattr(visit, name) for name in _SHARED},
             edge=edge,
             agent=agent,
             profile=profile,

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training.data.dataset import as_batch
+from shared.training.image_cache import ImageCache
 
 Batch = tuple[Tensor, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -103,6 +104,7 @@ def batches(
     steps: int | None = None,
     least: int = 1,
     device: torch.device = CPU,
+    cache: ImageCache | None = None,
 ) -> Iterator[Batch]:
     """Returns shuffled batches of some samples; each epoch is one shuffle, whose last batch may be smaller.
 
@@ -116,6 +118,7 @@ def batches(
         steps: number of batches, over as many epochs as needed; None if `epochs` is given.
         least: least number of samples of a batch, see `batch_sizes`.
         device: device of the batches.
+        cache: of float images of `x`.
 
     Yields:
         Float images as `as_batch` returns them, and int64 labels.
@@ -124,7 +127,7 @@ def batches(
         BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least` samples.
     """
     chosen = shuffles(len(indices), batch_size=batch_size, generator=generator, epochs=epochs, steps=steps, least=least)
-    return _at(x, y, np.asarray(indices, dtype=np.int64), chosen, device)
+    return _at(x, y, np.asarray(indices, dtype=np.int64), chosen, device, cache)
 
 
 def shuffles(
@@ -181,19 +184,20 @@ def _at(
     indices: npt.NDArray[np.int64],
     positions: Iterator[Tensor],
     device: torch.device,
+    cache: ImageCache | None,
 ) -> Iterator[Batch]:
-    images, labels = images_at(x, indices, device), torch.from_numpy(y[indices].astype(np.int64)).to(device)
+    images, labels = images_at(x, indices, device, cache), torch.from_numpy(y[indices].astype(np.int64)).to(device)
     for chosen in positions:
         yield images(chosen), labels.index_select(0, chosen.to(device))
 
 
 def images_at(
-    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device
+    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device, cache: ImageCache | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Returns a function from positions in `indices` to float images; bits are the same converted once or by batch."""
     if 4 * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
         return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(device)
-    floats = as_batch(x[indices]).to(device)
+    floats = as_batch(x[indices]).to(device) if cache is None else cache.floats(x, indices, device)
     return lambda chosen: floats.index_select(0, chosen.to(device))  # five times as fast as floats[chosen]
 
 

@@ -122,7 +122,8 @@ class _Decoder:
             if len(value) == 1 and (read := self._readers.get(next(iter(value)))):
                 return read(self, *value.values())
             check_keys(value)
-            return {key: self._at(key, item, depth - 1) for key, item in value.items()}
+            plain = PLAIN if depth > 1 else ()  # most values
+            return {key: item if type(item) in plain else self._at(key, item, depth - 1) for key, item in value.items()}
         if isinstance(value, list):
             return [self._at(index, item, depth - 1) for index, item in enumerate(value)]
         if isinstance(value, str):

@@ -6,7 +6,7 @@ of a compressed tensor (`shared/wire/compression`) its parts. `shared/wire/json_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -85,7 +85,7 @@ class SizeIndex(TensorIndex):
         return self.index(torch.zeros((), dtype=tensor.dtype).expand(int(mask.count_nonzero())))
 
 
-def to_json(value: object, tensors: TensorIndex, depth: int) -> object:
+def to_json(value: Any, tensors: TensorIndex, depth: int) -> object:
     """Returns a record, or a value in one, as JSON with references to tensors.
 
     Args:
@@ -96,32 +96,65 @@ def to_json(value: object, tensors: TensorIndex, depth: int) -> object:
     Raises:
         WireError: a tensor does not travel, a key is reserved or doubled, or the nesting is too deep.
     """
-    if depth and type(value) in PLAIN:  # most values
-        return value
     if not depth:
         raise WireError(f"the record is nested deeper than {MAX_DEPTH}")
-    if isinstance(value, Coded):
-        return {CODED: [value.codec.called(), [tensors.index(part) for part in value.parts], list(value.shape)]}
-    if isinstance(value, Tensor):
-        return {TENSOR: tensors.index(value)}
-    if isinstance(value, BaseModel):
-        sparse = _sparse(value, tensors)
-        return {
-            name: sparse.get(name) or to_json(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))
-        }
-    if isinstance(value, NumberSet):
-        return value.text
-    if isinstance(value, Mapping):
-        check_keys(map(str, value))
-        found = {str(key): to_json(item, tensors, depth - 1) for key, item in value.items()}
-        if len(found) != len(value):
-            raise WireError("two keys of a record are the same as text")
-        return found
-    if isinstance(value, list | tuple):
-        return [to_json(item, tensors, depth - 1) for item in value]
-    if isinstance(value, str):
-        check_text(value)
+    return _writer(type(value))(value, tensors, depth - 1)  # type: ignore[arg-type]
+
+
+Writer = Callable[[Any, TensorIndex, int], object]
+"""(value, tensors, how much deeper its items may be nested) -> JSON."""
+
+
+@lru_cache(maxsize=1024)
+def _writer(kind: type) -> Writer:
+    """Returns the function that writes values of a type; cached, since the checks of a type take most of the time."""
+    if kind in PLAIN:
+        return _as_it_is
+    return next((writer for parent, writer in _WRITERS.items() if issubclass(kind, parent)), _as_it_is)
+
+
+def _as_it_is(value: object, tensors: TensorIndex, depth: int) -> object:
     return value
+
+
+def _text(value: str, tensors: TensorIndex, depth: int) -> object:
+    check_text(value)
+    return value
+
+
+def _coded(value: Coded, tensors: TensorIndex, depth: int) -> object:
+    return {CODED: [value.codec.called(), [tensors.index(part) for part in value.parts], list(value.shape)]}
+
+
+def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
+    kind = type(value)
+    sparse, plain = _sparse(value, tensors), PLAIN if depth else ()
+    found: dict[str, object] = {}
+    for name in _fields(kind):
+        item = getattr(value, name)
+        found[name] = sparse.get(name) or (item if type(item) in plain else to_json(item, tensors, depth))
+    return found
+
+
+def _map(value: Mapping[Any, Any], tensors: TensorIndex, depth: int) -> object:
+    check_keys(map(str, value))
+    found = {str(key): to_json(item, tensors, depth) for key, item in value.items()}
+    if len(found) != len(value):
+        raise WireError("two keys of a record are the same as text")
+    return found
+
+
+_WRITERS: Mapping[type, Writer] = {
+    Coded: _coded,
+    Tensor: lambda value, tensors, depth: {TENSOR: tensors.index(value)},
+    BaseModel: _record,
+    NumberSet: lambda value, tensors, depth: value.text,
+    Mapping: _map,
+    list: lambda value, tensors, depth: [to_json(item, tensors, depth) for item in value],
+    tuple: lambda value, tensors, depth: [to_json(item, tensors, depth) for item in value],
+    str: _text,
+}
+"""How values are written, by type; the first that fits counts."""
 
 
 def _sparse(record: BaseModel, tensors: TensorIndex) -> dict[str, Any]:

@@ -139,14 +139,15 @@ def fit_stack(stack: Sequence[StackVisit], rows: int, stopped: Stopped) -> list[
 
 def _batches(stack: Sequence[StackVisit], width: int, rows: int, compute: torch.device) -> Iterator[Batch]:
     """The stacked batches; images are augmented one device after another if that is done at each load."""
-    augment = stack[0].ctx.spec.augment
+    augment, experiment = stack[0].ctx.spec.augment, stack[0].open.experiment
     if augment is not None and augment.when == "load":
         return joined([visit.open.trainer.batches(visit.ctx) for visit in stack], width, rows, compute)
     sources = [visit.open.trainer.source(visit.ctx, visit.open.trainer.samples) for visit in stack]
     devices = [Shuffled(y[at], visit.order) for visit, (_, y, at) in zip(stack, sources, strict=True)]
     x = sources[0][0]
     if all(each is x for each, _, _ in sources):
-        images = images_at(x, np.concatenate([at for _, _, at in sources]), compute)
+        cache = experiment.images if x is experiment.data.train_x else None
+        images = images_at(x, np.concatenate([at for _, _, at in sources]), compute, cache)
     else:
         whole = np.concatenate([each[at] for each, _, at in sources])
         images = images_at(whole, np.arange(len(whole)), compute)

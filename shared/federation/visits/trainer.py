@@ -112,7 +112,9 @@ class LocalTrainer:
         how = ctx.spec.augment if augment else None
         x, y, indices = self.source(ctx, samples, augment=augment)
         device, anew = self.experiment.device.device, how is not None and how.when == "load"
-        drawn = batches(x, y, indices, device=CPU if anew else device, **self._drawing(ctx, purpose, epochs))
+        cache = self.experiment.images if x is self.arrays(samples.part)[0] and not anew else None
+        drawing = self._drawing(ctx, purpose, epochs)
+        drawn = batches(x, y, indices, device=CPU if anew else device, cache=cache, **drawing)
         if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")

@@ -130,7 +130,7 @@ class _Visits:
 
     def _start(self, visit: Visit) -> None:
         self.on_start(visit.seat)
-        log_event("visit.begun", seat=visit.seat, kind=visit.task.kind)
+        log_event("visit.begun", level=logging.DEBUG, seat=visit.seat, kind=visit.task.kind)
 
     def _begin(self, visit: Visit) -> OpenVisit:
         message = self.order.messages[visit.message]

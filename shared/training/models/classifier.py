@@ -104,3 +104,12 @@ def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
+
+
+def initialise(convolution: nn.Conv2d) -> None:
+    """Draws the weights of a convolution before a batch-norm, as He et al. (ICCV 2015) do, by its outputs.
+
+    A tensor of torch's `meta` device has no values to draw; there torch would import its compiler, 40 MB.
+    """
+    if not convolution.weight.is_meta:
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.training.models.classifier import Classifier, Shape
+from shared.training.models.classifier import Classifier, Shape, initialise
 
 
 def mlp(shape: Shape, n_classes: int) -> Classifier:
@@ -57,26 +57,6 @@ def cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
     return make
 
 
-def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
-    """Returns a builder of torchvision's ResNet for small images, with a 3x3 stem of stride 1 and no max-pool.
-
-    Images of 8x8 are reduced to 1x1, where batch-norm cannot train on a batch of one sample.
-    """
-
-    def make(shape: Shape, n_classes: int) -> Classifier:
-        from shared.training.torchvision_compat import torchvision
-
-        body = getattr(torchvision().models, f"resnet{depth}")(weights=None)
-        body.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-        nn.init.kaiming_normal_(body.conv1.weight, mode="fan_out", nonlinearity="relu")
-        body.maxpool = nn.Identity()
-        n_features = body.fc.in_features
-        body.fc = nn.Identity()
-        return Classifier(body, n_features, n_classes)
-
-    return make
-
-
 def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
     """MobileNet-V1 for small images: the paper's table 1 with a stem of stride 1 (32x32 is reduced to 2x2).
 
@@ -95,8 +75,8 @@ def mobilenet_v1(shape: Shape, n_classes: int) -> Classifier:
 
 
 def _normalised(convolution: nn.Conv2d, n_channels: int) -> list[nn.Module]:
-    """Returns a convolution with batch-norm and ReLU, initialised as in torchvision's ResNets."""
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    """Returns a convolution with batch-norm and ReLU, initialised as in the ResNets."""
+    initialise(convolution)
     return [convolution, nn.BatchNorm2d(n_channels), nn.ReLU()]
 
 

@@ -14,7 +14,8 @@ from shared.core.errors import BadInput, UnknownName
 from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
 from shared.training.models.classifier import Classifier, Shape
-from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1, resnet
+from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
+from shared.training.models.residual import resnet
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 
 

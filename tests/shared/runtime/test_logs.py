@@ -223,22 +223,22 @@ async def test_one_round_is_followed_through_the_three_tiers(tmp_path: Path, as_
     first = of_round(1)
     assert [line["event"] for line in first] == [
         "round.started", "order.sent", "order.taken", "edge_round.begun",
-        "visit.begun", "visit.ended", "visit.begun", "visit.ended", "update.sent",
+        "visit.ended", "visit.ended", "update.sent",
         "wave.ended", "update.sent", "order.answered", "round.committed",
     ]  # fmt: skip
     assert first[1] == {**first[1], "home": 0, "edge": "edge-1", "kind": "train"}
     assert first[2]["bytes"] == first[1]["bytes"] > 0
     assert first[3] == {**first[3], "home": 0, "edge_round": 0, "seats": 2}
-    assert [line["seat"] for line in first[4:8]] == [0, 0, 1, 1]
-    assert first[5] == {**first[5], "home": 0, "edge_round": 0, "wave": 0, "kind": "train"}
-    assert first[5]["wall_s"] > 0
-    assert first[9] == {**first[9], "visits": 2, "used": 2}
-    assert first[10]["bytes"] == first[11]["bytes"] > 0
-    assert first[12]["n_used"] == 2
+    assert [line["seat"] for line in first[4:6]] == [0, 1]
+    assert first[4] == {**first[4], "home": 0, "edge_round": 0, "wave": 0, "kind": "train"}
+    assert first[4]["wall_s"] > 0
+    assert first[7] == {**first[7], "visits": 2, "used": 2}
+    assert first[8]["bytes"] == first[9]["bytes"] > 0
+    assert first[10]["n_used"] == 2
     second = of_round(2)
     lost = [line for line in lines if line["event"] == "contribution.lost"]
     logged = [(line["round"], line["seat"], line["reason"], line["level"]) for line in lost]
     assert logged == [(2, 1, "left_out", "warning")] * 2  # in its wave, and with the commit
-    assert sum(line["event"] == "visit.begun" for line in second) == 1
+    assert sum(line["event"] == "visit.ended" for line in second) == 1
     assert {line["round"] for line in lines if line["event"] == "round.evaluated"} == {1, 2}
     assert agent not in str(first)

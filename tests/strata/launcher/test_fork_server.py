@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from shared.core.errors import DeadlineExceeded
-from strata.launcher.environment import common
+from strata.launcher.environment import MALLOC, common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all
 
@@ -114,7 +114,7 @@ def test_each_process_has_an_environment_descriptors_and_random_states_of_its_ow
     assert (first["own"], second["own"]) == ("1", "2")
     assert first["home"] is not None
     assert second["home"] is None  # the environment is replaced, not updated
-    assert first["tunables"] == "glibc.malloc.hugetlb=1"
+    assert first["tunables"] == MALLOC
     assert first["given"] == (scripts / "given").stat().st_ino
     assert second["given"] is None
     assert first["descriptors"] == [str(scripts / "given")]

@@ -17,7 +17,7 @@ import redis
 
 from shared.core.errors import BadInput, Conflict, NotReady
 from strata.launcher import home as strata_home
-from strata.launcher.environment import Modules, spread
+from strata.launcher.environment import MALLOC, Modules, spread
 from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.launcher.work_folder import WorkFolder
@@ -116,7 +116,7 @@ def test_all_processes_register_and_get_the_documented_environment(
     assert not any(env["STRATA_TIER_TOKEN_FILE"] for env in (cloud, edge, *agents))
     assert all(env[f"{library}_NUM_THREADS"] == "1" for env in agents for library in ("OMP", "MKL", "OPENBLAS"))
     set_alike = {(env["GLIBC_TUNABLES"], env["STRATA_FSYNC"]) for env in (cloud, edge, *agents)}
-    assert set_alike == {("glibc.malloc.hugetlb=1", "0")}
+    assert set_alike == {(MALLOC, "0")}
     assert cloud["CLOUD_RUNS_DIR"] == str(tmp_path / "results")
     assert cloud["CLOUD_REDIS_URL"] == edge["EDGE_REDIS_URL"]
     assert cloud["STRATA_DATA_DIR"] == "/data/sets"
