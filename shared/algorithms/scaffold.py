@@ -268,6 +268,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Relay,
     device_state=Own,
+    adds_delta=True,
     on_refusal="revert",
     needs={"client": "device"},
     own_objective=lambda params: params.option == "I",

@@ -20,6 +20,7 @@ from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
+from shared.spec.optimizers import ServerOptimizers
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -28,6 +29,10 @@ from shared.wire.compression.codec_specs import CompressionSpec
 
 PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
+
+
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
 
 
 class ExperimentSpec(Record):
@@ -44,6 +49,7 @@ class ExperimentSpec(Record):
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
+        server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
@@ -101,6 +107,7 @@ class ExperimentSpec(Record):
     lr: Annotated[float, Field(gt=0, le=100)] = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -6,7 +6,7 @@ of a compressed tensor (`shared/wire/compression`) its parts. `shared/wire/json_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -107,7 +107,9 @@ def to_json(value: object, tensors: TensorIndex, depth: int) -> object:
     if isinstance(value, BaseModel):
         sparse = _sparse(value, tensors)
         return {
-            name: sparse.get(name) or to_json(getattr(value, name), tensors, depth - 1) for name in _fields(type(value))
+            name: sparse.get(name) or to_json(getattr(value, name), tensors, depth - 1)
+            for name, left_out in _fields(type(value))
+            if left_out is None or not left_out(getattr(value, name))
         }
     if isinstance(value, NumberSet):
         return value.text
@@ -165,6 +167,6 @@ def _can_be_left_out(values: Mapping[str, Tensor], masks: Any, is_mask: bool) ->
 
 
 @lru_cache(maxsize=256)
-def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
-    """Returns the names of a record's fields; cached, since pydantic looks them up at every access."""
-    return tuple(kind.model_fields)
+def _fields(kind: type[BaseModel]) -> tuple[tuple[str, Callable[[Any], bool] | None], ...]:
+    """Returns the names of a record's fields, and which of their values are left out; cached for speed."""
+    return tuple((name, field.exclude_if) for name, field in kind.model_fields.items())
