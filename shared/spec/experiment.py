@@ -21,6 +21,7 @@ from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
 from shared.spec.optimizers import ServerOptimizers
+from shared.spec.rates import Cosine, LrSchedule, factor_at
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -49,6 +50,8 @@ class ExperimentSpec(Record):
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
+        lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
+        optimizer: of the devices, anew in each visit; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
@@ -105,6 +108,8 @@ class ExperimentSpec(Record):
     local_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
     lr: Annotated[float, Field(gt=0, le=100)] = 0.05
+    lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(exclude_if=lambda value: value == "sgd")] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
@@ -146,11 +151,18 @@ class ExperimentSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """Expand short forms: `data: mnist` is `data: {name: mnist}`, likewise `algorithm` and others."""
+        """Expand short forms: `data: mnist` is `data: {name: mnist}`, and `lr` may be rate and schedule together."""
         if not isinstance(raw, Mapping):
             return raw
         fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
-        short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
+        short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
+        if isinstance(raw.get("lr_schedule"), str):
+            short["lr_schedule"] = {"name": raw["lr_schedule"]}
+        if isinstance(lr := raw.get("lr"), Mapping):
+            if raw.get("lr_schedule") is not None:
+                raise ValueError("lr is a number where there is an lr_schedule")
+            short["lr"] = lr.get("lr", cls.model_fields["lr"].default)
+            short["lr_schedule"] = {key: value for key, value in lr.items() if key != "lr"}
         return {**raw, **short}
 
     @model_validator(mode="after")
@@ -174,6 +186,12 @@ class ExperimentSpec(Record):
     def keeps_twins(self) -> bool:
         """Whether edges keep digital twins of their devices."""
         return self.twins or self.plans
+
+    def lr_at(self, round_no: int) -> float:
+        """Return the learning rate of devices in a round."""
+        if self.lr_schedule is None:
+            return self.lr
+        return self.lr * factor_at(self.lr_schedule, round_no, self.num_rounds)
 
     @property
     def epochs_a_visit(self) -> int:
@@ -245,6 +263,21 @@ def check_fits(spec: ExperimentSpec) -> None:
     _clock(spec)
     _shares(spec)
     _partition(spec)
+    _rates(spec)
+
+
+def _rates(spec: ExperimentSpec) -> None:
+    schedule = spec.lr_schedule
+    if isinstance(schedule, Cosine) and schedule.warmup >= (schedule.rounds or spec.num_rounds):
+        raise ValueError("lr_schedule: warmup is not below the rounds of the cosine")
+    if spec.optimizer == "sgd":
+        return
+    if spec.momentum:
+        raise ValueError(f"momentum needs optimizer: sgd: {spec.optimizer} has moments of its own")
+    if spec.sync == "step":
+        raise ValueError("optimizer needs sync: round or epoch: with sync: step every seat takes one plain SGD step")
+    if spec.vectorised is not None:
+        raise ValueError(f"vectorised needs optimizer: sgd: the steps of {spec.optimizer} are not known for many")
 
 
 def _partition(spec: ExperimentSpec) -> None:
