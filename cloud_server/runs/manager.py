@@ -33,6 +33,7 @@ from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
+from shared.spec.fields import Stop
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -93,6 +94,7 @@ class RunManager:
             num_rounds=total_rounds(spec),
             reason=WAITING if self.queue.full else None,
             tracking=run_spec.tracking,
+            stop=spec.stop,
             spec=spec,
         )
         async with self._lock:
@@ -150,13 +152,15 @@ class RunManager:
                 raise Conflict(f"run {info.run} is {info.status}: it was resumed already")
             return await self._set_pending(info, present, accept_changes)
 
-    async def add_rounds(self, run_id: str, num_rounds: int, accept_changes: bool = False) -> RunInfo:
-        """Add rounds to the end of a run; one that has ended is resumed (see `resume`)."""
+    async def add_rounds(
+        self, run_id: str, num_rounds: int, accept_changes: bool = False, stop: Stop | None = None
+    ) -> RunInfo:
+        """Add rounds to the end of a run, with `stop` in place of its own; one that has ended is resumed."""
         info = await self.services.repository.info(run_id)
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
-            info = info.with_more_rounds(num_rounds)
+            info = info.with_more_rounds(num_rounds, stop)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
             await self.queue.save(info)

@@ -19,9 +19,9 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
+from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Stop, Timeouts, Vectorised
 from shared.spec.optimizers import ServerOptimizers
-from shared.spec.rates import Cosine, LrSchedule, factor_at
+from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -47,6 +47,7 @@ class ExperimentSpec(Record):
         num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
             seats only compute something, as in FedMix, adds its rounds to them.
+        stop: when a run ends before its last round; None means never.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
@@ -97,6 +98,7 @@ class ExperimentSpec(Record):
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
+    stop: Annotated[Stop | None, LEFT_OUT] = None
     edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
@@ -158,12 +160,7 @@ class ExperimentSpec(Record):
         short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
         if isinstance(raw.get("lr_schedule"), str):
             short["lr_schedule"] = {"name": raw["lr_schedule"]}
-        if isinstance(lr := raw.get("lr"), Mapping):
-            if raw.get("lr_schedule") is not None:
-                raise ValueError("lr is a number where there is an lr_schedule")
-            short["lr"] = lr.get("lr", cls.model_fields["lr"].default)
-            short["lr_schedule"] = {key: value for key, value in lr.items() if key != "lr"}
-        return {**raw, **short}
+        return {**raw, **short, **rate_and_schedule(raw, cls.model_fields["lr"].default)}
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentSpec:
@@ -263,13 +260,11 @@ def check_fits(spec: ExperimentSpec) -> None:
     _clock(spec)
     _shares(spec)
     _partition(spec)
-    _rates(spec)
+    check_rates(spec.lr_schedule, spec.num_rounds)
+    _optimizer(spec)
 
 
-def _rates(spec: ExperimentSpec) -> None:
-    schedule = spec.lr_schedule
-    if isinstance(schedule, Cosine) and schedule.warmup >= (schedule.rounds or spec.num_rounds):
-        raise ValueError("lr_schedule: warmup is not below the rounds of the cosine")
+def _optimizer(spec: ExperimentSpec) -> None:
     if spec.optimizer == "sgd":
         return
     if spec.momentum:

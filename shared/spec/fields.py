@@ -83,3 +83,29 @@ class LostVisits(Record):
     seats: NumberSet
     edge_round: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
+
+
+class Stop(Record):
+    """When a run ends before its last round; of several conditions the first that holds.
+
+    Attributes:
+        accuracy: the run's headline accuracy, in `times` evaluations one after another.
+        times: number of evaluations in a row that reach `accuracy`.
+        simulated_s: simulated seconds of the run.
+        bytes: link bytes of the run, up and down.
+        joules: energy of all visits of the run.
+    """
+
+    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    simulated_s: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    bytes: Annotated[int, Field(gt=0, le=2**63 - 1)] | None = None
+    joules: Annotated[float, Field(gt=0, le=1e15)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Stop:
+        if all(limit is None for limit in (self.accuracy, self.simulated_s, self.bytes, self.joules)):
+            raise ValueError("at least one of accuracy, simulated_s, bytes and joules is needed")
+        if self.times > 1 and self.accuracy is None:
+            raise ValueError("times counts evaluations that reach accuracy, which is missing")
+        return self

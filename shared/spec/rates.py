@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -45,6 +46,26 @@ class Cosine(Record):
 
 
 LrSchedule = Constant | Step | Cosine
+
+
+def rate_and_schedule(raw: Mapping[str, Any], default: float) -> dict[str, Any]:
+    """Returns the fields `lr` and `lr_schedule` where a raw spec has both in a mapping `lr`; else nothing."""
+    lr = raw.get("lr")
+    if not isinstance(lr, Mapping):
+        return {}
+    if raw.get("lr_schedule") is not None:
+        raise ValueError("lr is a number where there is an lr_schedule")
+    return {"lr": lr.get("lr", default), "lr_schedule": {key: value for key, value in lr.items() if key != "lr"}}
+
+
+def check_rates(schedule: LrSchedule | None, num_rounds: int) -> None:
+    """Check that a schedule fits the number of rounds.
+
+    Raises:
+        ValueError: the message begins with the field's name.
+    """
+    if isinstance(schedule, Cosine) and schedule.warmup >= (schedule.rounds or num_rounds):
+        raise ValueError("lr_schedule: warmup is not below the rounds of the cosine")
 
 
 def factor_at(schedule: LrSchedule, round_no: int, num_rounds: int) -> float:
