@@ -22,6 +22,7 @@ from cloud_server.runs.results_writer import ResultsFolder, RoundDone
 from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState
+from cloud_server.runs.starts import first_checkpoint
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.run_records.rounds import RoundInfo
@@ -148,12 +149,13 @@ class RunExecutor:
         """Place the seats and commit the initial state."""
         repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
-        state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
-        checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
+        checkpoint, init_sha256 = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = await repository.write(self.info.run, checkpoint, None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
-            info = self.info.replace(spec=experiment.spec, resolved=True, provenance=provenance, changes=())
+            info = self.info.replace(
+                spec=experiment.spec, resolved=True, provenance=provenance, changes=(), init_sha256=init_sha256
+            )
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info

@@ -23,7 +23,8 @@ from cloud_server.runs.provenance import (
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_queue import UNFINISHED, RunQueue
 from cloud_server.runs.run_state import CloudServices
-from shared.core.errors import Conflict, NotFound
+from cloud_server.runs.starts import committed_model, source_of
+from shared.core.errors import Conflict
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
@@ -78,12 +79,14 @@ class RunManager:
         """Create a run of a spec; the same `key` returns the same run.
 
         Raises:
-            BadInput: the spec is wrong, or needs a compute device or a tracker that is missing; names field and cause.
+            BadInput: the spec is wrong, or needs a device, a tracker or a model that is missing; names field and cause.
             Conflict: the idempotency key was used with another spec.
         """
         run_spec = parse_run_spec(raw)
         spec = run_spec.experiment
         check_trackers(run_spec.tracking)
+        if spec.init is not None:
+            await source_of(self.services, spec.init)
         await asyncio.to_thread(compute_device_of, spec.device)  # loading a GPU's driver takes long
         info = RunInfo(
             run="new",
@@ -285,18 +288,7 @@ class RunManager:
         Raises:
             NotFound: no model of that name; lists the names.
         """
-        info = await self.services.repository.info(run_id)
-        experiment = await self._experiment_of(info)
-        found = await self.services.repository.checkpoint(info.run, experiment)
-        if found is None:
-            raise NotFound(f"run {info.run} has no committed round yet")
-        checkpoint, _ = found
-        phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
-        ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
-        models = experiment.algorithm.cloud.models(ctx, checkpoint.state)
-        if name not in models:
-            raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
-        return models[name]
+        return await committed_model(self.services, await self.services.repository.info(run_id), name)
 
     async def _experiment_of(self, info: RunInfo) -> Experiment:
         if not info.resolved:

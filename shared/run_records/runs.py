@@ -48,7 +48,7 @@ class RunInfo(Record):
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
     `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
-    it early; `ended_by` is the condition that did.
+    it early; `ended_by` is the condition that did. `init_sha256` is the digest of the model of the spec's `init`.
     """
 
     run: Id
@@ -71,6 +71,7 @@ class RunInfo(Record):
     energy_j: float = 0.0
     stop: Stop | None = None
     ended_by: RunReason | None = None
+    init_sha256: str | None = None
     model_sha256: str | None = None
     models: tuple[str, ...] = ()
     final: dict[str, Evaluation] = Field(default_factory=dict)

@@ -19,7 +19,17 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Stop, Timeouts, Vectorised
+from shared.spec.fields import (
+    AlgorithmSpec,
+    Count,
+    DeviceCount,
+    Init,
+    LostVisits,
+    Selection,
+    Stop,
+    Timeouts,
+    Vectorised,
+)
 from shared.spec.optimizers import ServerOptimizers
 from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
 from shared.training.data.augmentation import AugmentSpec
@@ -40,6 +50,7 @@ class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
+        init: the model with which the run begins; None means one drawn by the seed.
         num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
             that are connected when the run starts.
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
@@ -95,6 +106,7 @@ class ExperimentSpec(Record):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()
     model: ModelSpec = ModelSpec()
+    init: Annotated[Init | None, LEFT_OUT] = None
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
