@@ -36,6 +36,8 @@ ALGORITHMS: dict[str, Any] = {
     "fedper": "fedper",
     "fedbn": "fedbn",
     "feddc": "feddc",
+    "feddyn": "feddyn",
+    "fednova": "fednova",
     "local_sgd": "local_sgd",
 }
 

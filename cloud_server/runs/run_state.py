@@ -11,11 +11,13 @@ from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.events import RunEvent, profile_events
 from cloud_server.runs.flights import Flights
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
 from shared.federation.experiment import Experiment, ExperimentCache
+from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
 
 
@@ -49,3 +51,12 @@ class RunState:
     checkpoint: Checkpoint[Any]
     expected_digest: str
     flights: Flights = field(default_factory=Flights)
+
+    def keep_profiles(self, detail: RoundDetail) -> list[RunEvent]:
+        """Keep the profiles that seats had in the round; events of those that changed with their agents' profiles."""
+        if not self.experiment.spec.devices.by_agent:
+            return []
+        before = self.placement.placement.profiles
+        seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
+        self.placement.placement = self.placement.placement.replace(profiles={**before, **seen})
+        return profile_events(detail.round_no, before, seen)

@@ -126,6 +126,11 @@ class Context(Generic[Params]):
     total_samples: int = 0
     total_clients: int = 1
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of devices in this round."""
+        return self.spec.lr_at(self.round_no)
+
     def at(self, **changes: Any) -> Self:
         """A copy with other values: `ctx.at(edge_round=1, wave=0)`. Made several times a visit, so not by `replace`."""
         if not changes.keys() <= vars(self).keys():

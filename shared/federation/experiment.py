@@ -30,6 +30,7 @@ from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.update_weights import largest_total
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
@@ -64,7 +65,7 @@ class Experiment:
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
-        self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
+        self.algorithm: Algorithm = with_server_optimizers(load_algorithm(spec.algorithm.name), spec)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
         self.local, self.local_params = load_local(spec)
         self.wire_types = wire_types(

@@ -19,7 +19,19 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
+from shared.spec.fields import (
+    AlgorithmSpec,
+    Count,
+    DeviceCount,
+    Init,
+    LostVisits,
+    Selection,
+    Stop,
+    Timeouts,
+    Vectorised,
+)
+from shared.spec.optimizers import ServerOptimizers, check_optimizer
+from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
 from shared.spec.sync_rules import check_sync
 from shared.spec.synchronisation import Sync
 from shared.training.data.augmentation import AugmentSpec
@@ -32,10 +44,15 @@ PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
 
 
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
+
+
 class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
+        init: the model with which the run begins; None means one drawn by the seed.
         num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
             that are connected when the run starts.
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
@@ -43,9 +60,13 @@ class ExperimentSpec(Record):
         num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
             seats only compute something, as in FedMix, adds its rounds to them.
+        stop: when a run ends before its last round; None means never.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
+        lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
+        optimizer: of the devices, anew in each visit; momentum is that of SGD.
+        server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
@@ -90,9 +111,11 @@ class ExperimentSpec(Record):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()
     model: ModelSpec = ModelSpec()
+    init: Annotated[Init | None, LEFT_OUT] = None
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
+    stop: Annotated[Stop | None, LEFT_OUT] = None
     edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
@@ -104,15 +127,18 @@ class ExperimentSpec(Record):
     local_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
     lr: Annotated[float, Field(gt=0, le=100)] = 0.05
+    lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(exclude_if=lambda value: value == "sgd")] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
     average_every: Literal["visit", "epoch", "step"] = "visit"
-    sync: Sync = Sync()
+    sync: Annotated[Sync, Field(exclude_if=lambda value: value == Sync())] = Sync()
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
     twins: bool = False
     arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -127,7 +153,7 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
-    eval_every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    eval_every_s: Annotated[Annotated[float, Field(gt=0, le=1e9)] | None, LEFT_OUT] = None
     test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
@@ -146,12 +172,14 @@ class ExperimentSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """Expand short forms: `data: mnist` is `data: {name: mnist}`, likewise `algorithm` and others."""
+        """Expand short forms: `data: mnist` is `data: {name: mnist}`, and `lr` may be rate and schedule together."""
         if not isinstance(raw, Mapping):
             return raw
         fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
-        short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
-        return {**raw, **short}
+        short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
+        if isinstance(raw.get("lr_schedule"), str):
+            short["lr_schedule"] = {"name": raw["lr_schedule"]}
+        return {**raw, **short, **rate_and_schedule(raw, cls.model_fields["lr"].default)}
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentSpec:
@@ -174,6 +202,12 @@ class ExperimentSpec(Record):
     def keeps_twins(self) -> bool:
         """Whether edges keep digital twins of their devices."""
         return self.twins or self.plans
+
+    def lr_at(self, round_no: int) -> float:
+        """Return the learning rate of devices in a round."""
+        if self.lr_schedule is None:
+            return self.lr
+        return self.lr * factor_at(self.lr_schedule, round_no, self.num_rounds)
 
     @property
     def epochs_a_visit(self) -> int:
@@ -248,6 +282,8 @@ def check_fits(spec: ExperimentSpec) -> None:
     if spec.eval_every_s is not None and spec.eval_every != 1:
         raise ValueError("eval_every_s and eval_every: a run is evaluated by simulated seconds or by rounds")
     check_sync(spec)
+    check_rates(spec.lr_schedule, spec.num_rounds)
+    check_optimizer(spec.optimizer, spec.momentum, spec.average_every, vectorised=spec.vectorised is not None)
 
 
 def _partition(spec: ExperimentSpec) -> None:

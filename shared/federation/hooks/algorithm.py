@@ -115,6 +115,8 @@ class Algorithm:
             raises `WireError` naming the field. Called after types and tensor names have been checked.
         objective: from the context, the loss that training minimises where hooks pass none to `Trainer.fit`; None means
             the cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
+        adds_delta: whether an `aggregate` of its own only adds the update's `delta`, perhaps times a rate, to a model;
+            a server optimiser may then put its step in the place of `delta`. The default hooks do.
         own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
             refused.
         footprint: what it sends, gathers and computes, from which bytes, memory and times are estimated.
@@ -141,6 +143,7 @@ class Algorithm:
     asynchronous: Literal["no", "unweighted", "yes"] = "no"
     check: Callable[[Context, Any], None] = accepts_all
     objective: Callable[[Context], Objective | None] | None = None
+    adds_delta: bool = False
     own_objective: Callable[[Any], bool] = no_objective
     footprint: Footprint = field(default_factory=Footprint)
 
@@ -161,6 +164,12 @@ class Algorithm:
     def device_remembers(self) -> bool:
         """Whether a seat has a state to keep between visits; the default state has buffers only if they stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
+
+    @property
+    def takes_server_optimizer(self) -> bool:
+        """Whether an optimiser at cloud or edge can change the step that a mean update makes."""
+        hooks = (getattr(type(self.cloud), "aggregate", None), getattr(type(self.edge), "aggregate", None))
+        return self.adds_delta or hooks == (CloudHooks.aggregate, EdgeHooks.aggregate)
 
     @property
     def trains_by_default(self) -> bool:
