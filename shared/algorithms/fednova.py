@@ -156,5 +156,5 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Normalised,
     edge_state=Relay,
-    needs={"client": "device", "optimizer": "sgd", "sync": "round"},
+    needs={"client": "device", "optimizer": "sgd", "average_every": "visit"},
 )

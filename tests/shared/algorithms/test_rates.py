@@ -156,7 +156,7 @@ async def test_devices_take_steps_of_adam(optimizer: str, tmp_path: Path) -> Non
         ({"optimizer": "rmsprop"}, "optimizer", "'sgd', 'adam' or 'adamw'"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum", "moments of its own"),
         ({"optimizer": "adam", "vectorised": {"width": 2}}, "vectorised", "needs optimizer: sgd"),
-        ({"optimizer": "adam", "sync": "step", "schedule": "equal"}, "optimizer", "one plain SGD step"),
+        ({"optimizer": "adam", "average_every": "step", "schedule": "equal"}, "optimizer", "one plain SGD step"),
         ({"optimizer": "adam", "algorithm": "scaffold"}, "optimizer", "scaffold needs optimizer: sgd, not adam"),
         ({"optimizer": "adamw", "algorithm": "fednova"}, "optimizer", "fednova needs optimizer: sgd, not adamw"),
     ],
