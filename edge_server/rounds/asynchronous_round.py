@@ -90,14 +90,15 @@ class AsynchronousRound(EdgeRound):
         n_failed = len(self.log.failures)
         while accumulator.n_updates < n:
             wake_s = await self._dispatch_idle(ctx)
+            for flight in self.flights.grounded:
+                await self._land(ctx, flight, accumulator)
             at_s, arrived = await self.flights.next(wake_s, self.agents.stop)
             if at_s == math.inf:
                 break
             self.log.simulated_s = max(at_s - self.began_s, self.log.simulated_s)
             for flight in arrived:
-                if accumulator.n_updates < n or flight.answer is None:
-                    self.flights.land(flight)
-                    await self.thread.run(self._count, ctx, flight, accumulator)
+                if accumulator.n_updates < n:
+                    await self._land(ctx, flight, accumulator)
         return [failure for failure in self.log.failures[n_failed:] if failure.reason not in SIMULATED]
 
     def _require_quorum(self, accumulator: Accumulator, lost: Sequence[Failure]) -> None:
@@ -145,7 +146,7 @@ class AsynchronousRound(EdgeRound):
     async def _take_off(
         self, ctx: Context, clock: EdgeClock, agents: AgentClient, dispatch: Dispatch, version: int
     ) -> None:
-        """Sends the orders of a dispatch. Those not ordered end at once, dropped ones when they are dropped."""
+        """Sends the orders of a dispatch. Dropped visits end when they are dropped."""
         agents = replace(agents, stop=self.flights.stop)
         exchange = Exchange(self.experiment, agents.order, dispatch, AgentReplies(), self._accumulator(), Deadline())
         timing = WaveTiming(clock, agents, ctx, dispatch, exchange.replies)
@@ -195,6 +196,10 @@ class AsynchronousRound(EdgeRound):
         await self._take_off(ctx, clock, agents, dispatch, departure.version)
 
     # ---- arrivals
+
+    async def _land(self, ctx: Context, flight: Flight, accumulator: Accumulator) -> None:
+        self.flights.land(flight)
+        await self.thread.run(self._count, ctx, flight, accumulator)
 
     def _count(self, ctx: Context, flight: Flight, accumulator: Accumulator) -> None:
         """Adds the update of a visit that has arrived, and its record."""

@@ -74,6 +74,12 @@ class Flight:
         """Whether its arrival is known."""
         return self.answer is None or self.answer.done()
 
+    @property
+    def grounded(self) -> bool:
+        """Whether it was never ordered: left out, or its agent cannot be reached."""
+        dispatch = self.timing.dispatch
+        return self.seat in dispatch.unrequested and self.seat not in dispatch.faults.dropped
+
     @cached_property
     def arrives_s(self) -> float:
         """The instant at which its answer arrives; that of a failure is the earliest possible one."""
@@ -104,6 +110,11 @@ class Flights:
     def add(self, flights: Iterable[Flight]) -> None:
         """Adds visits that have been dispatched."""
         self.by_seat |= {flight.seat: flight for flight in flights}
+
+    @property
+    def grounded(self) -> list[Flight]:
+        """Visits that were never ordered, by seat; they end at once."""
+        return [flight for _, flight in sorted(self.by_seat.items()) if flight.grounded]
 
     async def next(self, wake_s: float, cancelled: threading.Event) -> tuple[float, list[Flight]]:
         """Waits for the next event.

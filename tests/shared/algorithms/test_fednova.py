@@ -157,7 +157,7 @@ async def test_an_update_has_fedavg_s_size(tmp_path: Path) -> None:
     assert all(model_bytes < row.up_bytes < 1.5 * model_bytes for row in done.rounds[0].seats)
 
 
-@pytest.mark.parametrize(("field", "value"), [("client", "edge"), ("sync", "epoch")])
+@pytest.mark.parametrize(("field", "value"), [("client", "edge"), ("average_every", "epoch")])
 def test_specs_whose_steps_are_not_a_client_s_own_are_refused(field: str, value: Any) -> None:
     with pytest.raises(BadInput, match="fednova needs") as refused:
         parse_spec({"algorithm": "fednova", "schedule": "equal", field: value})
