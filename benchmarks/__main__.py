@@ -16,8 +16,8 @@ from pathlib import Path
 from strata.launcher.environment import common
 
 ROWS = (
-    *("start", "cnn", "mlp", "transport", "scale", "population", "devices", "runs", "memory", "events", "train"),
-    *("methods", "half", "stacked", "tls", "profile"),
+    *("start", "cnn", "mlp", "transport", "scale", "population", "devices", "runs", "in_flight", "memory"),
+    *("events", "train", "methods", "half", "stacked", "tls", "profile"),
 )
 MARK = "BENCH_ENVIRONMENT"
 

@@ -49,6 +49,7 @@ class Sizes:
         runs: the work of each of several runs, and their rounds.
         runs_beside: numbers of runs, and of agents of each.
         devices: numbers of participants, each with the numbers of devices among which they are.
+        in_flight: the work of asynchronous devices, their versions, and the updates of a version.
         long: rounds after which memory is measured: early, late.
         event_clients: numbers of clients of a run's events.
         event_rounds: rounds over which the cloud's CPU is measured, in each turn.
@@ -70,6 +71,7 @@ class Sizes:
     devices: tuple[tuple[int, tuple[int, ...]], ...]
     runs: tuple[Job, int]
     runs_beside: tuple[tuple[int, int], ...]
+    in_flight: tuple[Job, int, int]
     long: tuple[int, int]
     event_clients: tuple[int, ...]
     event_rounds: int
@@ -91,6 +93,7 @@ FULL = Sizes(
     scale_samples=20,
     runs=(Job("mnist", "mlp", n_devices=20, n_samples=100), 10),
     runs_beside=((2, 1), (8, 2)),
+    in_flight=(Job("mnist", "cnn_mnist", n_devices=20, n_samples=200), 8, 10),
     devices=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
     long=(5, 50),
     event_clients=(100, 1000),
@@ -137,6 +140,7 @@ TINY = Sizes(
     scale_samples=4,
     runs=(Job("mnist", "mlp", n_devices=4, n_samples=16), 2),
     runs_beside=((2, 1),),
+    in_flight=(Job("mnist", "mlp", n_devices=4, n_samples=16), 2, 2),
     devices=((4, (4, 40)),),
     long=(1, 2),
     event_clients=(2,),

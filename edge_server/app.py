@@ -62,6 +62,7 @@ def create_app(
                 yield
             await edge.membership.stop()
             await edge.orders.close()
+            edge.handler.flights.close()
             edge.thread.close()
             await edge.store.close()
 

@@ -93,4 +93,5 @@ class Membership:
 
     async def _forget(self, runs: set[str]) -> None:
         for run_id in sorted(runs):
+            self.handler.flights.close(run_id.__eq__)
             await self.handler.states.forget(run_id)

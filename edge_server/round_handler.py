@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from edge_server.flight_deck import FlightDeck
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds.agent_client import AgentClient
+from edge_server.rounds.asynchronous_round import AsynchronousRound
+from edge_server.rounds.edge_checkpoint import EdgeMemory
 from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.twins import Twins
 from edge_server.state_store import EdgeStateStore
@@ -44,6 +47,7 @@ class RoundHandler:
         ttl_s: an agent that is silent for longer is lost.
         metrics: of this process.
         own_url: the address to which agents send heartbeats; empty until the cloud has reported it.
+        flights: visits in flight between two rounds, with asynchronous devices.
     """
 
     edge_name: str
@@ -55,6 +59,7 @@ class RoundHandler:
     ttl_s: float
     metrics: EdgeMetrics
     own_url: str = ""
+    flights: FlightDeck = field(default_factory=FlightDeck)
 
     async def handle(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
         """Runs one round and returns its encoded `RoundAnswer`.
@@ -98,8 +103,8 @@ class RoundHandler:
                 "the population digest differs from the cloud's; do both use the same data set and package versions?"
             )
         await self._wait_until_registered()
-        kept, (state, late), known = await asyncio.gather(
-            self.states.placement(order), self.states.state(experiment, order), self.states.twins_before(order)
+        kept, memory, known = await asyncio.gather(
+            self.states.placement(order), self.states.memory(experiment, order), self.states.twins_before(order)
         )
         kept.placement.check_seats(len(experiment.population.seats))
         twins = Twins(known)
@@ -115,17 +120,50 @@ class RoundHandler:
             {EDGE_NAME_HEADER: self.edge_name, EDGE_URL_HEADER: self.own_url},
             self.ttl_s,
         )
-        fresh = state is None and order.base is not None
-        work = EdgeRound(experiment, order, agents, self.thread, state, late, twins, n_bytes, fresh)
-        answer = await work.run()
+        work = self._new_round(experiment, order, agents, memory, twins, n_bytes)
+        try:
+            answer = await work.run()
+        except BaseException:
+            work.abandon()
+            raise
         self.metrics.noted(work.log)
         encoded = self.thread.run(codec.encode, answer)
         if order.kind == "train":
-            _, body = await asyncio.gather(self.states.commit(experiment, order, work.state, late, twins), encoded)
+            memory.state = work.state
+            if isinstance(work, AsynchronousRound):
+                memory.airborne = self.flights.keep(experiment, order, work.flights)
+            _, body = await asyncio.gather(self.states.commit(experiment, order, memory, twins), encoded)
         else:
             body = await encoded
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
         return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
+
+    def _new_round(
+        self,
+        experiment: Experiment,
+        order: RoundOrder[Any],
+        agents: AgentClient,
+        memory: EdgeMemory,
+        twins: Twins,
+        n_bytes: int,
+    ) -> EdgeRound:
+        fresh, late = memory.state is None and order.base is not None, memory.late
+        if order.kind == "evaluate" or not experiment.spec.sync.devices.asynchronous:
+            return EdgeRound(experiment, order, agents, self.thread, memory.state, late, twins, n_bytes, fresh)
+        flights, airborne = self.flights.take(order, memory)
+        return AsynchronousRound(
+            experiment,
+            order,
+            agents,
+            self.thread,
+            memory.state,
+            late,
+            twins,
+            n_bytes,
+            fresh,
+            flights=flights,
+            airborne=airborne,
+        )
 
     async def _wait_until_registered(self) -> None:
         """Waits until the cloud has reported this edge's address: orders to agents carry it.

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from edge_server.rounds.edge_checkpoint import decode_checkpoint, encode_checkpoint
+from edge_server.rounds.edge_checkpoint import EdgeMemory, decode_checkpoint, encode_checkpoint
 from edge_server.rounds.placements import KeptPlacement
-from edge_server.rounds.stale_updates import LateUpdateBuffer
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
 from shared.core.records import canonical
@@ -93,17 +92,17 @@ class EdgeStateStore:
 
     # ---- states and twins
 
-    async def state(self, experiment: Experiment, order: RoundOrder[Any]) -> tuple[Any, LateUpdateBuffer]:
-        """The algorithm's edge state and the late updates after the round from which the order continues.
+    async def memory(self, experiment: Experiment, order: RoundOrder[Any]) -> EdgeMemory:
+        """What the edge remembered after the round from which the order continues.
 
-        The state is None before the first round, and where none is kept here.
+        It is empty before the first round, and where nothing is kept here.
         """
         if order.base is None:
-            return None, LateUpdateBuffer()
+            return EdgeMemory()
         digest = await self._get(self._state_key(order, order.base))
         if digest is None:
             log.warning("run %s: the state of edge %s is not kept here, it starts anew", order.run_id, order.edge)
-            return None, LateUpdateBuffer()
+            return EdgeMemory()
         data = await self.thread.run(self.blobs.open, digest.decode())
         return await self.thread.run(decode_checkpoint, experiment, data)
 
@@ -129,9 +128,7 @@ class EdgeStateStore:
         shown = [twin.replace(history=twin.history[-most:]) for twin in sorted(found, key=lambda twin: twin.seat)]
         return TwinList(twins=tuple(shown))
 
-    async def commit(
-        self, experiment: Experiment, order: RoundOrder[Any], state: Any, late: LateUpdateBuffer, twins: Twins
-    ) -> None:
+    async def commit(self, experiment: Experiment, order: RoundOrder[Any], memory: EdgeMemory, twins: Twins) -> None:
         """Saves a trained round: first the state as a file, then in one transaction its digest and the twins.
 
         The state from which the round began is kept too, since the cloud may repeat the round; older ones go.
@@ -140,7 +137,7 @@ class EdgeStateStore:
         kept = {key(order, version) for version in (before, after) for key in (self._state_key, self._twins_key)}
         known = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
         async with self._committing:
-            digest = await self.thread.run(lambda: self.blobs.put(encode_checkpoint(experiment, state, late).parts))
+            digest = await self.thread.run(lambda: self.blobs.put(encode_checkpoint(experiment, memory).parts))
 
             async def commit() -> None:
                 states = await self.store.scan(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))

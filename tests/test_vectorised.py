@@ -36,6 +36,8 @@ ALGORITHMS: dict[str, Any] = {
     "fedper": "fedper",
     "fedbn": "fedbn",
     "feddc": "feddc",
+    "feddyn": "feddyn",
+    "fednova": "fednova",
     "local_sgd": "local_sgd",
 }
 
@@ -90,7 +92,7 @@ async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str, 
 
 async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do(tmp_path: Path) -> None:
     """Edges are the clients; their own workers train, too, each in a stack of its own."""
-    sharing = {"client": "edge", "schedule": "equal", "sync": "epoch", "local_epochs": 2}
+    sharing = {"client": "edge", "schedule": "equal", "average_every": "epoch", "local_epochs": 2}
     spec = unequal(algorithm="fedper", num_rounds=1, **sharing)
     one = await run(tmp_path, spec, agent_devices=(6,))
     other = await run(tmp_path, spec, agent_devices=(2, 4))

@@ -93,8 +93,8 @@ async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)
 async def more_rounds(run_id: RunId, body: MoreRounds, cloud: TheCloud) -> RunInfo:
-    """Add rounds to the end of a run, which then has at most 100,000."""
-    return await cloud.runs.add_rounds(run_id, body.num_rounds, body.accept_changes)
+    """Add rounds to the end of a run, which then has at most 100,000; `stop` may end them early."""
+    return await cloud.runs.add_rounds(run_id, body.num_rounds, body.accept_changes, body.stop)
 
 
 @router.post("/runs/{run_id}/pause", tags=["runs"], responses=NOT_NOW)

@@ -14,8 +14,8 @@ from typing import Any
 
 from shared.core.errors import WireError
 from shared.core.number_sets import NumberSet
-from shared.core.update_annotations import clients_in
-from shared.federation.aggregation import check_partial_sum
+from shared.core.update_annotations import Mean, clients_in, fields_with
+from shared.federation.aggregation import PartialSum, check_partial_sum
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import RoundAnswer
@@ -113,11 +113,25 @@ class AnswerChecks:
             total = answer.partial_sum
             if not self._is_sum_of_last(answer, total.n_updates, total.n_samples):
                 self._refuse_weight(answer, "sum", total.n_updates, total.n_samples)
+            self._check_staleness(answer, total)
         elif answer.update is not None and answer.n_updates:
             mean = self._is_sum_of_last(answer, answer.n_updates, answer.n_samples)
             own = answer.n_updates == 1 and answer.n_samples <= self._most_of_all(answer)
             if not mean and not own:
                 self._refuse_weight(answer, "mean", answer.n_updates, answer.n_samples)
+
+    def _check_staleness(self, answer: RoundAnswer[Any], total: PartialSum) -> None:
+        """Checks that a sum weights each visit by the staleness in its line."""
+        staleness = self.experiment.spec.sync.devices.staleness
+        if staleness.scale == 1:
+            return
+        lines = [(line, staleness.steps(line.staleness)) for line in _of_last(answer, USED)]
+        due = {"samples": sum(n * line.n_samples for line, n in lines), "one": sum(n for _, n in lines)}
+        for name, how in fields_with(self.experiment.algorithm.update, Mean).items():
+            weight = total.means[name].weight if name in total.means else due[how.weight]
+            if weight != due[how.weight]:
+                claim = f"the answer of edge {self.edge} weights {name} by {weight}"
+                raise WireError(f"{claim}, its lines by {due[how.weight]}", field="partial_sum")
 
     def _is_sum_of_last(self, answer: RoundAnswer[Any], n_updates: int, n_samples: int) -> bool:
         """Whether so many updates and samples are those of the visits in the last edge round."""

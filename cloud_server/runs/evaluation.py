@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cloud_server.runs.checkpoint import Checkpoint
+from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation
 from cloud_server.runs.repository import RunRepository
 from shared.core.number_sets import NumberSet
 from shared.core.scores import Score
@@ -20,6 +20,7 @@ from shared.federation.hooks import test_by_owner
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
+from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
 from shared.runtime.compute_thread import ComputeThread
 
@@ -131,6 +132,20 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
                 continue
             scores[f"global_at_edge_{edge.number}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
+
+
+def evaluation_due(before: RunInfo, after: RunInfo) -> PendingEvaluation | None:
+    """The evaluation of a checkpoint, None if none is due: after rounds, after simulated seconds, and in the end.
+
+    Args:
+        before, after: the run's document without and with the round.
+    """
+    spec, last = after.spec, after.rounds >= after.num_rounds
+    if spec.eval_every_s is None:
+        due = after.rounds % spec.eval_every == 0
+    else:
+        due = before.simulated_s // spec.eval_every_s < after.simulated_s // spec.eval_every_s
+    return PendingEvaluation(final=last) if last or due else None
 
 
 def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:

@@ -12,18 +12,22 @@ from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation, StateUnreadable
-from cloud_server.runs.events import RunEvent, now, placement_events, profile_events, round_events
+from cloud_server.runs.ends import NO_UPDATE, reached
+from cloud_server.runs.evaluation import evaluation_due
+from cloud_server.runs.events import RunEvent, now, placement_events, round_events
 from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.results_writer import ResultsFolder, RoundDone
-from cloud_server.runs.round import CloudRound, QuorumMissed, RoundResult
+from cloud_server.runs.round import QuorumMissed, RoundResult
+from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState
+from cloud_server.runs.starts import first_checkpoint
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
 from shared.training.compute_device import compute_device_of
@@ -95,15 +99,18 @@ class RunExecutor:
         async for missing in self._barrier.start(self.info.spec, resumed=started_before):
             await self._set_status("starting", f"waiting for {missing}")
         if not self.may_continue():
-            return await self._halt()
+            await self._halt()
+            return
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self.report_nodes()
         await self._set_status("running")
-        await self._finish_outstanding_work(state)
-        while not await self._train_to_end(state):
-            pass
-        return None
+        try:
+            await self._finish_outstanding_work(state)
+            while not await self._train_to_end(state):
+                pass
+        finally:
+            await state.flights.keep_only(())
 
     async def _load_or_create_state(self) -> RunState:
         """The state of the run at its last checkpoint, or at the initial one, which is committed here.
@@ -147,12 +154,13 @@ class RunExecutor:
         """Place the seats and commit the initial state."""
         repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
-        state = experiment.algorithm.cloud.init(self._ctx(experiment, 0), experiment.initial)
-        checkpoint = Checkpoint[Any](round_no=0, state=state, bases={}, edge_bases={}, retired={})
+        checkpoint, init_sha256 = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
-            info = self.info.replace(spec=experiment.spec, resolved=True, provenance=provenance, changes=())
+            info = self.info.replace(
+                spec=experiment.spec, resolved=True, provenance=provenance, changes=(), init_sha256=init_sha256
+            )
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
@@ -175,11 +183,30 @@ class RunExecutor:
     async def _train_to_end(self, state: RunState) -> bool:
         """Train and complete, or halt; False if more rounds were requested in the meantime."""
         while state.checkpoint.round_no < self.info.num_rounds and self.may_continue():
-            await self._train_round(state)
+            if not await self._end_early(state):
+                await self._train_round(state)
+        await state.flights.keep_only(())  # the checkpoint keeps what is in flight, for rounds that are added later
         await self.services.evaluator.finish(self.info.run)
         if self.may_continue():
             return await self._complete(state)
         await self._halt()
+        return True
+
+    async def _end_early(self, state: RunState) -> bool:
+        """Whether the run's `stop` holds; then its last round is the present one, which is evaluated as such."""
+        before = self.info
+        if before.stop is None:
+            return False
+        if before.stop.accuracy is not None:
+            await self.services.evaluator.finish(before.run)
+        ended_by = await reached(self.services.repository, before, state.experiment)
+        if ended_by is None:
+            return False
+        await self._evaluate(state.experiment, state.checkpoint, PendingEvaluation(final=True))
+        await self.services.evaluator.finish(before.run)
+        async with self.lock:
+            if self.info.stop == before.stop:
+                await self._save(self.info.replace(num_rounds=before.rounds, stop=None, ended_by=ended_by))
         return True
 
     def _ctx(self, experiment: Experiment, round_no: int) -> Context:
@@ -210,28 +237,15 @@ class RunExecutor:
         """Commit a round, whose state has been written; the evaluation that its checkpoint needs, if any."""
         repository, detail = self.services.repository, result.detail
         files = await repository.write_visits(self.info.run, result.file, detail)
-        events = placement_events(changes) + self._keep_profiles(state, detail) + round_events(detail)
+        events = placement_events(changes) + state.keep_profiles(detail) + round_events(detail)
         async with self.lock:
-            info = self._info_with_totals(detail)
-            due = self._evaluation_due(state.experiment, detail.round_no)
+            info = self.info.with_round(detail, self._wall_s())
+            due = evaluation_due(self.info, info)
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, info, state.placement.placement, detail, events, due
             )
             state.checkpoint, self.info = result.checkpoint, info
         return due
-
-    def _keep_profiles(self, state: RunState, detail: RoundDetail) -> list[RunEvent]:
-        """Keep the profiles that seats had in the round; events of those that changed with their agents' profiles."""
-        if not state.experiment.spec.devices.by_agent:
-            return []
-        before = state.placement.placement.profiles
-        seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
-        state.placement.placement = state.placement.placement.replace(profiles={**before, **seen})
-        return profile_events(detail.round_no, before, seen)
-
-    def _evaluation_due(self, experiment: Experiment, round_no: int) -> PendingEvaluation | None:
-        last = round_no >= self.info.num_rounds
-        return PendingEvaluation(final=last) if last or round_no % experiment.spec.eval_every == 0 else None
 
     async def _write_results_of(self, state: RunState, row: RoundInfo, due: bool) -> None:
         await self._results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
@@ -262,7 +276,7 @@ class RunExecutor:
             changes += await self._wait_for_devices(state)
             if not self.may_continue():
                 return None
-            attempted = self._new_round(state, round_no, kind, attempt)
+            attempted = new_round(self.services, self.info, state, kind, attempt, partial(self._keep, state))
             if kind == "train":
                 started = RunEvent("round.started", {"round_no": round_no, "attempt": attempt})
                 await self.services.repository.add_event(self.info.run, started)
@@ -287,24 +301,17 @@ class RunExecutor:
             await self._set_status("running")
         return changes
 
-    def _new_round(self, state: RunState, round_no: int, kind: RoundKind, attempt: int) -> CloudRound:
-        services = self.services
-        return CloudRound(
-            self.info.run,
-            round_no,
-            kind,
-            state.experiment,
-            state.checkpoint,
-            state.placement,
-            round_map(self.info.run, state.experiment, state.placement),
-            services.edges,
-            services.thread,
-            partial(services.repository.write_state, self.info.run),
-            attempt=attempt,
-            clock_s=self.info.simulated_s,
-        )
+    async def _keep(self, state: RunState, checkpoint: Checkpoint[Any]) -> None:
+        """Commit a checkpoint within a round."""
+        repository = self.services.repository
+        files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
+        async with self.lock:
+            state.expected_digest = await repository.commit(
+                state.expected_digest, files, self.info, state.placement.placement, None, ()
+            )
+            state.checkpoint = checkpoint
 
-    async def _run_unless_stopped(self, attempted: CloudRound) -> RoundResult | None:
+    async def _run_unless_stopped(self, attempted: Attempt) -> RoundResult | None:
         """The round's result, None if a stop was requested while it ran."""
         running = asyncio.create_task(attempted.run())
         try:
@@ -318,18 +325,6 @@ class RunExecutor:
             if not running.done():
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
-
-    def _info_with_totals(self, detail: RoundDetail) -> RunInfo:
-        info = self.info
-        return info.replace(
-            rounds=detail.round_no,
-            phase=detail.phase,
-            bytes_up=info.bytes_up + detail.bytes_up,
-            bytes_down=info.bytes_down + detail.bytes_down,
-            simulated_s=info.simulated_s + detail.simulated_s,
-            wall_s=self._wall_s(),
-            model_sha256=detail.model_sha256 or info.model_sha256,
-        )
 
     def _wall_s(self) -> float:
         return self.wall_before_s + time.monotonic() - self.began
@@ -345,14 +340,15 @@ class RunExecutor:
         ctx = self._ctx(state.experiment, state.checkpoint.round_no)
         scores = await final_scores(self.services, self.info.run, state, ctx, result.detail)
         wall_s = self._wall_s()
-        info = self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores)
+        reason = self.info.ended_by or (None if self.info.n_used else NO_UPDATE)
+        info = self.info.replace(status="completed", reason=reason, wall_s=wall_s, **scores)
         await self._results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
         await self.write_results(info)
         await self.report_nodes()
         async with self.lock:
             if self.info.num_rounds > state.checkpoint.round_no:
                 return False
-            await self._save(self.info.replace(status="completed", reason=None, wall_s=wall_s, **scores))
+            await self._save(self.info.replace(status="completed", reason=reason, wall_s=wall_s, **scores))
         return True
 
     async def _halt(self) -> None:

@@ -23,7 +23,8 @@ from cloud_server.runs.provenance import (
 from cloud_server.runs.results_writer import seat_infos
 from cloud_server.runs.run_queue import UNFINISHED, RunQueue
 from cloud_server.runs.run_state import CloudServices
-from shared.core.errors import Conflict, NotFound
+from cloud_server.runs.starts import committed_model, source_of
+from shared.core.errors import Conflict
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
@@ -33,6 +34,7 @@ from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
+from shared.spec.fields import Stop
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -77,12 +79,14 @@ class RunManager:
         """Create a run of a spec; the same `key` returns the same run.
 
         Raises:
-            BadInput: the spec is wrong, or needs a compute device or a tracker that is missing; names field and cause.
+            BadInput: the spec is wrong, or needs a device, a tracker or a model that is missing; names field and cause.
             Conflict: the idempotency key was used with another spec.
         """
         run_spec = parse_run_spec(raw)
         spec = run_spec.experiment
         check_trackers(run_spec.tracking)
+        if spec.init is not None:
+            await source_of(self.services, spec.init)
         await asyncio.to_thread(compute_device_of, spec.device)  # loading a GPU's driver takes long
         info = RunInfo(
             run="new",
@@ -93,6 +97,7 @@ class RunManager:
             num_rounds=total_rounds(spec),
             reason=WAITING if self.queue.full else None,
             tracking=run_spec.tracking,
+            stop=spec.stop,
             spec=spec,
         )
         async with self._lock:
@@ -150,13 +155,15 @@ class RunManager:
                 raise Conflict(f"run {info.run} is {info.status}: it was resumed already")
             return await self._set_pending(info, present, accept_changes)
 
-    async def add_rounds(self, run_id: str, num_rounds: int, accept_changes: bool = False) -> RunInfo:
-        """Add rounds to the end of a run; one that has ended is resumed (see `resume`)."""
+    async def add_rounds(
+        self, run_id: str, num_rounds: int, accept_changes: bool = False, stop: Stop | None = None
+    ) -> RunInfo:
+        """Add rounds to the end of a run, with `stop` in place of its own; one that has ended is resumed."""
         info = await self.services.repository.info(run_id)
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
-            info = info.with_more_rounds(num_rounds)
+            info = info.with_more_rounds(num_rounds, stop)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
             await self.queue.save(info)
@@ -281,18 +288,7 @@ class RunManager:
         Raises:
             NotFound: no model of that name; lists the names.
         """
-        info = await self.services.repository.info(run_id)
-        experiment = await self._experiment_of(info)
-        found = await self.services.repository.checkpoint(info.run, experiment)
-        if found is None:
-            raise NotFound(f"run {info.run} has no committed round yet")
-        checkpoint, _ = found
-        phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
-        ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
-        models = experiment.algorithm.cloud.models(ctx, checkpoint.state)
-        if name not in models:
-            raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
-        return models[name]
+        return await committed_model(self.services, await self.services.repository.info(run_id), name)
 
     async def _experiment_of(self, info: RunInfo) -> Experiment:
         if not info.resolved:

@@ -25,6 +25,7 @@ from cloud_server.runs.checkpoint import (
     reading,
 )
 from cloud_server.runs.events import EventListener, RunEvent
+from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, TooMany
 from shared.core.tensor_records import copy_tensors
@@ -200,7 +201,7 @@ class RunRepository:
             files: of the round.
             info: the run's document.
             placement: of the run.
-            detail: the record of the round, None for the initial state.
+            detail: the record of the round, None for the initial state and within a round.
             events: stored with the commit.
             due: the evaluation that the checkpoint needs, None for none.
 
@@ -245,15 +246,13 @@ class RunRepository:
         return await self._state(run_id, digest, experiment), digest
 
     async def _state(self, run_id: str, digest: str, experiment: Experiment) -> Checkpoint[Any]:
-        kind: Any = Checkpoint
+        kind = checkpoint_type(experiment)
         try:
             data = await self.thread.run(self.blobs.open, digest)
         except (BlobMissing, BlobCorrupt) as error:
             raise StateUnreadable(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
         state: Checkpoint[Any] = await self.thread.run(
-            lambda: copy_tensors(
-                codec.decode(kind[experiment.algorithm.cloud_state], data, model=experiment.shapes, stored=True)
-            )
+            lambda: copy_tensors(codec.decode(kind, data, model=experiment.shapes, stored=True))
         )
         return state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,11 +20,12 @@ from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest
-from shared.federation.aggregation import Accumulator, mean_of
+from shared.federation.aggregation import Accumulator, can_be_mean, mean_of, weighted
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer, RoundOrder
 from shared.federation.placements import EdgePlacement
+from shared.federation.update_weights import mean_staleness_weight
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
@@ -79,13 +80,7 @@ class CloudRound:
         self.hooks = self.experiment.algorithm.cloud
 
     def _n_clients(self) -> int:
-        """Number of training clients in this round: edges if edges are the clients, else taken seats that train."""
-        if self.experiment.spec.client == "edge":
-            return len(self.experiment.population.edges)
-        taken, role = self.placement.placement.taken, self.experiment.population.role
-        return self.placement.n_training - sum(
-            role(seat) == "train" for seat in self.checkpoint.retired if seat in taken
-        )
+        return n_clients(self.experiment, self.placement, self.checkpoint.retired)
 
     @log_context_of(lambda self: {"round": self.round_no})
     async def run(self) -> RoundResult:
@@ -100,7 +95,7 @@ class CloudRound:
         self._require_quorum(answers)
         state = await self.thread.run(self._aggregate, total)
         del total  # the sum, twice as large as the model
-        model, figures = await self.thread.run(self._model_and_figures, state)
+        model, figures = await self.thread.run(model_and_figures, self.experiment, self.ctx, state)
         checkpoint = self._checkpoint_after(state, answers)
         model_sha256, file = await asyncio.gather(asyncio.to_thread(digest, model), self._written(checkpoint))
         detail = self._recorder().detail(
@@ -109,7 +104,7 @@ class CloudRound:
             model_sha256=model_sha256 if model else "",
             wall_s=time.monotonic() - began,
             attempts=self.attempt,
-            figures=figures,
+            figures=figures if self.kind == "train" else {},
         )
         return RoundResult(checkpoint, file, detail)
 
@@ -143,8 +138,11 @@ class CloudRound:
         return failure
 
     async def _send_order(self, edge: int, name: str) -> EdgeReply:
+        body = await self.thread.run(self._build_order, edge, self.round_map.placements[edge])
+        return await self._deliver(edge, name, body)
+
+    async def _deliver(self, edge: int, name: str, body: codec.Body) -> EdgeReply:
         placement = self.round_map.placements[edge]
-        body = await self.thread.run(self._build_order, edge, placement)
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
         reply = await self.edges.run_round(name, self.experiment, body, placement, self.placement.loads(), key)
@@ -179,7 +177,8 @@ class CloudRound:
 
     def _check_answer(self, edge: int, answer: RoundAnswer[Any]) -> None:
         """Refuses an answer that its edge cannot have formed; see `AnswerChecks`."""
-        AnswerChecks(self.experiment, self.ctx.at(edge=edge), edge, self._seats_at(edge)).check(answer)
+        newest = max(self.round_no, self.checkpoint.edge_bases.get(edge, Version(0)).round_no)
+        AnswerChecks(self.experiment, self.ctx.at(edge=edge, round_no=newest), edge, self._seats_at(edge)).check(answer)
 
     def _require_quorum(self, answers: EdgeReplies) -> None:
         n = len(answers.replies) + len(answers.failed)
@@ -196,7 +195,7 @@ class CloudRound:
         total = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point, model=self.experiment.shapes)
         for edge in sorted(replies):
             try:
-                _add(total, replies[edge].answer)
+                add_answer(total, replies[edge].answer)
                 replies[edge] = replies[edge].without_update()
             except StrataError as error:
                 del replies[edge]
@@ -206,19 +205,8 @@ class CloudRound:
 
     def _aggregate(self, total: Accumulator) -> Any:
         """The algorithm's state after the round: unchanged by an evaluation, and where no update came."""
-        state, experiment = self.checkpoint.state, self.experiment
-        if self.kind == "evaluate":
-            return state
-        mean = mean_of(total.result(), experiment.algorithm.update, experiment.fixed_point, model=experiment.shapes)
-        if mean is None:
-            return state
-        counted = self.ctx.at(n_updates=total.n_updates, n_samples=total.n_samples)
-        return self.hooks.aggregate(counted, state, mean)
-
-    def _model_and_figures(self, state: Any) -> tuple[TensorMap, dict[str, Any]]:
-        """The global model (empty without one) and the algorithm's figures of the round."""
-        model = self.hooks.models(self.ctx, state).get("global", {})
-        return model, self.hooks.figures(self.ctx, state) if self.kind == "train" else {}
+        state = self.checkpoint.state
+        return state if self.kind == "evaluate" else aggregated(self.experiment, self.ctx, state, total)
 
     async def _written(self, checkpoint: Checkpoint[Any]) -> str:
         """The digest of the state's file; an evaluation leaves the state as it was."""
@@ -240,8 +228,43 @@ class CloudRound:
         return Recorder(self.experiment, self.round_map, placement, retired, self.ctx, self.clock_s)
 
 
-def _add(total: Accumulator, answer: RoundAnswer[Any]) -> None:
+def n_clients(experiment: Experiment, placement: PlacementManager, retired: Mapping[int, str]) -> int:
+    """Number of training clients now: edges if edges are the clients, else taken seats that train."""
+    if experiment.spec.client == "edge":
+        return len(experiment.population.edges)
+    taken, role = placement.placement.taken, experiment.population.role
+    return placement.n_training - sum(role(seat) == "train" for seat in retired if seat in taken)
+
+
+def add_answer(total: Accumulator, answer: RoundAnswer[Any], steps: int = 1) -> None:
+    """Adds an edge's checked answer to a sum, with its staleness weight in steps; its tensors may be overwritten."""
     if answer.partial_sum is not None:
-        total.merge(answer.partial_sum, take=True, checked=True)  # checked when it came
+        total.merge(weighted(answer.partial_sum, steps), take=True, checked=True)
     elif answer.update is not None:
-        total.add(answer.update, answer.n_samples, answer.n_updates)
+        total.add(answer.update, answer.n_samples, answer.n_updates, factor=steps)
+
+
+def aggregated(experiment: Experiment, ctx: Context, state: Any, total: Accumulator) -> Any:
+    """The algorithm's state after a round; unchanged where no update came."""
+    kind, partial_sum = experiment.algorithm.update, total.result()
+    mean = mean_of(partial_sum, kind, experiment.fixed_point, model=experiment.shapes)
+    if mean is None:
+        return state
+    steps = weight_steps(experiment, ctx)
+    staleness_weight = mean_staleness_weight(partial_sum, kind, steps) if steps > 1 else 1.0
+    counted = ctx.at(n_updates=total.n_updates, n_samples=total.n_samples, staleness_weight=staleness_weight)
+    return experiment.algorithm.cloud.aggregate(counted, state, mean)
+
+
+def weight_steps(experiment: Experiment, ctx: Context) -> int:
+    """Steps of the staleness weight 1 in the cloud's sum: sums that edges forward have been weighted by them too."""
+    spec, algorithm = experiment.spec, experiment.algorithm
+    means = spec.edge_upload == "mean" and can_be_mean(algorithm.update)
+    forwarded = spec.sync.devices.asynchronous and not means and not algorithm.edge.forms_model(ctx.at(edge=0))
+    return spec.sync.edges.staleness.scale * (spec.sync.devices.staleness.scale if forwarded else 1)
+
+
+def model_and_figures(experiment: Experiment, ctx: Context, state: Any) -> tuple[TensorMap, dict[str, Any]]:
+    """The global model (empty without one) and the algorithm's figures of a trained round."""
+    hooks = experiment.algorithm.cloud
+    return hooks.models(ctx, state).get("global", {}), hooks.figures(ctx, state)

@@ -72,6 +72,18 @@ def round_map(run_id: str, experiment: Experiment, manager: PlacementManager) ->
     return RoundMap(run_id, edges, away, hosts)
 
 
+def flight_map(
+    found: RoundMap, experiment: Experiment, manager: PlacementManager, edge: int, seats: NumberSet
+) -> RoundMap:
+    """The map for one order, which these seats visit, wherever the seats of an order that is made now would."""
+    hosts = found.hosts.get(edge, ())
+    if found.seats_at(edge) != seats:
+        of_agents = {agent: own & seats for agent, own in sorted(manager.placement.agents.items())}
+        by_agent = experiment.spec.devices.by_agent
+        hosts = tuple(_host(manager.registry, agent, own, by_agent) for agent, own in of_agents.items() if len(own))
+    return RoundMap(found.run_id, found.edges, found.away, {edge: hosts})
+
+
 def _host(registry: Registry, agent: str, seats: NumberSet, by_agent: bool) -> Host:
     entry = registry.agents.get(agent)
     profile = (entry.effective_profile if entry else DEFAULT_PROFILE) if by_agent else None

@@ -31,6 +31,11 @@ class EdgeReplies:
     replies: dict[int, EdgeReply]
     failed: dict[int, Failure]
 
+    @property
+    def each(self) -> list[tuple[int, EdgeReply]]:
+        """Every answer with its edge, in the order of the record."""
+        return sorted(self.replies.items())
+
     def lost_seats(self, round_map: RoundMap, retired: Mapping[int, str]) -> dict[int, NumberSet]:
         """By edge that failed, the seats whose contribution was lost with it."""
         return {edge: round_map.seats_at(edge) - NumberSet(retired) for edge in sorted(self.failed)}
@@ -67,8 +72,8 @@ class Recorder:
         figures: Mapping[str, Any],
     ) -> RoundDetail:
         """The record of the round; `figures` are those of the algorithm at the cloud."""
-        replies = answers.replies
-        visits = [visit for reply in replies.values() for visit in reply.answer.lines]
+        replies = [reply for _, reply in answers.each]
+        visits = [visit for reply in replies for visit in reply.answer.lines]
         train = sum((visit.train for visit in visits if visit.train), Score(n=0, n_correct=0, loss_sum=0.0))
         edges, clients = self._edge_rows(answers), self._spreads(answers)
         return RoundDetail(
@@ -84,14 +89,14 @@ class Recorder:
             clients=clients,
             **_bytes_of(visits, edges),
             report_bytes=sum(visit.report_bytes for visit in visits),
-            socket_bytes=sum(reply.socket_bytes for reply in replies.values()),
+            socket_bytes=sum(reply.socket_bytes for reply in replies),
             simulated_s=self._duration_s(answers, edges),
             energy_j=sum(visit.energy_j for visit in visits),
             wall_s=wall_s,
-            testing_s=sum(reply.testing_s for reply in replies.values()),
+            testing_s=sum(reply.testing_s for reply in replies),
             model_sha256=model_sha256,
             failures=tuple(self._failures(answers)),
-            retired={seat: why for reply in replies.values() for seat, why in reply.answer.retired.items()},
+            retired={seat: why for reply in replies for seat, why in reply.answer.retired.items()},
             figures=_figures(answers, figures),
             edges=edges,
             seats=self._seat_rows(answers),
@@ -99,15 +104,15 @@ class Recorder:
 
     def _duration_s(self, answers: EdgeReplies, edges: tuple[EdgeRow, ...]) -> float:
         """Simulated seconds of the slowest edge; if all chosen devices were off, until the first is on again."""
-        found = [reply.answer for reply in answers.replies.values()]
+        found = [reply.answer for _, reply in answers.each]
         lasted = max((row.simulated_s for row in edges), default=0.0)
-        if not _all_off([visit for answer in found for visit in answer.lines]):
+        if not all_off([visit for answer in found for visit in answer.lines]):
             return lasted
         on_s = min((answer.next_on_s for answer in found if answer.next_on_s is not None), default=self.clock_s)
         return max(lasted, on_s - self.clock_s)
 
     def _failures(self, answers: EdgeReplies) -> list[FailureInfo]:
-        of_seats = [failure for _, reply in sorted(answers.replies.items()) for failure in reply.answer.failures]
+        of_seats = [failure for _, reply in answers.each for failure in reply.answer.failures]
         infos = [
             FailureInfo(seat=f.seat, edge=self._edge_name(f.edge), reason=f.reason, detail=f.detail) for f in of_seats
         ]
@@ -125,7 +130,7 @@ class Recorder:
         """The spread of accuracies over clients (seats and edges), without held-out seats."""
         members: list[VisitRecord | RoundAnswer[Any]] = []
         role = self.experiment.population.role
-        for _, reply in sorted(answers.replies.items()):
+        for _, reply in answers.each:
             members += [visit for visit in reply.answer.lines if role(visit.seat) != "held_out"]
             members.append(reply.answer)
         found = {
@@ -143,7 +148,7 @@ class Recorder:
     # ---- seats
 
     def _seat_rows(self, answers: EdgeReplies) -> tuple[VisitRow, ...]:
-        rows = [self._seat_row(edge, visit) for edge, r in sorted(answers.replies.items()) for visit in r.answer.lines]
+        rows = [self._seat_row(edge, visit) for edge, r in answers.each for visit in r.answer.lines]
         lost = sorted(
             (seat, edge)
             for edge, seats in answers.lost_seats(self.round_map, self.retired).items()
@@ -166,7 +171,7 @@ class Recorder:
 
     def _profile(self, edge: int, seat: int) -> str:
         """The name of the profile that a seat had in the round."""
-        of_agent = self.round_map.placements[edge].profile(seat)
+        of_agent = self.round_map.placements[edge].profile(seat) if edge in self.round_map.edges else None
         return of_agent or self.experiment.seat(seat).profile.name
 
     def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
@@ -189,31 +194,37 @@ class Recorder:
         return tuple(rows)
 
     def _edge_row(self, name: str, edge: int, reply: EdgeReply) -> EdgeRow:
-        use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
-        cost = link_cost(self.experiment.population.edges[edge].link, use, self.ctx.at(edge=edge).seed)
-        return EdgeRow(
-            edge=name,
-            home=edge,
-            outcome="used" if reply.answer.n_updates else "idle",
-            reason="unavailable" if _all_off(reply.answer.lines) else None,
-            n_used=reply.answer.n_updates,
-            fresh_state=reply.answer.fresh_state,
-            **flat_scores(reply.answer),
-            down_bytes=use.down_bytes,
-            up_bytes=use.up_bytes,
-            down_s=cost.down_s,
-            up_s=cost.up_s,
-            simulated_s=cost.simulated_s + reply.answer.simulated_s,
-        )
+        return edge_row(self.experiment, self.ctx.at(edge=edge), name, reply)
+
+
+def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply) -> EdgeRow:
+    """The row of an edge that has answered; the context is that of its order, at the edge."""
+    edge = reply.answer.edge
+    use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
+    cost = link_cost(experiment.population.edges[edge].link, use, ctx.seed)
+    return EdgeRow(
+        edge=name,
+        home=edge,
+        outcome="used" if reply.answer.n_updates else "idle",
+        reason="unavailable" if all_off(reply.answer.lines) else None,
+        n_used=reply.answer.n_updates,
+        fresh_state=reply.answer.fresh_state,
+        **flat_scores(reply.answer),
+        down_bytes=use.down_bytes,
+        up_bytes=use.up_bytes,
+        down_s=cost.down_s,
+        up_s=cost.up_s,
+        simulated_s=cost.simulated_s + reply.answer.simulated_s,
+    )
 
 
 def _figures(answers: EdgeReplies, cloud: Mapping[str, Any]) -> dict[str, Any]:
     """The algorithm's figures of a round, by edge and of the cloud."""
-    found = {str(edge): reply.answer.figures for edge, reply in answers.replies.items() if reply.answer.figures}
+    found = {str(edge): reply.answer.figures for edge, reply in answers.each if reply.answer.figures}
     return found | ({"cloud": dict(cloud)} if cloud else {})
 
 
-def _all_off(visits: Sequence[VisitRecord]) -> bool:
+def all_off(visits: Sequence[VisitRecord]) -> bool:
     """Whether devices were chosen and all of them were off, or still busy with an earlier visit."""
     chosen = [visit for visit in visits if visit.outcome != "evaluated"]
     return bool(chosen) and all(visit.reason in ("unavailable", "busy") for visit in chosen)

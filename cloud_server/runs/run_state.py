@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloud_server.nodes.registry import Registry
@@ -11,10 +11,13 @@ from cloud_server.runs.agent_shares import AgentShares
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient
 from cloud_server.runs.evaluation import Evaluator
+from cloud_server.runs.events import RunEvent, profile_events
+from cloud_server.runs.flights import Flights
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
 from shared.federation.experiment import Experiment, ExperimentCache
+from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
 
 
@@ -40,9 +43,20 @@ class RunState:
 
     Attributes:
         expected_digest: digest of the checkpoint, which the next commit must find in the store.
+        flights: the orders in flight where the cloud does not wait for all edges.
     """
 
     experiment: Experiment
     placement: PlacementManager
     checkpoint: Checkpoint[Any]
     expected_digest: str
+    flights: Flights = field(default_factory=Flights)
+
+    def keep_profiles(self, detail: RoundDetail) -> list[RunEvent]:
+        """Keep the profiles that seats had in the round; events of those that changed with their agents' profiles."""
+        if not self.experiment.spec.devices.by_agent:
+            return []
+        before = self.placement.placement.profiles
+        seen = {row.seat: row.profile for row in detail.seats if row.profile is not None}
+        self.placement.placement = self.placement.placement.replace(profiles={**before, **seen})
+        return profile_events(detail.round_no, before, seen)

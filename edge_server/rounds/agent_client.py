@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,22 +80,26 @@ class AgentClient:
             accumulator: sums the updates, unless the agents hold them.
         """
         exchange = Exchange(self.experiment, self.order, dispatch, AgentReplies(), accumulator, dispatch.deadline)
-        own: list[VisitRequest] = []
-        by_agent: dict[str, list[VisitRequest]] = {}
-        for request in dispatch.requests:
-            if self.experiment.population.role(request.seat) == "worker":
-                own.append(request)
-            else:
-                by_agent.setdefault(self.placement.host(request.seat).agent, []).append(request)
+        role = self.experiment.population.role
+        own = [request for request in dispatch.requests if role(request.seat) == "worker"]
         await asyncio.gather(
-            *(self._visit_agent(exchange, agent, requests) for agent, requests in self.real.orders(by_agent)),
+            *(visits for _, visits in self.visits_by_agent(exchange)),
             *(self._visit_own(exchange, request) for request in own),
         )
         if dispatch.dropping:
-            await self.thread.run(self._charge_orders, exchange)
+            await self.thread.run(self.charge_orders, exchange)
         return exchange.replies
 
-    def _visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
+    def visits_by_agent(self, exchange: Exchange) -> list[tuple[list[int], Coroutine[Any, Any, None]]]:
+        """For each order of a wave its seats, and what sends it and takes the answer."""
+        by_agent: dict[str, list[VisitRequest]] = {}
+        for request in exchange.dispatch.requests:
+            if self.experiment.population.role(request.seat) != "worker":
+                by_agent.setdefault(self.placement.host(request.seat).agent, []).append(request)
+        orders = self.real.orders(by_agent)
+        return [([r.seat for r in requests], self._visit_agent(exchange, a, requests)) for a, requests in orders]
+
+    def visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
         messages: list[Any] = []
         visits = []
         for request in requests:
@@ -117,7 +121,7 @@ class AgentClient:
         )
 
     async def _visit_agent(self, exchange: Exchange, agent: str, requests: list[VisitRequest]) -> None:
-        body = codec.encode(self._visit_order(exchange.dispatch.wave_id, requests, exchange.dispatch.hold))
+        body = codec.encode(self.visit_order(exchange.dispatch.wave_id, requests, exchange.dispatch.hold))
         seats = [request.seat for request in requests]
         model_s = max(self.real.longest_s(item.seat, item.task, body.n_bytes + item.moved_bytes) for item in requests)
         kind = self.experiment.wire_types.visit_answer
@@ -128,7 +132,7 @@ class AgentClient:
     async def _visit_own(self, exchange: Exchange, request: VisitRequest) -> None:
         """The visit of the edge's own worker: the same, without a link."""
         dispatch, replies, deadline = exchange.dispatch, exchange.replies, exchange.deadline
-        order = decoded(self._visit_order(dispatch.wave_id, [request], dispatch.hold))
+        order = decoded(self.visit_order(dispatch.wave_id, [request], dispatch.hold))
         began = time.monotonic()
         builder = await self.thread.run(
             lambda: run_visits(self.experiment, order, self.states, stopped=self.stop.is_set)
@@ -146,18 +150,18 @@ class AgentClient:
     def _process_answer(self, exchange: Exchange, requests: list[VisitRequest], reply: Reply[Any]) -> None:
         sizes: dict[Any, int] = {}
         exchange.take_visits(
-            requests, reply.record, reply.received_bytes, lambda item: self._down_bytes(exchange.dispatch, item, sizes)
+            requests, reply.record, reply.received_bytes, lambda item: self.down_bytes(exchange.dispatch, item, sizes)
         )
 
-    def _charge_orders(self, exchange: Exchange) -> None:
+    def charge_orders(self, exchange: Exchange) -> None:
         """Charges the orders of seats that drop their visit afterwards; the edge's own worker has no link."""
         sizes: dict[Any, int] = {}
         for request in exchange.dispatch.dropping:
             if self.experiment.population.role(request.seat) != "worker":
-                down = self._down_bytes(exchange.dispatch, request, sizes)
+                down = self.down_bytes(exchange.dispatch, request, sizes)
                 exchange.replies.links[request.seat] = LinkUse(down_bytes=down)
 
-    def _down_bytes(self, dispatch: Dispatch, request: VisitRequest, sizes: dict[Any, int]) -> int:
+    def down_bytes(self, dispatch: Dispatch, request: VisitRequest, sizes: dict[Any, int]) -> int:
         """Size of the order as if it went to this seat alone, with the samples that follow it.
 
         `sizes` caches the sizes of orders that differ in nothing but the seat's digits.
@@ -165,7 +169,7 @@ class AgentClient:
         alike = (id(request.message), id(request.task), request.base_version, len(str(request.seat)))
         if alike not in sizes:
             hold = dispatch.hold and self.experiment.algorithm.reports
-            sizes[alike] = codec.size(self._visit_order(dispatch.wave_id, [request], hold))
+            sizes[alike] = codec.size(self.visit_order(dispatch.wave_id, [request], hold))
         return sizes[alike] + request.moved_bytes
 
     # ---- uploads

@@ -1,9 +1,11 @@
-"""What an edge stores after a round: the algorithm's state, and its late updates and losses if the run needs them."""
+"""What an edge stores after a round: the algorithm's state, and, where needed, late updates and visits in flight."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from edge_server.rounds.flights import Airborne
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from shared.core.records import Record
 from shared.core.tensor_records import copy_tensors
@@ -13,36 +15,62 @@ from shared.wire import codec
 
 S = TypeVar("S")
 U = TypeVar("U")
+M = TypeVar("M")
 
 
-class EdgeCheckpoint(Record, Generic[S, U]):
-    """What an edge stores after a round: the algorithm's state, at most one late update per seat, losses by seat."""
+class EdgeCheckpoint(Record, Generic[S, U, M]):
+    """What an edge stores after a round: the algorithm's state, at most one late update per seat, losses by seat.
+
+    Attributes:
+        airborne: visits in flight, with asynchronous devices.
+    """
 
     state: S
     late: tuple[LateUpdate[U], ...]
     losses: dict[int, float]
+    airborne: Airborne[M] | None = None
 
 
-def encode_checkpoint(experiment: Experiment, state: Record, buffer: LateUpdateBuffer) -> codec.Body:
+@dataclass
+class EdgeMemory:
+    """What an edge remembers of its last round.
+
+    Attributes:
+        state: of the algorithm; None before the first round.
+        late: late updates, and losses by seat.
+        airborne: visits in flight.
+    """
+
+    state: Any = None
+    late: LateUpdateBuffer = field(default_factory=LateUpdateBuffer)
+    airborne: Airborne[Any] | None = None
+
+
+def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
     """The encoded checkpoint of an edge; the algorithm's state alone if the run needs nothing else."""
     if not _keeps_more(experiment):
-        return codec.encode(state)
+        return codec.encode(memory.state)
+    buffer = memory.late
     late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
-    return codec.encode(_record_type(experiment)(state=state, late=late, losses=losses))
+    kind = _record_type(experiment)
+    return codec.encode(kind(state=memory.state, late=late, losses=losses, airborne=memory.airborne))
 
 
-def decode_checkpoint(experiment: Experiment, data: Any) -> tuple[Any, LateUpdateBuffer]:
-    """The algorithm's state and the buffer of a checkpoint, with tensors copied into torch's memory."""
+def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
+    """The memory in a checkpoint, with tensors copied into torch's memory."""
     if not _keeps_more(experiment):
-        return copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)), LateUpdateBuffer()
+        return EdgeMemory(copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)))
     kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
-    return kept.state, LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
+    late = LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
+    return EdgeMemory(kept.state, late, kept.airborne)
 
 
 def _keeps_more(experiment: Experiment) -> bool:
-    return experiment.spec.late == "next_round" or uses_losses(experiment.spec)
+    spec = experiment.spec
+    return spec.late == "next_round" or uses_losses(spec) or spec.sync.devices.asynchronous
 
 
 def _record_type(experiment: Experiment) -> type[Any]:
-    kind: type[Any] = EdgeCheckpoint[experiment.algorithm.edge_state, experiment.algorithm.update]  # type: ignore[name-defined]
+    algorithm = experiment.algorithm
+    kind: type[Any] = EdgeCheckpoint[algorithm.edge_state, algorithm.update, algorithm.message_type]  # type: ignore[name-defined]
     return kind

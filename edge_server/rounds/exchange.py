@@ -13,7 +13,7 @@ from typing import Any
 from edge_server.rounds.reply_checks import check_size, check_uploads, check_visits
 from edge_server.rounds.visit_limits import VisitLimits, check_sum, limits_of
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest
-from shared.core.errors import StrataError
+from shared.core.errors import StrataError, WireError
 from shared.core.tensor_records import copy_tensors
 from shared.federation.aggregation import Accumulator, check_partial_sum
 from shared.federation.context import Context
@@ -86,6 +86,8 @@ class Exchange:
         """
         hold, reports = self.dispatch.hold, self.experiment.algorithm.reports
         check_visits(answer, {item.seat: item.task.kind for item in requests}, hold=hold, reports=reports)
+        if answer.uploads.partial_sum is not None and self.experiment.spec.sync.devices.asynchronous:
+            raise WireError("updates of asynchronous devices come singly, not as a sum", field="uploads")
         singles = {item.seat: item for item in answer.uploads.contributions}
         limits = {item.seat: self._limits(item.seat) for item in requests}
         if answer.uploads.partial_sum is not None:  # refused as a whole, before any of its visits is recorded
@@ -106,7 +108,10 @@ class Exchange:
             self.replies.links[outcome.seat] = LinkUse(down_bytes=down_bytes(request), up_bytes=up)
         if hold:
             return
-        self.add_singles([item for item in answer.uploads.contributions if item.seat not in refused])
+        singles_left = [item for item in answer.uploads.contributions if item.seat not in refused]
+        if self.experiment.spec.sync.devices.asynchronous:
+            return self._keep(singles_left)
+        self.add_singles(singles_left)
         self._add_sum(answer.uploads)
 
     def take_uploads(self, seats: Sequence[int], late: Sequence[int], answer: UploadAnswer[Any], n_bytes: int) -> None:
@@ -161,6 +166,21 @@ class Exchange:
                 self._check_single(item)
                 self.accumulator.add(item.update, item.n_samples)
                 self.replies.used.add(item.seat)
+
+    def _keep(self, items: Sequence[Contribution[Any]]) -> None:
+        """Keeps updates that count later; their tensors leave the memory of the answer."""
+        for item in items:
+            with self._fail_seat_on_error(item.seat):
+                self._check_single(item)
+                self.replies.held[item.seat] = copy_tensors(item)
+
+    def count(self, seat: int, accumulator: Accumulator, factor: int) -> None:
+        """Adds a kept update to a sum, its weight multiplied by a factor; one that cannot be added is a failure."""
+        item = self.replies.held.pop(seat, None)
+        if item is not None:
+            with self._fail_seat_on_error(seat):
+                accumulator.add(item.update, item.n_samples, factor=factor)
+                self.replies.used.add(seat)
 
     def _add_sum(self, uploads: Uploads[Any]) -> None:
         if uploads.partial_sum is None:

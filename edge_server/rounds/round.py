@@ -48,6 +48,7 @@ from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.aggregation import Accumulator, PartialSum, can_be_mean, mean_of, names_clients
 from shared.federation.context import Context, EdgeView
 from shared.federation.experiment import Experiment
+from shared.federation.hooks import Begin
 from shared.federation.messages import RoundAnswer, RoundOrder, Task, WaveId
 from shared.federation.population import Seat
 from shared.run_records.visits import VisitRecord
@@ -112,10 +113,17 @@ class EdgeRound:
         self.state = begun.state
         if self.order.kind == "evaluate":
             return await self._evaluate()
+        return await self._finish(await self._train(begun))
+
+    def abandon(self) -> None:
+        """Ends what would go on beyond a round that has failed."""
+
+    async def _train(self, begun: Begin[Any]) -> PartialSum | None:
+        """Runs the edge rounds; returns the sum of the last one."""
         partial_sum = None
         for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx.spec, self.trainers)):
             partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), forward_sum=begun.forward_sum)
-        return await self._finish(partial_sum)
+        return partial_sum
 
     async def _run_edge_round(self, ctx: Context, *, forward_sum: bool) -> PartialSum:
         """Runs waves until the algorithm visits no seat again; returns the exact sum of their updates."""

@@ -157,7 +157,8 @@ class RoundLog:
         keep = verdict.keep if verdict is not None else None
         keeps = self.experiment.algorithm.on_refusal == "keep" if keep is None else keep
         if self.experiment.clients_keep_state and (visit.outcome != "refused" or keeps or seat in replies.late):
-            self.base_versions[seat] = Version(self.round_no, visit.edge_round, visit.wave)
+            sent = wave.dispatch.wave_id
+            self.base_versions[seat] = Version(sent.round_no, sent.edge_round, sent.wave)
         if seat in replies.used:
             self.n_used += 1
             samples = wave.dispatch.tasks[seat].samples
@@ -165,6 +166,15 @@ class RoundLog:
                 self.trained.add(seat)
             else:
                 self.shares.append(samples.numpy())
+
+    def record_arrival(self, visit: VisitRecord, wave: Wave) -> None:
+        """Adds one visit of a wave whose visits count as they arrive."""
+        self._record_training(visit, wave)
+        self.visits.append(visit)
+        self.failures += [failure for failure in wave.failures if failure.seat == visit.seat]
+        self.socket_bytes += wave.replies.socket_bytes
+        self.testing_s += wave.replies.testing_s
+        wave.replies.socket_bytes, wave.replies.testing_s = 0, 0.0
 
     def record_late_update(self, visit: VisitRecord) -> None:
         """Adds a late update of an earlier round that was used in this one."""

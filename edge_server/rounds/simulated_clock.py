@@ -91,6 +91,11 @@ class EdgeClock:
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
 
+    def on_s(self, number: int, at_s: float) -> float | None:
+        """The first instant from `at_s` on at which a seat's device is on; None if there is none."""
+        profile = self.seat(number).profile
+        return next_on(profile.availability, number, at_s, run_seeds(self.experiment.spec, f"seat {number}"))
+
     def faults(
         self, ctx: Context, tasks: Mapping[int, Task], at_s: float, busy: Mapping[int, float]
     ) -> SimulatedFaults:
@@ -100,11 +105,10 @@ class EdgeClock:
         """
         found = SimulatedFaults()
         for number in sorted(tasks):
-            profile = self.seat(number).profile
             if tasks[number].kind == "evaluate":
                 continue
-            on_s = next_on(profile.availability, number, at_s, run_seeds(self.experiment.spec, f"seat {number}"))
-            share = drop_share(profile, ctx.at(seat=number).seed)
+            on_s = self.on_s(number, at_s)
+            share = drop_share(self.seat(number).profile, ctx.at(seat=number).seed)
             if number in busy:
                 found.busy[number] = busy[number]
             elif on_s != at_s:

@@ -156,7 +156,7 @@ class AgentReplies:
         failures: of visits and of updates that were requested.
         used: seats whose updates are in the sum.
         late: updates of refused seats, fetched for a later round.
-        held: updates of the edge's own worker that have not been admitted yet.
+        held: updates that have come but do not count yet: of the edge's own worker, and of asynchronous devices.
         links: simulated bytes by seat, of the exchange that brings the answer.
         socket_bytes: size of the bodies that processes exchanged.
         testing_s: wall seconds that the visits spent on testing models.

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edge_server.rounds.agent_client import AgentClient
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.wave import AgentReplies, Cutoff, Dispatch, Refusal, WaveDecision
+from shared.federation import visit_estimates
 from shared.federation.context import Context
 from shared.federation.hooks import Verdict
+from shared.federation.messages import Outcome
 from shared.simulation.cost_model import Cost, LinkUse
 
 
@@ -130,6 +133,26 @@ class WaveTiming:
         second = self.clock.upload_cost(self.ctx, seat, upload, decision.answered_s - first.simulated_s)
         cost_2, done_2 = self.clock.broken_off(seat, second, upload, 0.0, until_s - first.simulated_s)
         return VisitCost(cost + cost_2, done + done_2, report_bytes)
+
+    def arrives_s(self, seat: int) -> float:
+        """The simulated instant at which a visit's answer arrives."""
+        return self.dispatch.at_s + self._first_exchange_cost(seat).simulated_s
+
+    def drops_s(self, seat: int) -> float:
+        """The simulated instant at which a device drops its visit."""
+        return self.dispatch.at_s + self._cost_until_drop(seat).simulated_s
+
+    def earliest_s(self, seat: int, down_bytes: int) -> float:
+        """The earliest instant at which the answer of a visit can arrive, whose order has this size.
+
+        It counts the samples that the visit's task has, unless the algorithm trains in a way of its own, and the bytes
+        of the tensors that it sends.
+        """
+        task, algorithm = self.dispatch.tasks[seat], self.clock.experiment.algorithm
+        n_trained = visit_estimates.samples_due(self.ctx, task, self.clock.seat(seat)) if algorithm.trains_once else 0
+        use = LinkUse(down_bytes=down_bytes, up_bytes=self.ctx.model.link_use.up_bytes)
+        least = Outcome[Any](seat=seat, kind=task.kind, n_trained=n_trained)
+        return self.dispatch.at_s + self.clock.cost(self.ctx, seat, use, least).simulated_s
 
     def _first_exchange_cost(self, seat: int) -> Cost:
         """The cost of the whole first exchange of a visit."""

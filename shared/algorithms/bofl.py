@@ -334,7 +334,7 @@ class Device(DeviceHooks[Own, Message, Change, Report]):
     def local_update(self, ctx: Context[Params], state: Own, message: Message, trainer: Trainer) -> Local[Own, Change]:
         received = starting_model(state, message)
         start = overlay(message.edge_model, state.buffers) if message.edge_model else received
-        step = Adam(ctx.spec.lr, ctx.spec.weight_decay) if ctx.params.optimiser == "adam" else None
+        step = Adam(ctx.lr, ctx.spec.weight_decay) if ctx.params.optimiser == "adam" else None
         fit = trainer.fit(ctx, start, step=step)
         buffers = own_buffers(ctx, fit.model)
         adjusts = message.model if ctx.wave else message.edge_model
@@ -376,6 +376,6 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Environment,
     device_state=Own,
-    needs={"client": "device"},
+    needs={"client": "device", "optimizer": "sgd"},  # the devices' is one of its own parameters
     footprint=Footprint(sends=sends),
 )

@@ -21,4 +21,5 @@ from shared.federation.hooks import Algorithm
 ALGORITHM = Algorithm(
     name="fedavg",
     paper="McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017",
+    asynchronous="yes",
 )

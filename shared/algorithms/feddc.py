@@ -223,7 +223,7 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
     ) -> Local[Own, Corrected]:
         start = training.start
         gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
-        length = ctx.spec.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
+        length = ctx.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
         own = Own(buffers=own_buffers(ctx, fit.model), drift=drift, moved=moved)
@@ -270,6 +270,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    needs={"client": "device", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    needs={"client": "device", "optimizer": "sgd", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
     footprint=Footprint(sends=sends),
 )

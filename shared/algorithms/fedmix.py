@@ -352,6 +352,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Relay,
     device_state=Own,
+    adds_delta=True,
     phases=phases,
     own_objective=lambda params: params.lam > 0,
     check=check,

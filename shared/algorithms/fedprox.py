@@ -72,4 +72,5 @@ ALGORITHM = Algorithm(
     paper="Li et al.: Federated Optimization in Heterogeneous Networks. MLSys 2020",
     params=Params,
     device=Device(),
+    asynchronous="yes",
 )

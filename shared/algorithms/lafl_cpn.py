@@ -360,6 +360,7 @@ ALGORITHM = Algorithm(
     cloud_state=Pool,
     edge_state=Between,
     device_state=Own,
+    adds_delta=True,
     needs={"client": "device", "schedule": "own_data"},  # statistics are those of a device's own images
     check=check,
     footprint=Footprint(

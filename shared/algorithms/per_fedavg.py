@@ -193,7 +193,7 @@ ALGORITHM = Algorithm(
     edge=Edge(),
     device=Device(),
     headline="mean over clients",
-    needs={"client": "device", "sync": "round"},
+    needs={"client": "device", "average_every": "visit"},
     own_objective=lambda params: params.alpha > 0,
     footprint=Footprint(passes=lambda params: Passes(per_training_sample=gradients(params))),
 )

@@ -246,7 +246,7 @@ class Device(DeviceHooks[Own, Controlled, Change]):
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
             moved = subtract(without(start, ctx.model.buffer_names), fit.model)
-            length = ctx.spec.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
+            length = ctx.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}
         change = plus(plus(zeros, control), state.control, -1.0)
@@ -268,8 +268,10 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=Relay,
     device_state=Own,
+    adds_delta=True,
     on_refusal="revert",
-    needs={"client": "device"},
+    needs={"client": "device", "optimizer": "sgd"},
+    asynchronous="unweighted",
     own_objective=lambda params: params.option == "I",
     footprint=Footprint(sends=sends, passes=lambda params: Passes(extra_per_sample=float(params.option == "I"))),
 )

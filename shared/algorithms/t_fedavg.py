@@ -150,7 +150,7 @@ class Fttq:
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}
         self.w = {name: best_factor(theta, self.signs[name]) for name, theta in self.theta.items()}
-        self.sgd = Sgd(ctx.spec.lr, ctx.spec.momentum, ctx.spec.weight_decay)
+        self.sgd = Sgd(ctx.lr, ctx.spec.momentum, ctx.spec.weight_decay)
 
     def _signs(self, name: str) -> Tensor:
         theta = self.theta[name]
@@ -271,5 +271,6 @@ ALGORITHM = Algorithm(
     edge=Edge(),
     device=Device(),
     update=Ternaries,
+    needs={"optimizer": "sgd"},
     footprint=Footprint(sends=sends, codes=codes),
 )

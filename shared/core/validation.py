@@ -119,7 +119,7 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
         message = "unknown field" + did_you_mean(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - len(reported)} more)" if error.error_count() > len(reported) else ""
     word = message.partition(" ")[0].rstrip(":")  # the message of a check across fields begins with the one at fault
-    if not steps and word in kind.model_fields:
+    if not steps and word.partition(".")[0] in kind.model_fields:
         return BadInput(f"{message}{more}", field=".".join([*prefix, word]))
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
 

@@ -104,6 +104,7 @@ class Context(Generic[Params]):
         n_updates: in `aggregate`, the number of updates of which the mean was taken; an edge's own counts as one.
         n_samples: in `aggregate`, and at an edge that finishes a round, the samples behind the update: its weight; 0
             if no device answered.
+        staleness_weight: in `aggregate`, the mean staleness weight of these updates; 1 where a tier waits for all.
         total_samples: training samples of all seats of the run.
         total_clients: seats of the run that train, whether an agent hosts them at present or not.
     """
@@ -121,8 +122,14 @@ class Context(Generic[Params]):
     buffers: str = "average"
     n_updates: int = 0
     n_samples: int = 0
+    staleness_weight: float = 1.0
     total_samples: int = 0
     total_clients: int = 1
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of devices in this round."""
+        return self.spec.lr_at(self.round_no)
 
     def at(self, **changes: Any) -> Self:
         """A copy with other values: `ctx.at(edge_round=1, wave=0)`. Made several times a visit, so not by `replace`."""

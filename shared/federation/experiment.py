@@ -30,6 +30,8 @@ from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.server_optimizers import with_server_optimizers
+from shared.federation.update_weights import largest_total
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
@@ -63,7 +65,7 @@ class Experiment:
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
-        self.algorithm: Algorithm = load_algorithm(spec.algorithm.name)
+        self.algorithm: Algorithm = with_server_optimizers(load_algorithm(spec.algorithm.name), spec)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
         self.local, self.local_params = load_local(spec)
         self.wire_types = wire_types(
@@ -86,8 +88,8 @@ class Experiment:
         self.compressor = Compressor(spec.compression, self.buffer_names)
         self.images = ImageCache(self.IMAGE_BYTES)
         self._model_infos: dict[str, ModelInfo] = {}
-        per_seat = 2 if spec.late == "next_round" else 1  # updates in a sum: the present one, and a late one
-        self.fixed_point = FixedPoint(per_seat * self.population.total_samples, self.buffer_names)
+        steps = spec.sync.devices.staleness.scale
+        self.fixed_point = FixedPoint(largest_total(spec, self.population), self.buffer_names, weight_steps=steps)
         n_clients = len(self.population.seats) - len(self.population.held_out)
         self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
 

@@ -20,11 +20,11 @@ class OrderQueue(NamedTuple):
     """A queue of orders: they follow each other, and the answer to the newest replaces those before it.
 
     A run has one queue for each edge. With `clock: real` each seat of a wave has its own in an agent, since visits of
-    several seats last at the same time.
+    several seats last at the same time; with asynchronous devices the orders that begin with the same seat.
 
     Attributes:
         wave: with `clock: real` round, edge round and wave; else empty.
-        seat: with `clock: real` the seat.
+        seat: with `clock: real` the seat; with asynchronous devices the first.
     """
 
     run_id: str
@@ -64,6 +64,8 @@ class OrderKey:
     @property
     def queue(self) -> OrderQueue:
         """The queue to which the order belongs."""
+        if self.spec.sync.devices.asynchronous:
+            return OrderQueue(self.run_id, self.edge, seat=min(self.seats, default=None))
         if self.seat is None:
             return OrderQueue(self.run_id, self.edge)
         return OrderQueue(self.run_id, self.edge, (self.round_no, self.edge_round, self.wave), self.seat)

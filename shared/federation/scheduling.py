@@ -144,24 +144,24 @@ def n_steps(spec: ExperimentSpec, n_samples: int) -> int:
 
 
 def n_syncs(spec: ExperimentSpec, seats: Sequence[Seat]) -> int:
-    """Number of edge rounds into which `sync` divides one edge round of these seats.
+    """Number of edge rounds into which `average_every` divides one edge round of these seats.
 
-    It is 1 with `sync: round`, the number of epochs with `sync: epoch`, and the number of mini-batches of the seats'
-    samples in all epochs with `sync: step`.
+    It is 1 with `average_every: visit`, the number of epochs with `epoch`, and the number of mini-batches of the seats'
+    samples in all epochs with `step`.
     """
-    if spec.sync == "round":
+    if spec.average_every == "visit":
         return 1
-    steps_per_epoch = n_steps(spec, sum(seat.n_train for seat in seats)) if spec.sync == "step" else 1
+    steps_per_epoch = n_steps(spec, sum(seat.n_train for seat in seats)) if spec.average_every == "step" else 1
     return spec.local_epochs * max(steps_per_epoch, 1)
 
 
 def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
-    """The samples on which these seats train together in an edge round: all of theirs; with `sync: step` one batch.
+    """The samples on which these seats train together in an edge round: all; with `average_every: step` one batch.
 
     An epoch's batches come from one seeded shuffle, as if one machine held all samples.
     """
     together = np.concatenate([np.empty(0, np.int64), *(seat.train for seat in seats)])
-    if ctx.spec.sync != "step" or not len(together):
+    if ctx.spec.average_every != "step" or not len(together):
         return together
     step = ctx.edge_round % n_steps(ctx.spec, len(together))
     first = ctx.at(edge_round=ctx.edge_round - step, wave=0)
@@ -170,10 +170,10 @@ def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
 
 
 def _tasks(ctx: Context, shares: Shares) -> dict[int, Task]:
-    """Tasks of training on these shares; with `sync: step` one step on a whole share."""
+    """Tasks of training on these shares; with `average_every: step` one step on a whole share."""
     task = plain_task(ctx)
     found = {seat: task.replace(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
-    if ctx.spec.sync != "step":
+    if ctx.spec.average_every != "step":
         return found
     return {seat: one.replace(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}
 
@@ -203,7 +203,7 @@ def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat], view: EdgeView
 def _participant(ctx: Context, seat: Seat, task: Indices, twin: digital_twin.Twin) -> Participant:
     """A seat as a participant: its free compute by telemetry, its seconds by its twin."""
     caution = twin.caution or 1.0
-    a_sample = ctx.model.passes.of(1 if ctx.spec.sync == "step" else ctx.spec.epochs_a_visit, 1)
+    a_sample = ctx.model.passes.of(1 if ctx.spec.average_every == "step" else ctx.spec.epochs_a_visit, 1)
     cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
     work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from shared.core.errors import BadInput, UnknownName
 from shared.core.validation import explain
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S, check_counts
 from shared.spec.run import RunSpec
@@ -47,7 +48,9 @@ def check_names(spec: ExperimentSpec) -> None:
     Raises:
         UnknownName, BadInput: naming the field.
     """
-    load_algorithm(spec.algorithm.name).check_spec(spec)
+    algorithm = load_algorithm(spec.algorithm.name)
+    algorithm.check_spec(spec)
+    with_server_optimizers(algorithm, spec)
     local, _ = load_local(spec)
     if spec.vectorised is not None and local.objective is not None:
         why = f"the objective of {local.name} is written for one device; only the cross-entropy is known for many"

@@ -21,8 +21,8 @@ def plain_task(ctx: Context) -> Task:
 
 
 def evaluation_due(ctx: Context) -> bool:
-    """Whether models are tested in this round, by the spec's `eval_every`."""
-    return ctx.round_no % ctx.spec.eval_every == 0
+    """Whether models are tested in this round, by the spec's `eval_every`; an edge does not know when a round ends."""
+    return ctx.spec.eval_every_s is None and ctx.round_no % ctx.spec.eval_every == 0
 
 
 def samples_due(ctx: Context, task: Task, seat: Seat) -> int:

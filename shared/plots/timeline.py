@@ -26,7 +26,7 @@ def timeline(row: RoundDetail, title: str) -> Picture | None:
     spans = [span for visit in visits for span in _spans(visit, place[visit.edge, visit.seat])]
     ends = tuple((edge.simulated_s - edge.up_s, f"{edge.edge} done") for edge in row.edges if edge.simulated_s > 0)
     panel = Spans(
-        x=Axis(label="simulated time in the round", unit="seconds", from_zero=True),
+        x=Axis(label="simulated time in the round", unit="seconds", from_zero=min(span.begin for span in spans) >= 0),
         rows=tuple(f"seat {seat} · {edge}" for edge, seat in seats),
         whats=WHATS,
         spans=tuple(spans),
@@ -47,6 +47,7 @@ def _spans(visit: VisitRow, at: int) -> Sequence[Span]:
 
 def _note(visit: VisitRow) -> str:
     word = _WORDS.get(visit.outcome, visit.outcome)
-    parts = (word, visit.reason, visit.label and f"class {visit.label}", visit.profile)
+    old = f"{visit.staleness} version{'s' if visit.staleness > 1 else ''} old" if visit.staleness else None
+    parts = (word, old, visit.reason, visit.label and f"class {visit.label}", visit.profile)
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
     return ", ".join(str(part) for part in (*parts, again) if part)

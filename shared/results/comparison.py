@@ -141,10 +141,12 @@ def _remarks(curves: Sequence[LearningCurve]) -> list[str]:
     measures = dict.fromkeys(curve.measure for curve in measured)
     if len(measures) > 1:
         found.append(f"Different accuracy measures ({'; '.join(measures)}): not comparable.")
-    steps = sorted({curve.info.spec.eval_every for curve in measured})
+    steps = sorted({(curve.info.spec.eval_every_s or 0.0, curve.info.spec.eval_every) for curve in measured})
     if len(steps) > 1:
-        each = " or ".join(map(str, steps))
-        found.append(f"Evaluated every {each} rounds: costs up to the target are only known to that interval.")
+        rounds = [str(n) for seconds, n in steps if not seconds]
+        each = [f"{' or '.join(rounds)} rounds"] if rounds else []
+        each += [f"{seconds:g} simulated seconds" for seconds, _ in steps if seconds]
+        found.append(f"Evaluated every {' or '.join(each)}: costs up to the target are only known to that interval.")
     going = [
         f"{info.run}: {info.status}, {info.rounds}/{info.num_rounds}" for info in infos if info.status not in FINAL
     ]

@@ -19,6 +19,7 @@ class Manifest(Record):
         clock: as in the spec; with `real`, wall-clock time decides which devices are late, so that runs differ.
         data_digest: of the data set's arrays with which the run began; None before it is loaded.
         population_digest: of the seats, their data and profiles; None before they are assigned.
+        init_digest: of the model that the spec's `init` names; None where the seed draws it.
         versions: of Python and of the packages that compute, when the run began.
         cpu: model and instruction set; another CPU may give other bits.
         gpu: with `device: cuda`, the cloud's GPU and its CUDA version; likewise.
@@ -33,6 +34,7 @@ class Manifest(Record):
     spec_digest: str
     data_digest: str | None = None
     population_digest: str | None = None
+    init_digest: str | None = None
     versions: dict[str, str]
     cpu: str
     gpu: str | None = None
@@ -62,6 +64,7 @@ class Manifest(Record):
             spec_digest=info.spec.digest(),
             data_digest=began.data_digest if began else None,
             population_digest=began.population_digest if began else None,
+            init_digest=info.init_sha256,
             versions=began.versions if began else versions(),
             cpu=began.cpu if began else cpu_model(),
             gpu=began.gpu if began else gpu_of(info.spec.device),

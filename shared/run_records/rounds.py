@@ -17,7 +17,9 @@ class EdgeRow(Record):
 
     `outcome`: `used`, `idle` (nothing to send; reason `unavailable` if all selected devices were off), `failed`,
     `away` (lost: its devices visited other edges). `simulated_s`: its edge rounds plus its link.
-    Accuracies and losses are the edge's own evaluation, where the edge is the client.
+    Accuracies and losses are the edge's own evaluation, where the edge is the client. `staleness`: versions that the
+    global model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from the order
+    until then.
     """
 
     edge: str
@@ -35,6 +37,8 @@ class EdgeRow(Record):
     down_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
+    staleness: int = 0
+    staleness_s: float = 0.0
     fresh_state: bool = False
 
 

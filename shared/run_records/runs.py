@@ -12,9 +12,9 @@ from shared.core.records import Record
 from shared.core.scores import Spread
 from shared.core.validation import Id
 from shared.run_records.provenance import Provenance, ProvenanceChange
-from shared.run_records.rounds import Evaluation
+from shared.run_records.rounds import Evaluation, RoundDetail
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import LARGEST_COUNT, Count
+from shared.spec.fields import LARGEST_COUNT, Count, Stop
 from shared.spec.run import Trackers
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
@@ -28,10 +28,14 @@ class NewRun(Record):
 
 
 class MoreRounds(Record):
-    """Body of `POST /runs/{id}/rounds`; `accept_changes` as at a resumption, if the run has ended."""
+    """Body of `POST /runs/{id}/rounds`; `accept_changes` as at a resumption, if the run has ended.
+
+    `stop` replaces the run's; without it a run that has not been ended by its own keeps that.
+    """
 
     num_rounds: Count
     accept_changes: bool = False
+    stop: Stop | None = None
 
 
 class RunInfo(Record):
@@ -43,6 +47,8 @@ class RunInfo(Record):
     `model_sha256` is the digest of the newest global model. `notes` say how the run differs from what was requested.
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
+    `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
+    it early; `ended_by` is the condition that did. `init_sha256` is the digest of the model of the spec's `init`.
     """
 
     run: Id
@@ -61,6 +67,11 @@ class RunInfo(Record):
     bytes_down: int = 0
     wall_s: float = 0.0
     simulated_s: float = 0.0
+    n_used: int = 0
+    energy_j: float = 0.0
+    stop: Stop | None = None
+    ended_by: RunReason | None = None
+    init_sha256: str | None = None
     model_sha256: str | None = None
     models: tuple[str, ...] = ()
     final: dict[str, Evaluation] = Field(default_factory=dict)
@@ -72,8 +83,22 @@ class RunInfo(Record):
     changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
 
-    def with_more_rounds(self, n: int) -> RunInfo:
-        """Return the run with `n` further rounds at its end.
+    def with_round(self, detail: RoundDetail, wall_s: float) -> RunInfo:
+        """Return the run after a further training round, `wall_s` seconds after it began to train."""
+        return self.replace(
+            rounds=detail.round_no,
+            phase=detail.phase,
+            bytes_up=self.bytes_up + detail.bytes_up,
+            bytes_down=self.bytes_down + detail.bytes_down,
+            simulated_s=self.simulated_s + detail.simulated_s,
+            energy_j=self.energy_j + detail.energy_j,
+            n_used=self.n_used + detail.n_used,
+            wall_s=wall_s,
+            model_sha256=detail.model_sha256 or self.model_sha256,
+        )
+
+    def with_more_rounds(self, n: int, stop: Stop | None = None) -> RunInfo:
+        """Return the run with `n` further rounds at its end, which `stop` may end early.
 
         Raises:
             BadInput: it would have more than `LARGEST_COUNT` rounds.
@@ -81,7 +106,7 @@ class RunInfo(Record):
         if self.num_rounds + n > LARGEST_COUNT:
             found = f"run {self.run} has {self.num_rounds} rounds, and {n} more would be too many"
             raise BadInput(f"{found}: the limit is {LARGEST_COUNT}", field="num_rounds")
-        return self.replace(num_rounds=self.num_rounds + n)
+        return self.replace(num_rounds=self.num_rounds + n, stop=stop or self.stop, ended_by=None)
 
 
 class UnreadableRun(Record):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, Field
 
-from shared.core.bounds import Amount, Count, Detail, Figures, Label
+from shared.core.bounds import Amount, Count, Detail, Figures, Label, Real
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 from shared.core.scores import Score
@@ -38,8 +38,10 @@ class VisitFields(Record):
         work_share: the part of the work requested by the algorithm that the seat was given (`partial_work`).
         report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
         moved_bytes: the part of `down_bytes` that is samples which the seat does not hold.
-        begin_s: when the visit's wave began, counted from the start of the round.
+        begin_s: when the visit's wave began, counted from the start of the round; below 0 if in an earlier round.
         wait_s: from the arrival of the seat's report to the edge's decision.
+        staleness: versions that the edge's model was ahead of the one that the visit trained, when its update counted.
+        staleness_s: from the visit's dispatch until its update counted.
         simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
         predicted_s: the `simulated_s` that the seat's digital twin predicted.
         measured_s: with `clock: real` only: wall seconds from the edge's orders to their answers. Everything else
@@ -60,7 +62,7 @@ class VisitFields(Record):
     up_bytes: Count = 0
     report_bytes: Count = 0
     moved_bytes: Count = 0
-    begin_s: Amount = 0.0
+    begin_s: Real = 0.0
     down_s: Amount = 0.0
     compute_s: Amount = 0.0
     wait_s: Amount = 0.0
@@ -69,6 +71,8 @@ class VisitFields(Record):
     predicted_s: Amount | None = None
     measured_s: Amount | None = None
     energy_j: Amount = 0.0
+    staleness: Count = 0
+    staleness_s: Amount = 0.0
     fresh_state: bool = False
     figures: Figures = Field(default_factory=dict)
 

@@ -19,7 +19,21 @@ from shared.core.errors import BadInput
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
-from shared.spec.fields import AlgorithmSpec, Count, DeviceCount, LostVisits, Selection, Timeouts, Vectorised
+from shared.spec.fields import (
+    AlgorithmSpec,
+    Count,
+    DeviceCount,
+    Init,
+    LostVisits,
+    Selection,
+    Stop,
+    Timeouts,
+    Vectorised,
+)
+from shared.spec.optimizers import ServerOptimizers, check_optimizer
+from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
+from shared.spec.sync_rules import check_sync
+from shared.spec.synchronisation import Sync
 from shared.training.data.augmentation import AugmentSpec
 from shared.training.data.dataset import DataSpec
 from shared.training.models.zoo import ModelSpec
@@ -30,10 +44,15 @@ PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
 
 
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
+
+
 class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
+        init: the model with which the run begins; None means one drawn by the seed.
         num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
             that are connected when the run starts.
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
@@ -41,14 +60,19 @@ class ExperimentSpec(Record):
         num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
             seats only compute something, as in FedMix, adds its rounds to them.
+        stop: when a run ends before its last round; None means never.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
+        lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
+        optimizer: of the devices, anew in each visit; momentum is that of SGD.
+        server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
-        sync: when the edge averages what its seats trained: after their visit, after each epoch, or after each
-            mini-batch.
+        average_every: where samples are divided, when the edge averages what its seats trained: after their visit,
+            after each epoch, or after each mini-batch.
+        sync: whether edges wait for all their devices, and the cloud for all edges.
         overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
@@ -65,6 +89,8 @@ class ExperimentSpec(Record):
             clients take in turn. None means that the data set's test images are dealt like the training images.
         eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
             always evaluated.
+        eval_every_s: in place of `eval_every`, simulated seconds: the first round to end after each multiple of them is
+            evaluated; clients test their models after the last round only.
         test_clients: number of devices, drawn by seed, that are tested where all devices would be: in the evaluation
             after the last round, and of those held out; None means `all` of at most 1000 devices, else 1000.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
@@ -85,9 +111,11 @@ class ExperimentSpec(Record):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     data: DataSpec = DataSpec()
     model: ModelSpec = ModelSpec()
+    init: Annotated[Init | None, LEFT_OUT] = None
     partition: PartitionSpec = IidPartition()
 
     num_rounds: Count = 10
+    stop: Annotated[Stop | None, LEFT_OUT] = None
     edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
@@ -99,14 +127,18 @@ class ExperimentSpec(Record):
     local_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
     lr: Annotated[float, Field(gt=0, le=100)] = 0.05
+    lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(exclude_if=lambda value: value == "sgd")] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
-    sync: Literal["round", "epoch", "step"] = "round"
+    average_every: Literal["visit", "epoch", "step"] = "visit"
+    sync: Annotated[Sync, Field(exclude_if=lambda value: value == Sync())] = Sync()
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
     twins: bool = False
     arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -121,6 +153,7 @@ class ExperimentSpec(Record):
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    eval_every_s: Annotated[Annotated[float, Field(gt=0, le=1e9)] | None, LEFT_OUT] = None
     test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
@@ -139,12 +172,14 @@ class ExperimentSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, raw: Any) -> Any:
-        """Expand short forms: `data: mnist` is `data: {name: mnist}`, likewise `algorithm` and others."""
+        """Expand short forms: `data: mnist` is `data: {name: mnist}`, and `lr` may be rate and schedule together."""
         if not isinstance(raw, Mapping):
             return raw
         fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
-        short = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
-        return {**raw, **short}
+        short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
+        if isinstance(raw.get("lr_schedule"), str):
+            short["lr_schedule"] = {"name": raw["lr_schedule"]}
+        return {**raw, **short, **rate_and_schedule(raw, cls.model_fields["lr"].default)}
 
     @model_validator(mode="after")
     def _fits_together(self) -> ExperimentSpec:
@@ -168,10 +203,16 @@ class ExperimentSpec(Record):
         """Whether edges keep digital twins of their devices."""
         return self.twins or self.plans
 
+    def lr_at(self, round_no: int) -> float:
+        """Return the learning rate of devices in a round."""
+        if self.lr_schedule is None:
+            return self.lr
+        return self.lr * factor_at(self.lr_schedule, round_no, self.num_rounds)
+
     @property
     def epochs_a_visit(self) -> int:
         """Number of local epochs of one visit."""
-        return self.local_epochs if self.sync == "round" else 1
+        return self.local_epochs if self.average_every == "visit" else 1
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
@@ -238,6 +279,11 @@ def check_fits(spec: ExperimentSpec) -> None:
     _clock(spec)
     _shares(spec)
     _partition(spec)
+    if spec.eval_every_s is not None and spec.eval_every != 1:
+        raise ValueError("eval_every_s and eval_every: a run is evaluated by simulated seconds or by rounds")
+    check_sync(spec)
+    check_rates(spec.lr_schedule, spec.num_rounds)
+    check_optimizer(spec.optimizer, spec.momentum, spec.average_every, vectorised=spec.vectorised is not None)
 
 
 def _partition(spec: ExperimentSpec) -> None:
@@ -320,12 +366,15 @@ def _clock(spec: ExperimentSpec) -> None:
 
 
 def _shares(spec: ExperimentSpec) -> None:
-    if spec.sync != "round" and spec.schedule == "own_data":
-        raise ValueError(f"sync: {spec.sync} needs a schedule that divides samples, such as schedule: free_compute")
-    if spec.sync == "step" and spec.momentum:
-        raise ValueError("momentum needs sync: round or epoch: with sync: step every seat takes one plain SGD step")
-    if spec.sync == "step" and spec.select != "all":
-        raise ValueError("select needs sync: round or epoch: with sync: step all seats share each epoch")
+    every = spec.average_every
+    if every != "visit" and spec.schedule == "own_data":
+        raise ValueError(
+            f"average_every: {every} needs a schedule that divides samples, such as schedule: free_compute"
+        )
+    if every == "step" and spec.momentum:
+        raise ValueError("momentum needs average_every: visit or epoch: with step every seat takes one plain SGD step")
+    if every == "step" and spec.select != "all":
+        raise ValueError("select needs average_every: visit or epoch: with step all seats share each epoch")
     if spec.overrun is not None and not spec.plans:
         raise ValueError("overrun needs a schedule that plans shares: free_compute or finish_time")
     if spec.overrun is not None and spec.clock == "real":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.number_sets import NumberSet
 from shared.core.records import Record
+from shared.core.validation import ID
 
 LARGEST_COUNT = 100_000
 """Most rounds of a run."""
@@ -83,3 +85,62 @@ class LostVisits(Record):
     seats: NumberSet
     edge_round: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
+
+
+class Stop(Record):
+    """When a run ends before its last round; of several conditions the first that holds.
+
+    Attributes:
+        accuracy: the run's headline accuracy, in `times` evaluations one after another.
+        times: number of evaluations in a row that reach `accuracy`.
+        simulated_s: simulated seconds of the run.
+        bytes: link bytes of the run, up and down.
+        joules: energy of all visits of the run.
+    """
+
+    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    simulated_s: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    bytes: Annotated[int, Field(gt=0, le=2**63 - 1)] | None = None
+    joules: Annotated[float, Field(gt=0, le=1e15)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Stop:
+        if all(limit is None for limit in (self.accuracy, self.simulated_s, self.bytes, self.joules)):
+            raise ValueError("at least one of accuracy, simulated_s, bytes and joules is needed")
+        if self.times > 1 and self.accuracy is None:
+            raise ValueError("times counts evaluations that reach accuracy, which is missing")
+        return self
+
+
+class Init(Record):
+    """The model with which a run begins, in place of the seeded one: that of a run, or one in a file.
+
+    Attributes:
+        run: a run's id.
+        model: the name of one of its models.
+        file: a safetensors file, by its path relative to the cloud's folder of data or of results.
+    """
+
+    run: Annotated[str, Field(pattern=ID)] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=200)] = "global"
+    file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> Init:
+        if (self.run is None) == (self.file is None):
+            raise ValueError("either run or file is needed")
+        if self.run == "latest":
+            raise ValueError("run: the id of a run is needed; which one is the latest changes")
+        if self.file is not None:
+            if self.model != "global":
+                raise ValueError("model is that of a run; a file has one model")
+            path = PurePosixPath(self.file)
+            if path.is_absolute() or ".." in path.parts or "\\" in self.file or "\0" in self.file:
+                raise ValueError("file: a path within the cloud's folders is needed, relative and without `..`")
+        return self
+
+    @property
+    def field(self) -> str:
+        """The path of the field that names the place."""
+        return "init.file" if self.run is None else "init.run"

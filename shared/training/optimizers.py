@@ -9,13 +9,15 @@ from torch import Tensor
 class Adam:
     """Adam (D. P. Kingma, J. Ba: Adam. ICLR 2015, algorithm 1), with moments that start at 0 in each visit.
 
-    It equals `torch.optim.Adam` bit for bit; weight decay is added to the gradient.
+    It equals `torch.optim.Adam` bit for bit; weight decay is added to the gradient. `decoupled` is AdamW (I.
+    Loshchilov, F. Hutter: Decoupled Weight Decay Regularization. ICLR 2019, algorithm 2), bit for bit
+    `torch.optim.AdamW`: the decay shrinks the parameters instead.
     """
 
     BETAS, EPSILON = (0.9, 0.999), 1e-8
 
-    def __init__(self, lr: float, weight_decay: float) -> None:
-        self.lr, self.weight_decay = lr, weight_decay
+    def __init__(self, lr: float, weight_decay: float, *, decoupled: bool = False) -> None:
+        self.lr, self.weight_decay, self.decoupled = lr, weight_decay, decoupled
         self.means: list[Tensor] = []
         self.squares: list[Tensor] = []
         self.n_steps = 0
@@ -25,7 +27,9 @@ class Adam:
         if not self.n_steps:
             self.means, self.squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
         self.n_steps += 1
-        if self.weight_decay:
+        if self.weight_decay and self.decoupled:
+            torch._foreach_mul_(parameters, 1 - self.lr * self.weight_decay)
+        elif self.weight_decay:
             torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
         one, two = self.BETAS
         torch._foreach_lerp_(self.means, gradients, 1 - one)
@@ -35,6 +39,11 @@ class Adam:
         torch._foreach_div_(roots, (1 - two**self.n_steps) ** 0.5)
         torch._foreach_add_(roots, self.EPSILON)
         torch._foreach_addcdiv_(parameters, self.means, roots, -self.lr / (1 - one**self.n_steps))
+
+
+def step_of(name: str, lr: float, weight_decay: float) -> Adam | None:
+    """Returns the step of a spec's `optimizer` for one training; None for SGD, the loop's own."""
+    return None if name == "sgd" else Adam(lr, weight_decay, decoupled=name == "adamw")
 
 
 def momentum_step_factor(n_steps: int, momentum: float) -> float:

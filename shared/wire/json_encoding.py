@@ -130,8 +130,10 @@ def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
     kind = type(value)
     sparse, plain = _sparse(value, tensors), PLAIN if depth else ()
     found: dict[str, object] = {}
-    for name in _fields(kind):
+    for name, left_out in _fields(kind):
         item = getattr(value, name)
+        if left_out is not None and left_out(item):
+            continue
         found[name] = sparse.get(name) or (item if type(item) in plain else to_json(item, tensors, depth))
     return found
 
@@ -198,6 +200,6 @@ def _can_be_left_out(values: Mapping[str, Tensor], masks: Any, is_mask: bool) ->
 
 
 @lru_cache(maxsize=256)
-def _fields(kind: type[BaseModel]) -> tuple[str, ...]:
-    """Returns the names of a record's fields; cached, since pydantic looks them up at every access."""
-    return tuple(kind.model_fields)
+def _fields(kind: type[BaseModel]) -> tuple[tuple[str, Callable[[Any], bool] | None], ...]:
+    """Returns the names of a record's fields, and which of their values are left out; cached for speed."""
+    return tuple((name, field.exclude_if) for name, field in kind.model_fields.items())

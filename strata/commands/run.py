@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from strata.fleet.reconciler import Fleet
     from strata.launcher.topology import Topology
 
+NO_UPDATE = 3
+"""Exit status of a run that completed, but in no round of which an update was used."""
+
 
 def run(
     spec: Annotated[Path, typer.Argument(help="The spec of the experiment: a YAML or JSON file.")],
@@ -33,7 +36,8 @@ def run(
     """Run an experiment and save its results in runs/<id>/.
 
     Without --url, the command starts a local topology of the size that the spec needs and stops it at the end. Exit
-    status 0 only if the run completed. With --format json the last line of stdout is one JSON object.
+    status 0 only if the run completed, 3 if it completed but no update was ever used. With --format json the last line
+    of stdout is one JSON object.
     """
     from strata.spec_files import read_spec
 
@@ -118,4 +122,6 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
         print_json(summary(info, folder), indent=None)
     if interrupted:
         return INTERRUPTED
-    return 0 if info.status == "completed" else 1
+    if info.status != "completed":
+        return 1
+    return 0 if any(row.n_used for row in rounds) else NO_UPDATE

@@ -74,13 +74,16 @@ class Accumulator:
         self._means: dict[str, _Sum] = {}
         self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_with(kind, PerClient)}
 
-    def add(self, update: Record, n_samples: int, n_updates: int = 1, *, checked: bool = False) -> None:
+    def add(
+        self, update: Record, n_samples: int, n_updates: int = 1, *, factor: int = 1, checked: bool = False
+    ) -> None:
         """Adds one update.
 
         Args:
             update: of the accumulator's type.
             n_samples: number of samples that it was trained on.
             n_updates: number of updates that it stands for (an edge's mean of several).
+            factor: multiplies its weight: its staleness weight, in steps.
             checked: `check_update` has accepted it already.
 
         Raises:
@@ -92,12 +95,13 @@ class Accumulator:
             check_update(update, self.fixed_point)
         terms = _terms(update)
         each = {name: getattr(update, name) or {} for name in self._each}
-        for term in terms:
+        weighted = [(term, factor * (n_samples if term.by_samples else n_updates)) for term in terms]
+        for term, weight in weighted:
             self._check_names(term.key, term.tensors)
-            self._check_weight(term.key, n_samples if term.by_samples else n_updates)
+            self._check_weight(term.key, weight)
         self._check_clients(each)
-        for term in terms:
-            self._add_term(term, n_samples if term.by_samples else n_updates)
+        for term, weight in weighted:
+            self._add_term(term, weight)
         self._unite(each)
         self.n_updates += n_updates
         self.n_samples += n_samples

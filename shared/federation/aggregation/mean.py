@@ -54,7 +54,7 @@ def check_partial_sum(
         name, grouped, _ = key.partition("/")
         if name not in means or bool(grouped) != means[name].by_group:
             raise WireError(f"{kind.__name__} averages no field {key!r}")
-        _check_weight(key, part.weight, means[name], partial_sum)
+        _check_weight(key, part.weight, means[name], partial_sum, fixed_point)
         _check_part(key, part, means[name], fixed_point)
     for name, values in partial_sum.each.items():
         if name not in fields_with(kind, PerClient):
@@ -69,12 +69,12 @@ def check_partial_sum(
     )
 
 
-def _check_weight(key: str, weight: int, how: Mean, partial_sum: PartialSum) -> None:
+def _check_weight(key: str, weight: int, how: Mean, partial_sum: PartialSum, fixed_point: FixedPoint) -> None:
     """Checks that a field is not weighted by more than the updates behind it; some of them may lack it."""
     what, most = "samples", partial_sum.n_samples
     if how.weight == "one":
         what, most = "updates", partial_sum.n_updates
-    if weight > most:
+    if weight > most * fixed_point.weight_steps:
         raise WireError(f"{key}: a weight of {weight}, in a sum of {most} {what}")
 
 

@@ -50,17 +50,32 @@ class PartialSum(Record):
     each: dict[str, dict[str, Any]]
 
 
+def weighted(partial_sum: PartialSum, factor: int) -> PartialSum:
+    """A partial sum with all weights multiplied by a whole number; it takes over the tensors and overwrites them."""
+    if factor == 1:
+        return partial_sum
+    for part in partial_sum.means.values():
+        for tensor in (*part.sums.values(), *part.positions.values()):
+            tensor.mul_(factor)
+    means = {key: part.replace(weight=part.weight * factor) for key, part in partial_sum.means.items()}
+    return partial_sum.replace(means=means)
+
+
 @dataclass(frozen=True)
 class FixedPoint:
     """The fixed-point steps of exact sums: a power of two per tensor name, so that float64 adds without rounding.
 
     Sums are exact as long as weights add up to at most `total_weight` and elements stay within the bounds.
+
+    Attributes:
+        weight_steps: steps of the weight 1; above 1 where updates are also weighted by their staleness.
     """
 
     total_weight: int
     buffer_names: frozenset[str] = frozenset()
     parameter_bound: float = PARAMETER_BOUND
     buffer_bound: float = BUFFER_BOUND
+    weight_steps: int = 1
 
     def bound(self, name: str) -> float:
         """Largest absolute value of an element of a tensor of this name."""

@@ -110,10 +110,13 @@ class Algorithm:
         on_refusal: whether a seat whose update was not used keeps the state of that visit.
         headline: which score is the run's accuracy.
         needs: fields of the spec that must have these values, such as `client: edge`.
+        asynchronous: whether tiers may aggregate its updates as they come, with constant staleness weights or with any.
         check: validates an update (or, for a sum, a stand-in that has real values only in its per-client fields);
             raises `WireError` naming the field. Called after types and tensor names have been checked.
         objective: from the context, the loss that training minimises where hooks pass none to `Trainer.fit`; None means
             the cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
+        adds_delta: whether an `aggregate` of its own only adds the update's `delta`, perhaps times a rate, to a model;
+            a server optimiser may then put its step in the place of `delta`. The default hooks do.
         own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
             refused.
         footprint: what it sends, gathers and computes, from which bytes, memory and times are estimated.
@@ -137,8 +140,10 @@ class Algorithm:
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
+    asynchronous: Literal["no", "unweighted", "yes"] = "no"
     check: Callable[[Context, Any], None] = accepts_all
     objective: Callable[[Context], Objective | None] | None = None
+    adds_delta: bool = False
     own_objective: Callable[[Any], bool] = no_objective
     footprint: Footprint = field(default_factory=Footprint)
 
@@ -159,6 +164,12 @@ class Algorithm:
     def device_remembers(self) -> bool:
         """Whether a seat has a state to keep between visits; the default state has buffers only if they stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
+
+    @property
+    def takes_server_optimizer(self) -> bool:
+        """Whether an optimiser at cloud or edge can change the step that a mean update makes."""
+        hooks = (getattr(type(self.cloud), "aggregate", None), getattr(type(self.edge), "aggregate", None))
+        return self.adds_delta or hooks == (CloudHooks.aggregate, EdgeHooks.aggregate)
 
     @property
     def trains_by_default(self) -> bool:
@@ -183,6 +194,7 @@ class Algorithm:
         if spec.vectorised is not None and not self.trains_once:
             why = f"the devices of {self.name} train in a `local_update` of their own, which can be run one by one only"
             raise BadInput(f"vectorised: {why}", field="vectorised")
+        self._check_sync(spec)
         if spec.report_deadline_s is not None and not self.reports:
             raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
         if spec.plans and self.report is not None:
@@ -197,6 +209,17 @@ class Algorithm:
             if per_client:
                 why = f"fields of its updates are collected per client ({', '.join(per_client)})"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
+
+    def _check_sync(self, spec: ExperimentSpec) -> None:
+        """Check that this algorithm is defined for tiers that do not wait for all answers."""
+        devices, edges = spec.sync.devices, spec.sync.edges
+        loose = {"sync.devices": devices.asynchronous, "sync.edges": edges.mode != "synchronous"}
+        for name, sync in (("sync.devices", devices), ("sync.edges", edges)):
+            if loose[name] and self.asynchronous == "no":
+                raise BadInput(f"{self.name} is not defined for {name}: {sync.mode}", field=name)
+            if loose[name] and self.asynchronous == "unweighted" and sync.staleness.name != "constant":
+                why = f"{self.name} adds up changes, whose weights have to be equal"
+                raise BadInput(f"{name}.staleness: {why}", field=f"{name}.staleness")
 
     def parse_params(self, raw: Mapping[str, Any], field: str = "algorithm.params") -> Record:
         """The algorithm's own parameters, validated; `field` is their path in the spec.

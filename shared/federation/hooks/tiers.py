@@ -85,9 +85,10 @@ class CloudHooks(Generic[CloudState, Down, Up]):
     def aggregate(self, ctx: Context, state: CloudState, update: Up) -> CloudState:
         """Returns the new state; `update` is the mean over the round's updates, weighted as its fields declare.
 
-        `ctx.n_updates` says how many updates the mean is of, `ctx.n_samples` how many training samples they had.
+        `ctx.n_updates` says how many updates the mean is of, `ctx.n_samples` how many training samples they had. By
+        default the step is `ctx.staleness_weight` times the mean, which is shorter the older the updates are.
         """
-        return state.replace(model=add(state.model, cast("Update", update).delta))
+        return state.replace(model=add(state.model, damped(ctx, cast("Update", update).delta)))
 
     def models(self, ctx: Context, state: CloudState) -> dict[str, TensorMap]:
         """Returns the models that users can download, by name; the digest of `global` is reported with each round."""
@@ -137,8 +138,8 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
 
     @staticmethod
     def spec_forms_model(ctx: Context) -> bool:
-        """Returns whether the spec needs edge models: several edge rounds, or a `sync` other than `round`."""
-        return ctx.spec.edge_rounds > 1 or ctx.spec.sync != "round"
+        """Returns whether the spec needs edge models: several edge rounds, or means of parts of a visit."""
+        return ctx.spec.edge_rounds > 1 or ctx.spec.average_every != "visit"
 
     def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
         """Takes the broadcast into the state; returns that state and the number of edge rounds."""
@@ -180,7 +181,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
 
         `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called while no seat has uploaded.
         """
-        return state.replace(model=add(state.start, cast("Update", update).delta))
+        return state.replace(model=add(state.start, damped(ctx, cast("Update", update).delta)))
 
     def advance(
         self, ctx: Context, state: EdgeState, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
@@ -304,6 +305,12 @@ def default_local(ctx: Context, start: TensorMap, fit: Fit) -> Local:
 def own_buffers(ctx: Context, trained: TensorMap) -> TensorMap:
     """Returns the buffers that stay on the device; none unless `buffers` is `local`."""
     return {name: trained[name] for name in ctx.model.buffer_names} if ctx.buffers == "local" else {}
+
+
+def damped(ctx: Context, delta: TensorMap, rate: float = 1.0) -> TensorMap:
+    """Returns a mean update times its mean staleness weight and, for parameters, a rate; itself if both are 1."""
+    by_name = {name: ctx.staleness_weight * (1.0 if name in ctx.model.buffer_names else rate) for name in delta}
+    return {name: tensor if by_name[name] == 1 else tensor * by_name[name] for name, tensor in delta.items()}
 
 
 def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:

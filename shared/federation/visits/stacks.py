@@ -125,7 +125,7 @@ def fit_stack(stack: Sequence[StackVisit], rows: int, stopped: Stopped) -> list[
             [visit.device() for visit in stack],
             rows,
             _batches(stack, trainer.width, rows, experiment.device.device),
-            lr=spec.lr,
+            lr=stack[0].ctx.lr,
             momentum=spec.momentum,
             weight_decay=spec.weight_decay,
             stopped=stopped,

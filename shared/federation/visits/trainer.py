@@ -38,6 +38,7 @@ from shared.training.loop import (
     shuffles,
     train,
 )
+from shared.training.optimizers import step_of
 from shared.training.subnetworks.pruning import importance
 from shared.training.subnetworks.units import resized
 
@@ -181,13 +182,13 @@ class LocalTrainer:
             trained = train(
                 model,
                 self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs),
-                lr=spec.lr,
+                lr=ctx.lr,
                 momentum=spec.momentum,
                 weight_decay=spec.weight_decay,
                 objective=objective_for(self.experiment, ctx, objective),
                 correct=correct,
                 transform=transform,
-                step=step,
+                step=step or step_of(spec.optimizer, ctx.lr, spec.weight_decay),
                 stopped=self.stopped,
             )
         finally:

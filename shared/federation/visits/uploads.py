@@ -50,7 +50,7 @@ def upload_bytes(contribution: Contribution[Any]) -> int:
 class UploadBuilder:
     """Collects an agent's finished visits; replaces their updates by the exact sum once that takes fewer bytes.
 
-    With `hold` the updates stay single: they wait for the edge's verdict.
+    With `hold` the updates stay single: they wait for the edge's verdict. With asynchronous devices they do, too.
 
     Attributes:
         n_due: number of updates expected. The choice is made for all of them, so that updates whose sum will be
@@ -87,7 +87,8 @@ class UploadBuilder:
         self.link_bytes[contribution.seat] = link_bytes
         if self.accumulator is None:
             self.singles.append(contribution)
-            if not _sum_is_smaller(self.singles, self.n_due):
+            apart = self.experiment.spec.sync.devices.asynchronous  # each gets a weight of its own when it counts
+            if apart or not _sum_is_smaller(self.singles, self.n_due):
                 return
             self.accumulator = Accumulator(self.experiment.algorithm.update, self.experiment.fixed_point)
             waiting, self.singles = self.singles, []

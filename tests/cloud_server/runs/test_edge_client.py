@@ -46,17 +46,17 @@ def limit_s(experiment: Experiment) -> float:
     return client.limit_s(experiment, placement, {"a": 4})
 
 
-@pytest.mark.parametrize(("sync", "n_edge_rounds"), [("round", 2), ("epoch", 2 * 3), ("step", 2 * 3 * 10)])
-async def test_cloud_waits_as_long_as_all_edge_rounds_may_take(sync: str, n_edge_rounds: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("every", "n_edge_rounds"), [("visit", 2), ("epoch", 2 * 3), ("step", 2 * 3 * 10)])
+async def test_cloud_waits_as_long_as_all_edge_rounds_may_take(every: str, n_edge_rounds: int, tmp_path: Path) -> None:
     """Each edge round takes at most one visit after another at the agent, in each of its waves."""
-    experiment = resolved(**spec_of(sync=sync))
+    experiment = resolved(**spec_of(average_every=every))
     assert limit_s(experiment) == MARGIN_S + n_edge_rounds * WAVES * 4 * VISIT_S
-    done = await run(tmp_path, spec_of(sync=sync), n_edges=1, agent_devices=(4,))
+    done = await run(tmp_path, spec_of(average_every=every), n_edges=1, agent_devices=(4,))
     assert {row.edge_round for row in done.rounds[0].seats if row.outcome == "used"} == set(range(n_edge_rounds))
 
 
 def test_with_clock_real_the_cloud_waits_for_the_deadline_of_every_mini_batch() -> None:
-    experiment = resolved(**spec_of(sync="step", clock="real", round_deadline_s=7.0))
+    experiment = resolved(**spec_of(average_every="step", clock="real", round_deadline_s=7.0))
     n_edge_rounds = 2 * 3 * 10
     assert limit_s(experiment) == MARGIN_S + n_edge_rounds * (WAVES * 4 * VISIT_S + 7.0)
 

@@ -166,7 +166,9 @@ ALIKE = {"worker_sps": 0.4}
 async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_of_agents(
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
 ) -> None:
-    spec = planned(schedule, num_devices=4, num_rounds=3, sync="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE)
+    spec = planned(
+        schedule, num_devices=4, num_rounds=3, average_every="epoch", local_epochs=2, devices=MIXED, edge_link=ALIKE
+    )
     layouts: list[dict[str, Any]] = [{"agent_devices": (4,)}, {"agent_devices": (1,) * 4, "order": (3, 1, 0, 2)}]
     found = []
     for layout in layouts:
@@ -286,7 +288,7 @@ async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_b
 
 
 async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_path: Path) -> None:
-    spec = planned(num_rounds=1, sync="step", local_epochs=2, batch_size=64)
+    spec = planned(num_rounds=1, average_every="step", local_epochs=2, batch_size=64)
     done = await run(tmp_path, spec, **ONE_EDGE)
     assert {row.edge_round for row in done.rounds[0].seats} == set(range(2 * 5))
     experiment = done.experiment

@@ -48,7 +48,7 @@ def lose_answer(round_no: int) -> Any:
     return tamper
 
 
-@pytest.mark.parametrize("name", ["fedbn", "feddc", "fedmix", "moon", "scaffold"])
+@pytest.mark.parametrize("name", ["fedbn", "feddc", "feddyn", "fedmix", "moon", "scaffold"])
 async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name: str, tmp_path: Path) -> None:
     """The run is paused after its first training round, agent and edge restart, and a visit is lost."""
     first = 2 if name == "fedmix" else 1  # round of training

@@ -21,7 +21,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
         "partition": {"name": "by_group", "n_groups": 2, "gamma": 0.9},
         "client": "edge",
         "schedule": "free_compute",
-        "sync": "step",
+        "average_every": "step",
         "num_devices": 8,
         "num_edges": 4,
         "num_rounds": 3,

@@ -262,7 +262,7 @@ def test_finish_time_uses_the_twins_estimate_and_free_compute_the_workers_report
 
 
 def test_batches_of_an_epoch_come_from_one_shuffle_and_shares_take_one_step() -> None:
-    there = ctx(schedule="equal", sync="step", batch_size=16, local_epochs=2)
+    there = ctx(schedule="equal", average_every="step", batch_size=16, local_epochs=2)
     assert scheduling.n_syncs(there.spec, SEATS) == 2 * 3
     batches = [scheduling.task_of(there.at(edge_round=n), SEATS).tolist() for n in range(6)]
     everything = sorted(int(sample) for one in SEATS for sample in one.train)

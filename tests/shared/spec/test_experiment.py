@@ -136,9 +136,15 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
         ({"num_devices": 4, "min_devices": 5}, "min_devices 5 is above num_devices 4"),
         ({"num_devices": 4, "num_edges": 20}, "num_edges: 20 edges for 4 devices"),
         ({"num_devices": 2, "max_devices": 30, "data": {"n_train": 20}}, "30 devices for 20 training samples"),
-        ({"sync": "epoch"}, "sync: epoch needs a schedule that divides samples"),
-        ({"schedule": "equal", "sync": "step", "momentum": 0.9}, "momentum needs sync: round or epoch"),
-        ({"schedule": "equal", "sync": "step", "select": "random"}, "select needs sync: round or epoch"),
+        ({"average_every": "epoch"}, "average_every: epoch needs a schedule that divides samples"),
+        (
+            {"schedule": "equal", "average_every": "step", "momentum": 0.9},
+            "momentum needs average_every: visit or epoch",
+        ),
+        (
+            {"schedule": "equal", "average_every": "step", "select": "random"},
+            "select needs average_every: visit or epoch",
+        ),
         ({"schedule": "equal", "overrun": 2}, "overrun needs a schedule that plans shares"),
         ({"schedule": "finish_time", "overrun": 2, "clock": "real"}, "overrun needs clock: simulated"),
         ({"schedule": "finish_time", "late": "next_round", "round_deadline_s": 9}, "late: next_round needs schedule"),

@@ -8,15 +8,17 @@ import torch
 from shared.training.optimizers import Adam
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adam_equals_torchs_bit_for_bit(weight_decay: float) -> None:
+def test_adam_and_adamw_equal_torchs_bit_for_bit(weight_decay: float, decoupled: bool) -> None:
     """Twenty steps on parameters of several shapes; a second training starts with moments of 0."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(7, 3), (5,), (2, 3, 2)]
     start = [torch.randn(shape, generator=generator) for shape in shapes]
     for _ in range(2):
         ours, theirs = ([tensor.clone() for tensor in start] for _ in range(2))
-        step, optimiser = Adam(0.01, weight_decay), torch.optim.Adam(theirs, lr=0.01, weight_decay=weight_decay)
+        step, kind = Adam(0.01, weight_decay, decoupled=decoupled), torch.optim.AdamW if decoupled else torch.optim.Adam
+        optimiser = kind(theirs, lr=0.01, weight_decay=weight_decay)
         for _ in range(20):
             gradients = [torch.randn(shape, generator=generator) for shape in shapes]
             for parameter, gradient in zip(theirs, gradients, strict=True):

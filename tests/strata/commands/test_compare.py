@@ -115,6 +115,12 @@ def test_different_data_steps_and_unfinished_runs_are_noted(strata: Strata, runs
     assert "b: running, 2/9" in result.err
 
 
+def test_intervals_in_rounds_and_in_seconds_are_noted_as_different(strata: Strata, runs: Path) -> None:
+    in_folder(runs, "a", [0.2, 0.8])
+    in_folder(runs, "b", [None, 0.7], spec={"eval_every_s": 90.0})
+    assert "note: Evaluated every 1 rounds or 90 simulated seconds: costs" in strata("compare", "a", "b").err
+
+
 def test_run_without_an_evaluation_has_a_row_and_does_not_affect_the_target(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None], status="running", accuracy=None)

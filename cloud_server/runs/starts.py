@@ -1,0 +1,137 @@
+"""The model with which a run begins: the seeded one, that of another run, or one from a file.
+
+Only the cloud reads files, and only below its folders of data and of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from cloud_server.runs.checkpoint import Checkpoint
+from cloud_server.runs.loose_checkpoint import checkpoint_type
+from cloud_server.runs.provenance import reopened
+from cloud_server.runs.run_state import CloudServices
+from shared.core.errors import BadInput, Conflict, NotFound
+from shared.core.tensor_records import Tensor, TensorMap
+from shared.core.tensors import digest, n_bytes, private_copies
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.run_records.runs import RunInfo
+from shared.spec.fields import Init
+
+HEADER_BYTES = 2**20
+"""By how much a file may be larger than the model's tensors."""
+
+
+async def first_checkpoint(
+    services: CloudServices, experiment: Experiment, ctx: Context
+) -> tuple[Checkpoint[Any], str | None]:
+    """The state of a run before its first round, and the digest of the model that the spec's `init` names.
+
+    Raises:
+        BadInput: that model is not there, cannot be read or does not fit; names field and tensor.
+    """
+    model = await initial_model(services, experiment)
+    state = experiment.algorithm.cloud.init(ctx, model)
+    checkpoint = checkpoint_type(experiment)(round_no=0, state=state, bases={}, edge_bases={}, retired={})
+    return checkpoint, digest(model) if experiment.spec.init else None
+
+
+async def initial_model(services: CloudServices, experiment: Experiment) -> TensorMap:
+    """The model with which a run of this experiment begins."""
+    init = experiment.spec.init
+    if init is None:
+        return experiment.initial
+    found = await source_of(services, init)
+    if isinstance(found, RunInfo):
+        model = await committed_model(services, found, init.model)
+    else:
+        model = await services.thread.run(_read, found, init, 2 * n_bytes(experiment.shapes) + HEADER_BYTES)
+    _check(model, experiment.shapes, init)
+    return model
+
+
+async def source_of(services: CloudServices, init: Init) -> RunInfo | Path:
+    """Where a model is: a run that the store knows, else a file.
+
+    Raises:
+        BadInput: there is neither.
+    """
+    runs_dir, data_dir = services.results.runs_dir, services.experiments.data_dir
+    if init.run is None:
+        return await services.thread.run(_inside, init, init.file or "", [data_dir, runs_dir])
+    try:
+        return await services.repository.info(init.run)
+    except NotFound:
+        if init.model != "global":
+            raise BadInput(f"init.run: no run {init.run!r}", field="init.run") from None
+        return await services.thread.run(_inside, init, f"{init.run}/model.safetensors", [runs_dir])
+
+
+async def committed_model(services: CloudServices, info: RunInfo, name: str) -> TensorMap:
+    """A model of a run's last checkpoint.
+
+    Raises:
+        Conflict: the run has not started yet.
+        NotFound: no model of that name; lists the names.
+    """
+    if not info.resolved:
+        raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
+    experiment = await services.thread.run(reopened, services.experiments, info)
+    found = await services.repository.checkpoint(info.run, experiment)
+    if found is None:
+        raise NotFound(f"run {info.run} has no committed round yet")
+    checkpoint, _ = found
+    phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
+    ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
+    models = experiment.algorithm.cloud.models(ctx, checkpoint.state)
+    if name not in models:
+        raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
+    return models[name]
+
+
+def _inside(init: Init, name: str, roots: list[Path | None]) -> Path:
+    """The file of this name below one of these folders; a link that leads out of it is none."""
+    for root in roots:
+        if root is None:
+            continue
+        path = (root / name).resolve()
+        if path.is_relative_to(root.resolve()) and path.is_file():
+            return path
+    where = "the cloud's folder of results" if init.run else "the cloud's folders of data and results"
+    raise BadInput(f"{init.field}: no file {name!r} in {where}", field=init.field)
+
+
+def _read(path: Path, init: Init, most_bytes: int) -> TensorMap:
+    """The tensors of a file, in torch's own memory."""
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise BadInput(f"{init.field}: {path.name} has {size} bytes, more than this model can need", field=init.field)
+    try:
+        return private_copies(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        why = f"{path.name} is not a readable safetensors file: {str(error)[:200]}"
+        raise BadInput(f"{init.field}: {why}", field=init.field) from None
+
+
+def _check(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor], init: Init) -> None:
+    """Checks names, shapes, dtypes and values against the run's model."""
+    problem = None
+    for name in sorted({*model, *shapes}):
+        if name not in model:
+            problem = f"it has no tensor {name!r}"
+        elif name not in shapes:
+            problem = f"the run's model has no tensor {name!r}"
+        elif model[name].shape != shapes[name].shape or model[name].dtype != shapes[name].dtype:
+            found, own = model[name], shapes[name]
+            problem = f"{name!r} is {found.dtype} {tuple(found.shape)}, the run's is {own.dtype} {tuple(own.shape)}"
+        elif not torch.isfinite(model[name]).all():
+            problem = f"{name!r} is not finite"
+        if problem is not None:
+            raise BadInput(f"{init.field}: {problem}", field=init.field)

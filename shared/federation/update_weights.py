@@ -1,0 +1,63 @@
+"""The weights of updates in sums: by samples or one each, times a staleness weight where a tier waits for few."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.records import Record
+from shared.core.update_annotations import Mean, fields_with
+from shared.federation.aggregation import PartialSum
+from shared.federation.population import Population
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.synchronisation import TierSync
+from shared.training.partition import SampledPartition
+
+
+def largest_total(spec: ExperimentSpec, population: Population) -> int:
+    """The largest weight of any sum of a run, for which its steps are chosen; see `FixedPoint`.
+
+    Where nothing is asynchronous, each seat counts once in a sum, or twice with a late update.
+    """
+    devices, edges = spec.sync.devices, spec.sync.edges
+    total = population.total_samples * (2 if spec.late == "next_round" else 1)
+    if devices.mode == edges.mode == "synchronous":
+        return total
+    by_seat = _samples_by_seat(spec, population)
+    of_edge = int(np.bincount(population.home_edges, weights=by_seat).max(initial=1))
+    if devices.asynchronous:  # a fast seat may be behind several updates of a version
+        n = n_buffered(devices, int(np.bincount(population.home_edges).max(initial=1)))
+        of_edge = n * int(by_seat.max(initial=1)) * devices.staleness.scale
+        total = max(total, of_edge * len(population.edges))
+    forwarded = devices.asynchronous and spec.edge_rounds == 1 and spec.edge_upload == "sum"
+    if edges.asynchronous:
+        total = max(total, n_buffered(edges, len(population.edges)) * of_edge)
+    return total * (1 if forwarded and devices.staleness.scale > 1 else edges.staleness.scale)
+
+
+def _samples_by_seat(spec: ExperimentSpec, population: Population) -> npt.NDArray[np.int64]:
+    """Training samples of each seat, at least one, (n_seats,); seats that draw theirs need not be made for it."""
+    if isinstance(spec.partition, SampledPartition):
+        return np.full(len(population.home_edges), spec.partition.samples)
+    return np.maximum([seat.n_train for seat in population.seats], 1)
+
+
+def n_buffered(sync: TierSync, n_clients: int) -> int:
+    """Number of answers of which an asynchronous tier with so many clients makes a version."""
+    return max(n_clients, 1) if sync.buffer == "all" else sync.buffer
+
+
+def mean_staleness_weight(partial_sum: PartialSum, kind: type[Record], steps: int) -> float:
+    """The mean staleness weight of the updates in a sum, weighted as its first averaged field; 1 if all are fresh.
+
+    Args:
+        partial_sum: of updates of this kind.
+        kind: type of the updates.
+        steps: the staleness weight 1 in steps.
+    """
+    for name, how in fields_with(kind, Mean).items():
+        for key, part in partial_sum.means.items():
+            if key.partition("/")[0] == name:
+                n = partial_sum.n_samples if how.weight == "samples" else partial_sum.n_updates
+                return part.weight / (n * steps) if n else 1.0
+    return 1.0

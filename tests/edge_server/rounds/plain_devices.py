@@ -1,0 +1,105 @@
+"""Asynchronous devices of one edge in plain Python: events on a list, softmax regression in numpy.
+
+Each device takes one step of gradient descent on all its samples, and its visits take a constant time, so the reference
+shares no code with the product but the division of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shared.federation.experiment import Experiment
+from tests.cloud_server.runs.plain_flights import weight_of
+from tests.shared.algorithms.plain_linear import ONE_BATCH, Array, gradient_of, joined
+
+LATENCIES = (0.1871, 0.3137, 0.4759, 0.8363, 1.6943)
+DELAY_S = 0.5
+LASTS = tuple(2 * latency + DELAY_S for latency in LATENCIES)
+"""Seconds of a visit by seat: twice its latency, and the delay. No two visits end together."""
+SPEEDS: dict[str, Any] = {
+    "data": {"name": "digits", "n_train": 240, "n_test": 60},
+    "partition": {"name": "dirichlet", "alpha": 0.5},
+    "model": "linear",
+    "batch_size": ONE_BATCH,
+    "lr": 0.5,
+    "num_edges": 1,
+    "num_devices": len(LATENCIES),
+    "devices": {
+        "profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": DELAY_S, "compute_sps": 1e15},
+        "edge_latency_s": [[latency] for latency in LATENCIES],
+    },
+    "edge_link": {"name": "backhaul", "latency_s": 0, "up_bps": 1e15, "down_bps": 1e15},
+}
+"""Fields of a spec with these times: transfers, the work itself and the way to the cloud take none."""
+
+Counted = tuple[float, int, Array, Array]
+"""An update that counts: its staleness weight, its samples, the model that it started from, and its step."""
+Combine = Callable[[Array, Sequence[Counted]], Array]
+"""Returns the next model of the present one and of the updates in the buffer."""
+
+
+def by_samples(model: Array, counted: Sequence[Counted]) -> Array:
+    """FedAvg: w + sum n_i s_i Delta_i / sum n_i."""
+    steps: Array = np.sum([weight * n * step for weight, n, _, step in counted], axis=0)
+    return model + steps / sum(n for _, n, _, _ in counted)
+
+
+def fedbuff(rate: float) -> Combine:
+    """FedBuff: w + eta_g / K sum s_i Delta_i."""
+
+    def combine(model: Array, counted: Sequence[Counted]) -> Array:
+        total: Array = np.mean([weight * step for weight, _, _, step in counted], axis=0)
+        return model + rate * total
+
+    return combine
+
+
+def fedasync(alpha: float) -> Combine:
+    """FedAsync with a buffer of 1: x + alpha_t (x_base + Delta - x)."""
+
+    def combine(model: Array, counted: Sequence[Counted]) -> Array:
+        ((weight, _, base, step),) = counted
+        return model + alpha * weight * (base + step - model)
+
+    return combine
+
+
+@dataclass
+class Devices:
+    """The reference: `run` makes the versions of a run in which each round is `edge_rounds` of them.
+
+    Attributes:
+        rows: by round, for each visit that counted: seat, edge round, staleness in versions, seconds in flight until it
+            counted, and the instant.
+    """
+
+    experiment: Experiment
+    combine: Combine
+    rows: list[list[tuple[int, int, int, float, float]]] = field(default_factory=list)
+
+    def run(self) -> Devices:
+        spec = self.experiment.spec
+        sync, self.model, now_s, version = spec.sync.devices, joined(self.experiment.initial), 0.0, 0
+        staleness = sync.staleness.model_dump()
+        n = len(LATENCIES) if sync.buffer == "all" else sync.buffer
+        in_air: dict[int, tuple[float, float, int, Array]] = {}  # by seat: end, dispatch, version, model
+        for _ in range(spec.num_rounds):
+            self.rows.append([])
+            for edge_round in range(spec.edge_rounds):
+                version += 1
+                counted: list[Counted] = []
+                while len(counted) < n:
+                    for seat in range(len(LATENCIES)):
+                        in_air.setdefault(seat, (now_s + LASTS[seat], now_s, version, self.model))
+                    seat = min(in_air, key=lambda one: (in_air[one][0], one))
+                    now_s, sent_s, of, base = in_air.pop(seat)
+                    step = -spec.lr * gradient_of(self.experiment, seat)(base)
+                    samples = self.experiment.population.seats[seat].n_train
+                    counted.append((weight_of(staleness, version - of), samples, base, step))
+                    self.rows[-1].append((seat, edge_round, version - of, now_s - sent_s, now_s))
+                self.model = self.combine(self.model, counted)
+        return self

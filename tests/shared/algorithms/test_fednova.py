@@ -1,0 +1,164 @@
+"""FedNova: normalised averaging of Wang et al."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.core.errors import BadInput
+from shared.federation.experiment import Experiment
+from shared.federation.spec_parser import parse_spec
+from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.layouts import Ended, run
+from tests.shared.algorithms.plain_linear import Array
+
+STRAGGLERS = {"straggler_ratio": 0.5, "straggler_slowdown": 2000, "edge_latency_s": 0.0}
+
+
+def spec_of(name: str, **more: Any) -> dict[str, Any]:
+    """Returns a spec of four devices with two classes each; two are so slow that they take fewer steps."""
+    spec = {
+        "algorithm": name,
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "shards", "classes_per_device": 2},
+        "model": "linear",
+        "batch_size": plain_linear.ONE_BATCH,
+        "local_epochs": 20,
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 3,
+        "lr": 0.05,
+        "devices": STRAGGLERS,
+        "partial_work": True,
+        "round_deadline_s": 0.2,
+    }
+    return {**spec, **more}
+
+
+def steps_of(done: Ended) -> list[dict[int, int]]:
+    """Returns, by edge round of the run, the number of steps that each seat took."""
+    found: list[dict[int, int]] = []
+    for detail in done.rounds:
+        for edge_round in range(done.experiment.spec.edge_rounds):
+            rows = [row for row in detail.seats if row.edge_round == edge_round and row.outcome == "used"]
+            full = done.experiment.spec.local_epochs
+            found.append({row.seat: round(row.work_share * full) for row in rows})
+    return found
+
+
+def reach(n_steps: int, momentum: float) -> float:
+    """Returns |a_i|: the sum of the weights of all gradients in what momentum SGD changes."""
+    return sum(momentum**i for j in range(n_steps) for i in range(j + 1))
+
+
+def local(experiment: Experiment, seat: int, x: Array, n_steps: int) -> Array:
+    """Returns what a seat's full-batch steps change."""
+    gradient, y, velocity = plain_linear.gradient_of(experiment, seat), x, np.zeros_like(x)
+    for _ in range(n_steps):
+        velocity = experiment.spec.momentum * velocity + gradient(y)
+        y = y - experiment.spec.lr * velocity
+    return np.asarray(y - x)
+
+
+def step(moved: list[Array], lengths: list[float], sizes: list[int]) -> tuple[Array, float]:
+    """Returns tau_eff sum_i p_i d_i, and tau_eff."""
+    p = np.array(sizes) / sum(sizes)
+    tau_eff = float(np.dot(p, lengths))
+    return tau_eff * sum(w * m / a for w, m, a in zip(p, moved, lengths, strict=True)), tau_eff
+
+
+def plain(done: Ended, *, normalise: bool = True) -> Array:
+    """Computes the rounds in numpy with the steps that each seat took; edges form models if there are edge rounds."""
+    experiment, taken = done.experiment, iter(steps_of(done))
+    x = plain_linear.joined(experiment.initial)
+    sizes = {seat.number: len(seat.train) for seat in experiment.population.seats}
+    groups = [[s.number for s in experiment.population.seats if s.home_edge == edge] for edge in range(2)]
+    inner = experiment.spec.edge_rounds > 1
+    for _ in done.rounds:
+        steps = [next(taken) for _ in range(experiment.spec.edge_rounds)]
+        found = []
+        for seats in groups if inner else [groups[0] + groups[1]]:
+            w, length = x, 0.0
+            for at in steps:
+                lengths = [reach(at[seat], experiment.spec.momentum) if normalise else 1.0 for seat in seats]
+                moved = [local(experiment, seat, w, at[seat]) for seat in seats]
+                change, far = step(moved, lengths, [sizes[seat] for seat in seats])
+                w, length = w + change, length + far
+            found.append((w - x, length, sum(sizes[seat] for seat in seats)))
+        if inner:
+            x = x + step([f[0] for f in found], [f[1] for f in found], [f[2] for f in found])[0]
+        else:
+            x = x + found[0][0]
+    return x
+
+
+@pytest.mark.parametrize(("momentum", "edge_rounds"), [(0.0, 1), (0.9, 1), (0.0, 2), (0.9, 2)])
+async def test_rounds_are_those_of_the_paper_with_unequal_steps(
+    momentum: float, edge_rounds: int, tmp_path: Path
+) -> None:
+    done = await run(tmp_path, spec_of("fednova", momentum=momentum, edge_rounds=edge_rounds), agent_devices=(3, 1))
+    taken = steps_of(done)
+    assert all(len(at) == 4 and min(at.values()) < max(at.values()) == 20 for at in taken)
+    assert flat.distance(done.model, plain_linear.parted(plain(done))) < 2e-5
+    assert flat.distance(done.model, plain_linear.parted(plain(done, normalise=False))) > 1e-2
+
+
+@pytest.mark.parametrize("edge_rounds", [1, 2])
+@pytest.mark.parametrize("model", ["mlp", "conv_bn"])
+async def test_with_equal_steps_it_is_fedavg_bit_for_bit(model: str, edge_rounds: int, tmp_path: Path) -> None:
+    """Sizes differ, so the clients' weights do, but each takes three epochs of as many batches."""
+    fields: dict[str, Any] = {
+        "model": model,
+        "devices": {},
+        "partial_work": False,
+        "round_deadline_s": None,
+        "edge_rounds": edge_rounds,
+        "num_rounds": 2,
+        "local_epochs": 3,
+        "momentum": 0.9,
+        "partition": {"name": "dirichlet", "alpha": 5.0},
+        "batch_size": 100,
+    }
+    plain_run, found = [
+        await run(tmp_path, spec_of(name, **fields), agent_devices=(2, 2)) for name in ("fedavg", "fednova")
+    ]
+    sizes = {len(seat.train) for seat in found.experiment.population.seats}
+    assert len(sizes) > 1
+    assert max(sizes) <= 100
+    assert found.info.model_sha256 == plain_run.info.model_sha256
+
+
+def optimum(experiment: Experiment) -> Array:
+    """Returns the minimum of the mean loss over all samples, with weight decay so that there is one."""
+    x, seats = plain_linear.joined(experiment.initial), experiment.population.seats
+    gradients, sizes = [plain_linear.gradient_of(experiment, s.number) for s in seats], [len(s.train) for s in seats]
+    decay = experiment.spec.weight_decay
+    for _ in range(4000):
+        x = x - 0.2 * (np.average([g(x) for g in gradients], axis=0, weights=sizes) + decay * x)
+    return x
+
+
+async def test_the_objective_inconsistency_vanishes(tmp_path: Path) -> None:
+    """The paper's claim: with unequal steps FedAvg ends far from the optimum of the objective, FedNova close to it."""
+    fields: dict[str, Any] = {"num_rounds": 60, "lr": 0.01, "weight_decay": 1.0, "num_edges": 1, "eval_every": 60}
+    far = {}
+    for name in ("fedavg", "fednova"):
+        done = await run(tmp_path, spec_of(name, **fields), agent_devices=(4,), n_edges=1)
+        far[name] = float(np.linalg.norm(plain_linear.joined(done.model) - optimum(done.experiment)))
+    assert far["fednova"] < 0.35 * far["fedavg"]
+
+
+async def test_an_update_has_fedavg_s_size(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of("fednova", num_rounds=1), agent_devices=(1,) * 4)
+    model_bytes = 4 * (64 * 10 + 10)
+    assert all(model_bytes < row.up_bytes < 1.5 * model_bytes for row in done.rounds[0].seats)
+
+
+@pytest.mark.parametrize(("field", "value"), [("client", "edge"), ("average_every", "epoch")])
+def test_specs_whose_steps_are_not_a_client_s_own_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(BadInput, match="fednova needs") as refused:
+        parse_spec({"algorithm": "fednova", "schedule": "equal", field: value})
+    assert refused.value.field == field

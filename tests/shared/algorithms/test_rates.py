@@ -1,0 +1,176 @@
+"""Learning rates by round, and the optimisers of devices, through the three tiers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.core.errors import BadInput
+from shared.federation.experiment import Experiment
+from shared.federation.spec_parser import parse_spec
+from shared.spec.experiment import ExperimentSpec
+from tests.shared.algorithms import flat, plain_linear
+from tests.shared.algorithms.layouts import run
+from tests.shared.algorithms.plain_linear import Array
+
+
+def spec_of(**more: Any) -> dict[str, Any]:
+    """Returns a spec of four devices with 60 samples of two classes each; an epoch is one full-batch step."""
+    spec = {
+        "data": {"name": "digits", "n_train": 240, "n_test": 60},
+        "partition": {"name": "shards", "classes_per_device": 2},
+        "model": "linear",
+        "batch_size": plain_linear.ONE_BATCH,
+        "local_epochs": 3,
+        "num_devices": 4,
+        "num_edges": 2,
+        "num_rounds": 4,
+        "lr": 0.1,
+    }
+    return {**spec, **more}
+
+
+def rates(**spec: Any) -> list[float]:
+    """Returns the rate of each round."""
+    parsed = ExperimentSpec.model_validate(spec)
+    return [parsed.lr_at(round_no) for round_no in range(1, parsed.num_rounds + 3)]
+
+
+def test_a_number_is_the_rate_of_all_rounds() -> None:
+    assert rates(num_rounds=2, lr=0.3) == [0.3] * 4
+    assert rates(num_rounds=2, lr={"name": "constant", "lr": 0.3}) == [0.3] * 4
+    assert rates(num_rounds=2, lr={"name": "constant"}) == [0.05] * 4
+
+
+def test_a_warm_up_grows_linearly_to_the_rate() -> None:
+    found = rates(num_rounds=3, lr=0.4, lr_schedule={"name": "constant", "warmup": 3})
+    assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+def test_a_step_schedule_counts_after_the_warm_up() -> None:
+    found = rates(num_rounds=4, lr={"name": "step", "lr": 1.0, "every": 2, "factor": 0.5, "warmup": 1})
+    assert found == pytest.approx([0.5, 1.0, 1.0, 0.5, 0.5, 0.25])
+
+
+def test_a_cosine_falls_and_added_rounds_keep_its_last_rate() -> None:
+    found = rates(num_rounds=4, lr={"name": "cosine", "lr": 2.0, "end": 0.1})
+    cosine = [0.2 + 1.8 * (1 + math.cos(math.pi * k / 4)) / 2 for k in (0, 1, 2, 3, 3, 3)]
+    assert found == pytest.approx(cosine)
+    assert rates(num_rounds=2, lr=1.0, lr_schedule="cosine")[-1] > 0
+    longer = rates(num_rounds=4, lr={"name": "cosine", "lr": 2.0, "rounds": 100})
+    assert longer[-1] > 1.9
+
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"name": "step", "lr": 0.2, "every": 1, "factor": 0.5, "warmup": 1},
+    {"name": "cosine", "lr": 0.2},
+]
+
+
+def scaffold(experiment: Experiment) -> Array:
+    """SCAFFOLD, option II, in numpy with the rates of the rounds; FedAvg keeps all controls at 0."""
+    x = plain_linear.joined(experiment.initial)
+    c, own, k = np.zeros_like(x), {seat: np.zeros_like(x) for seat in range(4)}, experiment.spec.local_epochs
+    for round_no in range(1, experiment.spec.num_rounds + 1):
+        eta, moved = experiment.spec.lr_at(round_no), []
+        for seat in range(4):
+            gradient, y = plain_linear.gradient_of(experiment, seat), x
+            for _ in range(k):
+                y = y - eta * (gradient(y) - own[seat] + c)
+            if experiment.algorithm.name == "scaffold":
+                own[seat] = own[seat] - c + (x - y) / (k * eta)
+            moved.append(y - x)
+        x, c = x + np.mean(moved, axis=0), np.mean(list(own.values()), axis=0)
+    return x
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["name"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+async def test_devices_train_with_the_rate_of_the_round(
+    algorithm: str, schedule: dict[str, Any], tmp_path: Path
+) -> None:
+    done = await run(tmp_path, spec_of(algorithm=algorithm, lr=schedule), agent_devices=(3, 1))
+    assert flat.distance(done.model, plain_linear.parted(scaffold(done.experiment))) < 2e-5
+
+
+async def test_a_constant_schedule_has_the_bits_of_a_number(tmp_path: Path) -> None:
+    number, constant, stacked, stacked_cosine, cosine = [
+        (await run(tmp_path, spec_of(model="mlp", batch_size=16, num_rounds=2, **more), agent_devices=(2, 2)))
+        for more in (
+            {},
+            {"lr": {"name": "constant", "lr": 0.1}},
+            {"vectorised": {"width": 4}},
+            {"vectorised": {"width": 4}, "lr_schedule": "cosine"},
+            {"lr_schedule": "cosine"},
+        )
+    ]
+    assert constant.info.model_sha256 == number.info.model_sha256
+    assert flat.distance(stacked.model, number.model) < 1e-5
+    assert flat.distance(stacked_cosine.model, cosine.model) < 1e-5
+    assert flat.distance(cosine.model, number.model) > 1e-3
+
+
+def adam(experiment: Experiment) -> Array:
+    """FedAvg whose devices take steps of Adam or AdamW in numpy, with moments that start anew in each visit."""
+    x, spec = plain_linear.joined(experiment.initial), experiment.spec
+    decay, decoupled = spec.weight_decay, spec.optimizer == "adamw"
+    for _ in range(spec.num_rounds):
+        models = []
+        for seat in range(4):
+            gradient, y = plain_linear.gradient_of(experiment, seat), x
+            m = v = np.zeros_like(x)
+            for t in range(1, spec.local_epochs + 1):
+                g = gradient(y)
+                y, g = (y * (1 - spec.lr * decay), g) if decoupled else (y, g + decay * y)
+                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+                y = y - spec.lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            models.append(y)
+        x = np.mean(models, axis=0)
+    return x
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+async def test_devices_take_steps_of_adam(optimizer: str, tmp_path: Path) -> None:
+    """Where a gradient is nearly 0, Adam's step is not determined in float32, hence the share of elements."""
+    fields = {"optimizer": optimizer, "lr": 0.01, "weight_decay": 0.1, "num_rounds": 2}
+    done = await run(tmp_path, spec_of(**fields), agent_devices=(3, 1))
+    expected = plain_linear.parted(adam(done.experiment))
+    off = [float(((done.model[name] - expected[name]).abs() > 1e-4).float().mean()) for name in expected]
+    assert max(off) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "message"),
+    [
+        ({"lr": {"name": "linear"}}, "lr_schedule", "'linear'"),
+        ({"lr": {"name": "step"}}, "lr_schedule.every", "required"),
+        ({"lr": {"name": "step", "every": 0}}, "lr_schedule.every", "greater than"),
+        ({"lr": {"name": "step", "every": 2, "factor": 2}}, "lr_schedule.factor", "less than"),
+        ({"lr": {"name": "cosine", "lr": -1}}, "lr", "greater than 0"),
+        ({"lr": {"name": "cosine", "warmup": 10}}, "lr_schedule", "warmup is not below"),
+        ({"lr": {"name": "constant"}, "lr_schedule": "cosine"}, "lr", "is a number where"),
+        ({"optimizer": "rmsprop"}, "optimizer", "'sgd', 'adam' or 'adamw'"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum", "moments of its own"),
+        ({"optimizer": "adam", "vectorised": {"width": 2}}, "vectorised", "needs optimizer: sgd"),
+        ({"optimizer": "adam", "average_every": "step", "schedule": "equal"}, "optimizer", "one plain SGD step"),
+        ({"optimizer": "adam", "algorithm": "scaffold"}, "optimizer", "scaffold needs optimizer: sgd, not adam"),
+        ({"optimizer": "adamw", "algorithm": "fednova"}, "optimizer", "fednova needs optimizer: sgd, not adamw"),
+    ],
+)
+def test_bad_rates_and_optimisers_are_refused_by_field_and_cause(raw: Any, field: str, message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_spec(raw)
+    assert message in refused.value.detail
+    assert refused.value.field == field
+
+
+def test_specs_without_them_keep_their_digest_and_a_spec_can_be_read_again() -> None:
+    plain = parse_spec({})
+    assert not {"lr_schedule", "optimizer"} & plain.model_dump().keys()
+    assert parse_spec({"optimizer": "sgd"}).digest() == plain.digest()
+    spec = parse_spec({"lr": {"name": "step", "every": 3}, "optimizer": "adam"})
+    assert parse_spec(spec.model_dump(mode="json")) == spec
