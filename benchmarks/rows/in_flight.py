@@ -58,7 +58,7 @@ class _Cloud:
             run = client.create_run(self.spec).run
             while client.run(run).status not in FINAL:
                 self.topology.check()
-                time.sleep(0.02)
+                time.sleep(0.2)
             seconds, info = time.monotonic() - began, client.run(run)
         if info.status != "completed":
             raise RuntimeError(f"a run failed: {info.reason}")
