@@ -93,7 +93,7 @@ FULL = Sizes(
     scale_samples=20,
     runs=(Job("mnist", "mlp", n_devices=20, n_samples=100), 10),
     runs_beside=((2, 1), (8, 2)),
-    in_flight=(Job("mnist", "cnn_mnist", n_devices=20, n_samples=200), 24, 10),
+    in_flight=(Job("mnist", "cnn_mnist", n_devices=20, n_samples=200), 12, 10),
     devices=((100, (100, 1000, 20_000, 1_000_000)), (1000, (1000, 1_000_000))),
     long=(5, 50),
     event_clients=(100, 1000),

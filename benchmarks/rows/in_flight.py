@@ -27,12 +27,12 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     finally:
         for cloud in turns.values():
             cloud.topology.stop()
-    what = f"{job.n_devices} devices in flight, {n_rounds} versions of {buffer} updates"
-    found = [timed("in_flight", f"{what}, {n} agent{'s' if n > 1 else ''}", seconds[str(n)]) for n in turns]
+    what = f"{n_rounds} versions of {buffer} updates"
+    found = [timed("in_flight", f"{what}: {n} agent{'s' if n > 1 else ''}", seconds[str(n)]) for n in turns]
     one, two = (sorted(seconds[str(n)])[len(seconds[str(n)]) // 2] for n in turns)
-    found.append(at_most("in_flight", f"{job.n_devices} devices in flight: 2 agents / 1 agent", two / one, "", 0.65))
+    found.append(at_most("in_flight", f"{what}: 2 agents / 1 agent", two / one, "", 0.65))
     same = {cloud.digest for cloud in turns.values()}
-    found.append(at_most("in_flight", f"{job.n_devices} devices in flight: different models", len(same) - 1, "", 0))
+    found.append(at_most("in_flight", f"{what}: different models", len(same) - 1, "", 0))
     return found
 
 

@@ -31,7 +31,7 @@ LINES = {
     "population": ("4 of 16 devices, a round", "4 of 4 devices, a round", "16 devices, the first round", "peak memory"),
     "devices": ("40 devices, 4 a round", "40 devices against 4", "submission to first round", "all (PSS), peak"),
     "runs": ("2 runs of 1 agent, one after another", "side by side / one after another", "different models"),
-    "in_flight": ("2 versions of 2 updates, 1 agent", "2 agents / 1 agent", "different models"),
+    "in_flight": ("2 versions of 2 updates: 1 agent", "2 agents / 1 agent", "different models"),
     "scale": ("4 devices, a round", "8 devices, peak memory", "log-log slope"),
     "memory": ("after 1 rounds", "after 2 rounds"),
     "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),
