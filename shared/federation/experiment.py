@@ -31,7 +31,7 @@ from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
 from shared.federation.server_optimizers import with_server_optimizers
-from shared.federation.update_weights import largest_total
+from shared.federation.update_weights import check_steps, largest_total
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
@@ -90,6 +90,7 @@ class Experiment:
         self._model_infos: dict[str, ModelInfo] = {}
         steps = spec.sync.devices.staleness.scale
         self.fixed_point = FixedPoint(largest_total(spec, self.population), self.buffer_names, weight_steps=steps)
+        check_steps(spec, self.fixed_point)
         n_clients = len(self.population.seats) - len(self.population.held_out)
         self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
 

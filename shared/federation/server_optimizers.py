@@ -14,9 +14,10 @@ m starts as 0 and v as tau^2, the least that the paper allows; moments are not c
 field `delta` of the mean update. The optimiser puts its step in the place of Delta, and the algorithm's own hooks go
 on as ever. `sgd` with rate 1, and `momentum` with beta1 = 0 as well, leave Delta as it is: FedAvg, bit for bit.
 
-Buffers (batch-norm statistics) keep their mean. A round without updates takes no step. An edge takes one step in each
-edge round; its moments persist over rounds, since they are part of its state. A parameter that an update lacks keeps
-its moments.
+Where a tier does not wait for all, Delta is the mean times its mean staleness weight, as it would be added without an
+optimiser. Buffers (batch-norm statistics) keep their mean. A round without updates takes no step. An edge takes one
+step in each edge round; its moments persist over rounds, since they are part of its state. A parameter that an update
+lacks keeps its moments.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from shared.federation.hooks import (
     Finish,
     Trainer,
     Transform,
+    damped,
 )
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat
@@ -138,8 +140,9 @@ class OptimisedCloud(CloudHooks[Any, Any, Any]):
         return self.hooks.broadcast(ctx, state.of, edge, seats)
 
     def aggregate(self, ctx: Context, state: Optimised[Any], update: Any) -> Optimised[Any]:
-        delta, moments = step(self.how, state.moments, update.delta, ctx.model.buffer_names)
-        return Optimised(of=self.hooks.aggregate(ctx, state.of, update.replace(delta=delta)), moments=moments)
+        delta, moments = step(self.how, state.moments, damped(ctx, update.delta), ctx.model.buffer_names)
+        of = self.hooks.aggregate(ctx.at(staleness_weight=1.0), state.of, update.replace(delta=delta))
+        return Optimised(of=of, moments=moments)
 
     def models(self, ctx: Context, state: Optimised[Any]) -> dict[str, TensorMap]:
         return self.hooks.models(ctx, state.of)
@@ -186,8 +189,8 @@ class OptimisedEdge(EdgeHooks[Any, Any, Any, Any, Any]):
     def aggregate(self, ctx: Context, state: Optimised[Any], update: Any) -> Optimised[Any]:
         """Takes the step of an edge round; after a further wave of it, whose mean has all updates, anew."""
         before = state.before if state.taken == ctx.edge_round else state.moments
-        delta, moments = step(self.how, before, update.delta, ctx.model.buffer_names)
-        after = self.hooks.aggregate(ctx, state.of, update.replace(delta=delta))
+        delta, moments = step(self.how, before, damped(ctx, update.delta), ctx.model.buffer_names)
+        after = self.hooks.aggregate(ctx.at(staleness_weight=1.0), state.of, update.replace(delta=delta))
         return Optimised(of=after, moments=moments, before=before, taken=ctx.edge_round)
 
     def advance(

@@ -5,34 +5,52 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.update_annotations import Mean, fields_with
-from shared.federation.aggregation import PartialSum
+from shared.federation.aggregation import FixedPoint, PartialSum
 from shared.federation.population import Population
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.synchronisation import TierSync
 from shared.training.partition import SampledPartition
 
+COARSEST = 14
+"""Sums are refused whose steps would be larger than 2 ** -COARSEST: an update's elements are often a thousandth."""
+
 
 def largest_total(spec: ExperimentSpec, population: Population) -> int:
     """The largest weight of any sum of a run, for which its steps are chosen; see `FixedPoint`.
 
-    Where nothing is asynchronous, each seat counts once in a sum, or twice with a late update.
+    Where nothing is asynchronous, each seat counts once in a sum, or twice with a late update. Sums of devices' updates
+    and of edges' are apart where edges form models, else the cloud adds up the devices' sums.
     """
-    devices, edges = spec.sync.devices, spec.sync.edges
+    devices, edges, n_edges = spec.sync.devices, spec.sync.edges, len(population.edges)
     total = population.total_samples * (2 if spec.late == "next_round" else 1)
     if devices.mode == edges.mode == "synchronous":
         return total
     by_seat = _samples_by_seat(spec, population)
     of_edge = int(np.bincount(population.home_edges, weights=by_seat).max(initial=1))
-    if devices.asynchronous:  # a fast seat may be behind several updates of a version
-        n = n_buffered(devices, int(np.bincount(population.home_edges).max(initial=1)))
-        of_edge = n * int(by_seat.max(initial=1)) * devices.staleness.scale
-        total = max(total, of_edge * len(population.edges))
-    forwarded = devices.asynchronous and spec.edge_rounds == 1 and spec.edge_upload == "sum"
-    if edges.asynchronous:
-        total = max(total, n_buffered(edges, len(population.edges)) * of_edge)
-    return total * (1 if forwarded and devices.staleness.scale > 1 else edges.staleness.scale)
+    if not devices.asynchronous:
+        return (n_buffered(edges, n_edges) * of_edge if edges.asynchronous else total) * edges.staleness.scale
+    n = n_buffered(devices, int(np.bincount(population.home_edges).max(initial=1)))
+    of_buffer = n * int(by_seat.max(initial=1)) * devices.staleness.scale  # one fast seat may be behind several
+    n_answers = n_buffered(edges, n_edges) if edges.asynchronous else n_edges
+    forwarded = spec.edge_rounds == 1 and spec.edge_upload == "sum"
+    at_cloud = n_answers * (of_buffer if forwarded else of_edge) * edges.staleness.scale
+    return max(total, of_buffer, at_cloud)
+
+
+def check_steps(spec: ExperimentSpec, fixed_point: FixedPoint) -> None:
+    """Checks that sums weighted by staleness are still fine enough.
+
+    Raises:
+        BadInput: their steps are too large.
+    """
+    weighted = max(spec.sync.devices.staleness.scale, spec.sync.edges.staleness.scale) > 1
+    exponent = fixed_point.exponent("")
+    if weighted and exponent < COARSEST:
+        why = f"sums weighted by staleness would be rounded to steps of 2^-{exponent}"
+        raise BadInput(f"sync: {why}; use a smaller buffer, or constant weights", field="sync")
 
 
 def _samples_by_seat(spec: ExperimentSpec, population: Population) -> npt.NDArray[np.int64]:

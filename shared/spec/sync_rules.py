@@ -32,13 +32,18 @@ def check_sync(spec: Any) -> None:
         _check_mode(tier, sync)
     _check_devices(spec, spec.sync.devices)
     _check_edges(spec, spec.sync.edges)
-    if not spec.sync.edges.mode.startswith("syn") and spec.sync.edges.staleness.scale > 1:
-        twice = spec.sync.devices.asynchronous and spec.sync.devices.staleness.scale > 1
-        if twice and spec.edge_rounds == 1 and spec.edge_upload == "sum":
-            raise ValueError(
-                "sync.edges.staleness: a sum that edges have weighted by staleness cannot be weighted once more and "
-                "stay exact; use edge_rounds above 1, edge_upload: mean, or constant weights at one tier"
-            )
+    if spec.edge_rounds > 1 or spec.sync.devices.staleness.scale == 1:
+        return
+    if spec.edge_upload == "mean":
+        raise ValueError(
+            "edge_upload: mean does not tell by how much devices' staleness shortens the step; use edge_upload: sum, "
+            "edge_rounds above 1, or constant weights of sync.devices"
+        )
+    if spec.sync.edges.staleness.scale > 1:
+        raise ValueError(
+            "sync.edges.staleness: a sum that edges have weighted by staleness cannot be weighted once more and stay "
+            "exact; use edge_rounds above 1, or constant weights at one tier"
+        )
 
 
 def _check_mode(tier: str, sync: TierSync) -> None:

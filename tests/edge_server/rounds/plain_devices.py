@@ -15,6 +15,7 @@ import numpy as np
 from shared.federation.experiment import Experiment
 from tests.cloud_server.runs.plain_flights import weight_of
 from tests.shared.algorithms.plain_linear import ONE_BATCH, Array, gradient_of, joined
+from tests.shared.algorithms.test_server_optimizers import Plain
 
 LATENCIES = (0.1871, 0.3137, 0.4759, 0.8363, 1.6943)
 DELAY_S = 0.5
@@ -46,6 +47,17 @@ def by_samples(model: Array, counted: Sequence[Counted]) -> Array:
     """FedAvg: w + sum n_i s_i Delta_i / sum n_i."""
     steps: Array = np.sum([weight * n * step for weight, n, _, step in counted], axis=0)
     return model + steps / sum(n for _, n, _, _ in counted)
+
+
+def optimised(how: dict[str, Any]) -> Combine:
+    """A server optimiser whose pseudo-gradient is FedAvg's step."""
+    optimiser = Plain(how)
+
+    def combine(model: Array, counted: Sequence[Counted]) -> Array:
+        moved: Array = optimiser(by_samples(model, counted) - model)
+        return model + moved
+
+    return combine
 
 
 def fedbuff(rate: float) -> Combine:

@@ -15,11 +15,21 @@ import pytest
 from shared.federation.aggregation import Accumulator
 from shared.federation.messages import Uploads
 from shared.wire import codec
-from tests.edge_server.rounds.plain_devices import LATENCIES, SPEEDS, Combine, Devices, by_samples, fedasync, fedbuff
+from tests.edge_server.rounds.plain_devices import (
+    LATENCIES,
+    SPEEDS,
+    Combine,
+    Devices,
+    by_samples,
+    fedasync,
+    fedbuff,
+    optimised,
+)
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, small_spec
 from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
 from tests.shared.algorithms.layouts import Ended, answer, body_of, ended, federation, resolved, run
 from tests.shared.algorithms.plain_linear import gradient_of, joined
+from tests.shared.algorithms.test_server_optimizers import ADAM
 
 POLYNOMIAL = {"name": "polynomial", "a": 0.5}
 EVEN: dict[str, Any] = {
@@ -72,6 +82,7 @@ def record(done: Ended) -> list[Any]:
             {**loose(2, buffer=2, algorithm={"name": "fedbuff", "params": {"server_lr": 0.7}}), "edge_rounds": 2},
             fedbuff(0.7),
         ),
+        ({**loose(5, buffer=2, staleness=POLYNOMIAL), "server_optimizer": ADAM}, optimised(ADAM)),
         (
             loose(8, staleness=POLYNOMIAL, algorithm={"name": "fedasync", "params": {"alpha": 0.6, "rho": 0.0}}),
             fedasync(0.6),

@@ -113,6 +113,10 @@ def test_a_value_beyond_its_bounds_is_refused_by_its_path(sync: dict[str, Any], 
             },
             "sync.edges.staleness: a sum that edges have weighted by staleness cannot be weighted once more",
         ),
+        (
+            {"sync": {"devices": {"mode": "asynchronous", "staleness": "polynomial"}}, "edge_upload": "mean"},
+            "edge_upload: mean does not tell by how much devices' staleness shortens the step",
+        ),
         ({"eval_every": 2, "eval_every_s": 9}, "eval_every_s and eval_every: a run is evaluated by simulated seconds"),
         ({"sync": {"edges": "asynchronous"}, "algorithm": "fedmix"}, "fedmix is not defined for sync.edges: asynch"),
         (
@@ -137,7 +141,7 @@ def test_fields_that_do_not_fit_are_refused_and_named(spec: dict[str, Any], mess
         {"sync": {"edges": {**SEMI, "staleness": "hinge"}, "devices": {"mode": "asynchronous"}}},
         {"sync": {"edges": SEMI, "devices": "asynchronous"}, "algorithm": "scaffold"},
         {
-            "edge_upload": "mean",
+            "edge_rounds": 2,
             "sync": {
                 "devices": {"mode": "asynchronous", "staleness": "polynomial"},
                 "edges": {"mode": "asynchronous", "staleness": "hinge"},
