@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from shared.federation.messages import RoundAnswer
 from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import longest_round_s
 from shared.federation.scheduling import n_syncs
+from shared.federation.update_weights import n_buffered
 from shared.identity.assignments import Assigner
 from shared.identity.names import edge_identity
 from shared.service.bodies import socket_bytes, testing_s
@@ -110,10 +112,14 @@ class EdgeClient:
             raise Lost(f"edge {edge_name} was silent for more than {self.registry.ttl_s:g} s")
 
     def limit_s(self, experiment: Experiment, placement: EdgePlacement, loads: Mapping[str, int]) -> float:
-        """Longest wait for an edge, in wall seconds: the edge waits for its fullest agent, wave after wave."""
-        spec = experiment.spec
+        """Longest wait for an edge, in wall seconds: the edge waits for its fullest agent, wave after wave.
+
+        With asynchronous devices a version takes as many waves as it has updates of one device.
+        """
+        spec, sync, n_seats = experiment.spec, experiment.spec.sync.devices, max(len(placement.seats), 1)
         edge_rounds = spec.edge_rounds * n_syncs(spec, experiment.population.seats.among(placement.seats))
-        computing_s = spec.timeouts.visit_s * max(loads.values(), default=1) * edge_rounds * WAVES
+        visits = math.ceil(n_buffered(sync, n_seats) / n_seats) if sync.asynchronous else 1
+        computing_s = spec.timeouts.visit_s * max(loads.values(), default=1) * edge_rounds * visits * WAVES
         return computing_s + MARGIN_S + longest_round_s(experiment, edge_rounds, WAVES)
 
     def _url(self, edge_name: str) -> str:

@@ -55,6 +55,13 @@ async def test_cloud_waits_as_long_as_all_edge_rounds_may_take(every: str, n_edg
     assert {row.edge_round for row in done.rounds[0].seats if row.outcome == "used"} == set(range(n_edge_rounds))
 
 
+def test_the_cloud_waits_for_all_updates_of_a_version_of_asynchronous_devices() -> None:
+    """Of ten updates one of four devices brings three, be it alone at its agent or not."""
+    sync = {"devices": {"mode": "asynchronous", "buffer": 10}}
+    experiment = resolved(**spec_of(sync=sync, schedule="own_data", twins=False))
+    assert limit_s(experiment) == MARGIN_S + experiment.spec.edge_rounds * 3 * WAVES * 4 * VISIT_S
+
+
 def test_with_clock_real_the_cloud_waits_for_the_deadline_of_every_mini_batch() -> None:
     experiment = resolved(**spec_of(average_every="step", clock="real", round_deadline_s=7.0))
     n_edge_rounds = 2 * 3 * 10
