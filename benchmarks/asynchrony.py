@@ -78,9 +78,8 @@ class Point(NamedTuple):
 def course(client: Client, spec: Mapping[str, Any]) -> list[Point]:
     """Runs a spec; returns the versions of the global model."""
     run = client.create_run(spec).run
-    while client.run(run).status not in FINAL:
+    while (info := client.run(run)).status not in FINAL:
         time.sleep(0.1)
-    info = client.run(run)
     if info.status != "completed":
         raise RuntimeError(f"a run failed: {info.reason}")
     found, updates, seconds = [], 0, 0.0
@@ -122,9 +121,11 @@ def _row(tier: str, name: str, runs: Sequence[Sequence[Point]]) -> Iterator[str]
     ends = [reached(points) for points in runs]
     known = [end for end in ends if end is not None]
     for what, digits in (("updates", 0), ("seconds", 1)):
+        if len(known) < len(ends):
+            yield f"reached by {len(known)} of {len(ends)}"
+            continue
         values = sorted(getattr(end, what) for end in known)
-        middle = f"{statistics.median(values):,.{digits}f} ({values[0]:,.{digits}f}-{values[-1]:,.{digits}f})"
-        yield middle if len(known) == len(ends) else f"reached by {len(known)} of {len(ends)}"
+        yield f"{statistics.median(values):,.{digits}f} ({values[0]:,.{digits}f}-{values[-1]:,.{digits}f})"
     yield f"{statistics.median(points[-1].accuracy for points in runs):.3f}"
 
 
@@ -155,7 +156,7 @@ def draw(found: Mapping[str, Mapping[str, Sequence[Sequence[Point]]]], path: Pat
             if what == "seconds":
                 axes.set(xscale="log")
             else:
-                axes.set(xlim=(0, 1.5 * max(limits)))
+                axes.set(xlim=(0, 1.5 * max(limits, default=1)))
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
         row[0].set_ylabel("accuracy of the global model")
