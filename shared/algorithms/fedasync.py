@@ -51,7 +51,7 @@ from shared.federation.hooks import (
 
 
 class Params(Record):
-    """alpha: how much of a fresh model goes into the tier's; rho: weight of the proximal term (the paper: 0.005)."""
+    """alpha: how much of a fresh model goes into the tier's; rho: weight of the proximal term."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
     rho: Annotated[float, Field(ge=0, le=1e3)] = 0.005
