@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_server.flight_deck import FlightDeck
 from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds.agent_client import AgentClient
@@ -17,6 +16,7 @@ from edge_server.rounds.edge_checkpoint import EdgeMemory
 from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.twins import Twins
 from edge_server.state_store import EdgeStateStore
+from edge_server.visits_between_rounds import VisitsBetweenRounds
 from shared.core.errors import Conflict, NotReady
 from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
@@ -59,7 +59,7 @@ class RoundHandler:
     ttl_s: float
     metrics: EdgeMetrics
     own_url: str = ""
-    flights: FlightDeck = field(default_factory=FlightDeck)
+    flights: VisitsBetweenRounds = field(default_factory=VisitsBetweenRounds)
 
     async def handle(self, received: Received, spec: ExperimentSpec, stop: threading.Event) -> EncodedAnswer:
         """Runs one round and returns its encoded `RoundAnswer`.
@@ -131,7 +131,7 @@ class RoundHandler:
         if order.kind == "train":
             memory.state = work.state
             if isinstance(work, AsynchronousRound):
-                memory.airborne = self.flights.keep(experiment, order, work.flights)
+                memory.stored_visits = self.flights.keep(experiment, order, work.flights)
             _, body = await asyncio.gather(self.states.commit(experiment, order, memory, twins), encoded)
         else:
             body = await encoded
@@ -150,7 +150,7 @@ class RoundHandler:
         fresh, late = memory.state is None and order.base is not None, memory.late
         if order.kind == "evaluate" or not experiment.spec.sync.devices.asynchronous:
             return EdgeRound(experiment, order, agents, self.thread, memory.state, late, twins, n_bytes, fresh)
-        flights, airborne = self.flights.take(order, memory)
+        flights, stored_visits = self.flights.take(order, memory)
         return AsynchronousRound(
             experiment,
             order,
@@ -162,7 +162,7 @@ class RoundHandler:
             n_bytes,
             fresh,
             flights=flights,
-            airborne=airborne,
+            stored_visits=stored_visits,
         )
 
     async def _wait_until_registered(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_server.rounds.edge_checkpoint import EdgeMemory
-from edge_server.rounds.flights import Airborne, Flights
+from edge_server.rounds.flights import Flights, StoredVisits
 from shared.federation.experiment import Experiment
 from shared.federation.messages import RoundOrder
 from shared.storage.states import Version
@@ -17,20 +17,20 @@ MOST = 64
 
 
 @dataclass
-class FlightDeck:
+class VisitsBetweenRounds:
     """Visits in flight by run and edge, each with the version of the edge's state to which they belong."""
 
     _kept: dict[tuple[str, int], tuple[Version, Flights]] = field(default_factory=dict)
 
-    def take(self, order: RoundOrder[Any], memory: EdgeMemory) -> tuple[Flights, Airborne[Any] | None]:
+    def take(self, order: RoundOrder[Any], memory: EdgeMemory) -> tuple[Flights, StoredVisits[Any] | None]:
         """The visits in flight with which a round begins, and those that have to be ordered again."""
         version, flights = self._kept.pop((order.run_id, order.edge), (None, Flights()))
         if version is not None and version == order.base:
             return flights, None
         flights.close()
-        return Flights(), memory.airborne
+        return Flights(), memory.stored_visits
 
-    def keep(self, experiment: Experiment, order: RoundOrder[Any], flights: Flights) -> Airborne[Any]:
+    def keep(self, experiment: Experiment, order: RoundOrder[Any], flights: Flights) -> StoredVisits[Any]:
         """Keeps the visits in flight after a round; returns their record."""
         self._kept[order.run_id, order.edge] = Version(order.round_no), flights
         while len(self._kept) > MOST:

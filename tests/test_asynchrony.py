@@ -46,7 +46,7 @@ async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(tmp_path: Path, 
 
 @pytest.mark.parametrize(("devices", "edges"), PAIRS)
 def test_sums_of_each_tier_have_steps_of_their_own(devices: str, edges: str) -> None:
-    """Weights in steps of 2^-16 cost 16 bits once, not once more for the other tier; late updates of devices cost one."""
+    """Weights in steps of 2^-16 cost 16 bits once, not once more for the other tier; late updates cost another bit."""
     plain = resolved(**spec_of("synchronous", "synchronous")).fixed_point.exponent("head.weight")
     assert plain >= 37
     assert resolved(**spec_of(devices, edges)).fixed_point.exponent("head.weight") >= plain - 17

@@ -17,11 +17,11 @@ from typing import Any
 
 from edge_server.rounds.agent_client import AgentClient
 from edge_server.rounds.exchange import Exchange
-from edge_server.rounds.flights import Airborne, Departure, Flight, Flights
+from edge_server.rounds.flights import Flight, Flights, StoredDispatch, StoredVisits
 from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.round_log import visit_record
 from edge_server.rounds.simulated_clock import EdgeClock
-from edge_server.rounds.visit_requests import apply_phase_kind, simulated_failures, unreachable
+from edge_server.rounds.visit_requests import apply_phase_kind, reachable, simulated_failures
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest
 from edge_server.rounds.wave_timing import WaveTiming
 from shared.core.errors import NotReady
@@ -42,16 +42,16 @@ class AsynchronousRound(EdgeRound):
 
     Attributes:
         flights: visits in flight.
-        airborne: those that are still to be ordered again, after a restart.
+        stored_visits: those that are still to be ordered again, after a restart.
         resting: seats that are not visited again before the next version, as their visit failed.
-        landed: by seat, task and outcome of the visits that have arrived in the present version.
+        ended: by seat, task and outcome of the visits that have arrived in the present version.
         n_dispatches, n_arrivals: so far in the present version.
     """
 
     flights: Flights = field(default_factory=Flights)
-    airborne: Airborne[Any] | None = None
+    stored_visits: StoredVisits[Any] | None = None
     resting: set[int] = field(default_factory=set)
-    landed: dict[int, tuple[Task, Outcome[Any]]] = field(default_factory=dict)
+    ended: dict[int, tuple[Task, Outcome[Any]]] = field(default_factory=dict)
     n_dispatches: int = 0
     n_arrivals: int = 0
 
@@ -60,7 +60,7 @@ class AsynchronousRound(EdgeRound):
 
     async def _train(self, begun: Begin[Any]) -> PartialSum | None:
         """Makes the versions of a round; returns the sum of the last one."""
-        await self._depart_again()
+        await self._order_again()
         partial_sum = None
         for edge_round in range(begun.edge_rounds):
             partial_sum = await self._make_version(self.ctx.at(edge_round=edge_round), forward_sum=begun.forward_sum)
@@ -69,15 +69,15 @@ class AsynchronousRound(EdgeRound):
     async def _make_version(self, ctx: Context, *, forward_sum: bool) -> PartialSum:
         """Visits devices until enough updates have arrived; returns their exact sum."""
         self.flights.version += 1
-        self.resting, self.landed, self.n_dispatches, self.n_arrivals = set(), {}, 0, 0
+        self.resting, self.ended, self.n_dispatches, self.n_arrivals = set(), {}, 0, 0
         log_event("edge_round.begun", edge_round=ctx.edge_round, version=self.flights.version)
         accumulator = self._accumulator()
         lost = await self._collect(ctx, accumulator, n_buffered(ctx.spec.sync.devices, len(self.trainers)))
         self._require_quorum(accumulator, lost)
         if not forward_sum:
             await self.thread.run(self._aggregate, ctx, accumulator)
-        tasks = {seat: task for seat, (task, _) in sorted(self.landed.items())}
-        outcomes = [outcome for _, (_, outcome) in sorted(self.landed.items())]
+        tasks = {seat: task for seat, (task, _) in sorted(self.ended.items())}
+        outcomes = [outcome for _, (_, outcome) in sorted(self.ended.items())]
         self.state = (await self.thread.run(self.hooks.advance, ctx, self.state, tasks, outcomes)).state
         return accumulator.result()
 
@@ -90,15 +90,15 @@ class AsynchronousRound(EdgeRound):
         n_failed = len(self.log.failures)
         while accumulator.n_updates < n:
             wake_s = await self._dispatch_idle(ctx)
-            for flight in self.flights.grounded:
-                await self._land(ctx, flight, accumulator)
+            for flight in self.flights.unordered:
+                await self._end(ctx, flight, accumulator)
             at_s, arrived = await self.flights.next(wake_s, self.agents.stop)
             if at_s == math.inf:
                 break
             self.log.simulated_s = max(at_s - self.began_s, self.log.simulated_s)
             for flight in arrived:
                 if accumulator.n_updates < n:
-                    await self._land(ctx, flight, accumulator)
+                    await self._end(ctx, flight, accumulator)
         return [failure for failure in self.log.failures[n_failed:] if failure.reason not in SIMULATED]
 
     def _require_quorum(self, accumulator: Accumulator, lost: Sequence[Failure]) -> None:
@@ -113,7 +113,7 @@ class AsynchronousRound(EdgeRound):
             names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
             raise NotReady(f"edge {self.order.edge}: quorum of {need} of {of} visits missed: {names}")
 
-    # ---- departures
+    # ---- dispatches
 
     async def _dispatch_idle(self, ctx: Context) -> float:
         """Sends idle devices that are on to work, as many as may be in flight.
@@ -141,9 +141,9 @@ class AsynchronousRound(EdgeRound):
         seats = [self.clock.seat(number) for number in numbers]
         tasks = await self.thread.run(self.hooks.schedule, ctx, self.state, seats, EdgeView())
         dispatch = await self.thread.run(self._plan, ctx, apply_phase_kind(self.experiment, ctx, tasks))
-        await self._take_off(ctx, self.clock, self.agents, dispatch, self.flights.version)
+        await self._send_orders(ctx, self.clock, self.agents, dispatch, self.flights.version)
 
-    async def _take_off(
+    async def _send_orders(
         self, ctx: Context, clock: EdgeClock, agents: AgentClient, dispatch: Dispatch, version: int
     ) -> None:
         """Sends the orders of a dispatch. Dropped visits end when they are dropped."""
@@ -163,42 +163,41 @@ class AsynchronousRound(EdgeRound):
             Flight(seat, version, timing, exchange, at_s, answers.get(seat)) for seat, at_s in earliest.items()
         )
 
-    async def _depart_again(self) -> None:
+    async def _order_again(self) -> None:
         """Orders the stored visits in flight again; their devices do what they did before."""
-        if self.airborne is not None:
-            self.flights.version = self.airborne.version
-            for departure in self.airborne.departures:
-                await self._repeat(departure)
+        if self.stored_visits is not None:
+            self.flights.version = self.stored_visits.version
+            for stored in self.stored_visits.dispatches:
+                await self._repeat(stored)
 
-    async def _repeat(self, departure: Departure[Any]) -> None:
-        sent, order = departure.order, self.order
+    async def _repeat(self, stored: StoredDispatch[Any]) -> None:
+        sent, order = stored.order, self.order
         ctx = self.experiment.ctx(
             phase=sent.phase, round_no=sent.stage.round_no, n_clients=sent.n_clients, edge=order.edge
         ).at(edge_round=sent.stage.edge_round, wave=sent.stage.wave)
         as_then = {"phase": sent.phase, "n_clients": sent.n_clients, "round_no": sent.stage.round_no}
         agents = replace(self.agents, order=order.model_copy(update=as_then))
-        clock = replace(self.clock, round_no=sent.stage.round_no, at_s=departure.at_s)
+        clock = replace(self.clock, round_no=sent.stage.round_no, at_s=stored.at_s)
         tasks = {visit.seat: visit.task for visit in sent.visits}
-        faults = clock.faults(ctx, tasks, departure.at_s, {})
+        faults = clock.faults(ctx, tasks, stored.at_s, {})
         requests = [VisitRequest(v.seat, v.task, sent.messages[v.message], v.base) for v in sent.visits]
         finishing = [item for item in requests if item.seat not in faults.dropped]
-        missing = unreachable(self.experiment, agents.placement, order.edge, finishing)
-        gone = {failure.seat for failure in missing}
+        sendable, missing = reachable(self.experiment, agents.placement, order.edge, finishing)
         dispatch = Dispatch(
             sent.stage,
             tasks,
-            [item for item in finishing if item.seat not in gone],
+            sendable,
             dropping=[item for item in requests if item.seat in faults.dropped],
-            at_s=departure.at_s,
+            at_s=stored.at_s,
             faults=faults,
-            failures=[*missing, *simulated_failures(faults, order.edge, departure.at_s)],
+            failures=[*missing, *simulated_failures(faults, order.edge, stored.at_s)],
         )
-        await self._take_off(ctx, clock, agents, dispatch, departure.version)
+        await self._send_orders(ctx, clock, agents, dispatch, stored.version)
 
     # ---- arrivals
 
-    async def _land(self, ctx: Context, flight: Flight, accumulator: Accumulator) -> None:
-        self.flights.land(flight)
+    async def _end(self, ctx: Context, flight: Flight, accumulator: Accumulator) -> None:
+        self.flights.remove(flight)
         await self.thread.run(self._count, ctx, flight, accumulator)
 
     def _count(self, ctx: Context, flight: Flight, accumulator: Accumulator) -> None:
@@ -217,7 +216,7 @@ class AsynchronousRound(EdgeRound):
         self.n_arrivals += 1
         self.log.record_arrival(visit, wave)
         task = wave.dispatch.tasks[flight.seat]
-        self.landed[flight.seat] = task, wave.outcome(flight.seat, task.kind)
+        self.ended[flight.seat] = task, wave.outcome(flight.seat, task.kind)
         if visit.outcome == "failed":
             self.resting.add(flight.seat)
 

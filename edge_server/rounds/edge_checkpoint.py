@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from edge_server.rounds.flights import Airborne
+from edge_server.rounds.flights import StoredVisits
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from shared.core.records import Record
 from shared.core.tensor_records import copy_tensors
@@ -22,13 +22,13 @@ class EdgeCheckpoint(Record, Generic[S, U, M]):
     """What an edge stores after a round: the algorithm's state, at most one late update per seat, losses by seat.
 
     Attributes:
-        airborne: visits in flight, with asynchronous devices.
+        stored_visits: visits in flight, with asynchronous devices.
     """
 
     state: S
     late: tuple[LateUpdate[U], ...]
     losses: dict[int, float]
-    airborne: Airborne[M] | None = None
+    stored_visits: StoredVisits[M] | None = None
 
 
 @dataclass
@@ -38,12 +38,12 @@ class EdgeMemory:
     Attributes:
         state: of the algorithm; None before the first round.
         late: late updates, and losses by seat.
-        airborne: visits in flight.
+        stored_visits: visits in flight.
     """
 
     state: Any = None
     late: LateUpdateBuffer = field(default_factory=LateUpdateBuffer)
-    airborne: Airborne[Any] | None = None
+    stored_visits: StoredVisits[Any] | None = None
 
 
 def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
@@ -53,7 +53,7 @@ def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
     buffer = memory.late
     late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
     kind = _record_type(experiment)
-    return codec.encode(kind(state=memory.state, late=late, losses=losses, airborne=memory.airborne))
+    return codec.encode(kind(state=memory.state, late=late, losses=losses, stored_visits=memory.stored_visits))
 
 
 def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
@@ -62,7 +62,7 @@ def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
         return EdgeMemory(copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)))
     kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
     late = LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
-    return EdgeMemory(kept.state, late, kept.airborne)
+    return EdgeMemory(kept.state, late, kept.stored_visits)
 
 
 def _keeps_more(experiment: Experiment) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from edge_server.rounds.simulated_clock import EdgeClock
-from edge_server.rounds.visit_requests import unreachable, visit_requests
+from edge_server.rounds.visit_requests import reachable, visit_requests
 from edge_server.rounds.wave import Dispatch
 from shared.core.number_sets import NumberSet
 from shared.core.scores import Score
@@ -62,10 +62,8 @@ def evaluation_dispatch(
     """The wave in which these seats evaluate; empty with `client: edge`, where the edge evaluates for its devices."""
     tasks = {number: _task(ctx) for number in seats} if experiment.spec.client == "device" else {}
     requests = visit_requests(experiment, ctx, state, clock, order.bases, tasks)
-    failures = unreachable(experiment, placement, order.edge, requests)
-    failed = {failure.seat for failure in failures}
+    sent, failures = reachable(experiment, placement, order.edge, requests)
     wave_id = WaveId(run_id=order.run_id, round_no=order.round_no)
-    sent = [item for item in requests if item.seat not in failed]
     return Dispatch(wave_id, tasks, sent, at_s=order.clock_s, failures=failures)
 
 

@@ -28,7 +28,7 @@ from shared.service.client import POLL_S
 M = TypeVar("M")
 
 
-class Departure(Record, Generic[M]):
+class StoredDispatch(Record, Generic[M]):
     """The visits in flight of one dispatch, as an edge stores them; after a restart they are ordered again.
 
     Attributes:
@@ -42,11 +42,11 @@ class Departure(Record, Generic[M]):
     order: VisitOrder[M]
 
 
-class Airborne(Record, Generic[M]):
+class StoredVisits(Record, Generic[M]):
     """The visits in flight of an edge after a round, and the number of models that it has had."""
 
     version: Count = 0
-    departures: tuple[Departure[M], ...] = ()
+    dispatches: tuple[StoredDispatch[M], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Flight:
         return self.answer is None or self.answer.done()
 
     @property
-    def grounded(self) -> bool:
+    def unordered(self) -> bool:
         """Whether it was never ordered: left out, or its agent cannot be reached."""
         dispatch = self.timing.dispatch
         return self.seat in dispatch.unrequested and self.seat not in dispatch.faults.dropped
@@ -112,9 +112,9 @@ class Flights:
         self.by_seat |= {flight.seat: flight for flight in flights}
 
     @property
-    def grounded(self) -> list[Flight]:
+    def unordered(self) -> list[Flight]:
         """Visits that were never ordered, by seat; they end at once."""
-        return [flight for _, flight in sorted(self.by_seat.items()) if flight.grounded]
+        return [flight for _, flight in sorted(self.by_seat.items()) if flight.unordered]
 
     async def next(self, wake_s: float, cancelled: threading.Event) -> tuple[float, list[Flight]]:
         """Waits for the next event.
@@ -141,7 +141,7 @@ class Flights:
             answers = {flight.answer for flight in awaited if flight.answer is not None}
             await asyncio.wait(answers, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
 
-    def land(self, flight: Flight) -> None:
+    def remove(self, flight: Flight) -> None:
         """Removes a visit that has arrived.
 
         Raises:
@@ -151,13 +151,15 @@ class Flights:
         if flight.answer is not None:
             flight.answer.result()
 
-    def stored(self, message: type[Any]) -> Airborne[Any]:
+    def stored(self, message: type[Any]) -> StoredVisits[Any]:
         """What is in flight, as a record; `message` is the type of the messages."""
         groups: dict[int, list[Flight]] = {}
         for _, flight in sorted(self.by_seat.items()):
             groups.setdefault(id(flight.timing.dispatch), []).append(flight)
-        departures = sorted(map(_departure, groups.values()), key=lambda item: (item.at_s, item.order.visits[0].seat))
-        return Airborne[message](version=self.version, departures=tuple(departures))  # type: ignore[valid-type]
+        dispatches = sorted(
+            map(_stored_dispatch, groups.values()), key=lambda item: (item.at_s, item.order.visits[0].seat)
+        )
+        return StoredVisits[message](version=self.version, dispatches=tuple(dispatches))  # type: ignore[valid-type]
 
     def close(self) -> None:
         """Ends all requests."""
@@ -168,10 +170,10 @@ class Flights:
         self.by_seat = {}
 
 
-def _departure(flights: list[Flight]) -> Departure[Any]:
+def _stored_dispatch(flights: list[Flight]) -> StoredDispatch[Any]:
     """The record of visits of one dispatch."""
     timing, seats = flights[0].timing, {flight.seat for flight in flights}
     dispatch = timing.dispatch
     requests = sorted((*dispatch.requests, *dispatch.dropping), key=lambda item: item.seat)
     order = timing.agents.visit_order(dispatch.wave_id, [item for item in requests if item.seat in seats], hold=False)
-    return Departure[Any](version=flights[0].version, at_s=dispatch.at_s, order=order)
+    return StoredDispatch[Any](version=flights[0].version, at_s=dispatch.at_s, order=order)

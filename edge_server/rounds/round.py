@@ -33,9 +33,9 @@ from edge_server.rounds.twins import Twins
 from edge_server.rounds.visit_requests import (
     apply_phase_kind,
     cut_to_time,
+    reachable,
     seats_left_out,
     simulated_failures,
-    unreachable,
     visit_requests,
     without,
 )
@@ -236,12 +236,11 @@ class EdgeRound:
         base_versions = {**self.order.bases, **self.log.base_versions}
         requests = visit_requests(self.experiment, ctx, self.state, self.clock, base_versions, begun)
         finishing = [item for item in requests if item.seat not in faults.dropped]
-        missing = unreachable(self.experiment, self.agents.placement, edge, finishing)
-        gone = {failure.seat for failure in missing}
+        sendable, missing = reachable(self.experiment, self.agents.placement, edge, finishing)
         return Dispatch(
             WaveId(run_id=self.order.run_id, round_no=ctx.round_no, edge_round=ctx.edge_round, wave=ctx.wave),
             cut,
-            [item for item in finishing if item.seat not in gone],
+            sendable,
             dropping=[item for item in requests if item.seat in faults.dropped],
             at_s=at_s,
             cutoff=cutoff,

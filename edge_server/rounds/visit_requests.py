@@ -85,10 +85,10 @@ def visit_requests(
     return requests
 
 
-def unreachable(
+def reachable(
     experiment: Experiment, placement: EdgePlacement, edge: int, requests: Sequence[VisitRequest]
-) -> list[Failure]:
-    """Failures of the requests whose agent was taken offline, or sends the cloud no heartbeats."""
+) -> tuple[list[VisitRequest], list[Failure]]:
+    """The requests that can be sent, and failures of the others: their agent is offline, or sends no heartbeats."""
     found: list[Failure] = []
     for seat in (request.seat for request in requests if experiment.population.role(request.seat) != "worker"):
         host = placement.host(seat)
@@ -96,7 +96,8 @@ def unreachable(
             found += failures_of([seat], edge, "offline", f"agent {host.agent} was taken offline")
         elif host.presence == "absent":
             found += failures_of([seat], edge, "lost", f"the cloud receives no heartbeats from agent {host.agent}")
-    return found
+    gone = {failure.seat for failure in found}
+    return [request for request in requests if request.seat not in gone], found
 
 
 def simulated_failures(faults: SimulatedFaults, edge: int, at_s: float) -> list[Failure]:
