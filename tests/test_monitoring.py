@@ -193,7 +193,7 @@ def test_the_secure_configuration_asks_the_same_targets_over_tls() -> None:
         assert job.pop("scheme") == "https"
         assert job.pop("tls_config") == {"ca_file": "/join/authority.pem", "server_name": ANY_NODE}
     assert secure == plain
-    assert "join-public:/join:ro" in COMPOSE["services"]["prometheus"]["volumes"]
+    assert "join-public:/join:ro,nocopy" in COMPOSE["services"]["prometheus"]["volumes"]
     assert "join-public:/join/public" in COMPOSE["services"]["cloud"]["volumes"]
 
 
