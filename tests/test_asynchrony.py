@@ -42,6 +42,10 @@ async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(tmp_path: Path, 
     assert found[0].info.rounds == 4
     assert sum(detail.n_used for detail in found[0].rounds) >= 4
     assert min(detail.simulated_s for detail in found[0].rounds) > 0
+    for detail in found[0].rounds:
+        answers = [row for row in detail.edges if row.outcome == "used"]
+        if edges != "synchronous":
+            assert max(row.begin_s + row.staleness_s for row in answers) <= detail.simulated_s + 1e-9
 
 
 @pytest.mark.parametrize(("devices", "edges"), PAIRS)

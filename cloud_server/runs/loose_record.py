@@ -71,7 +71,8 @@ class LooseRecorder(Recorder):
     def _landed_row(self, landed: Landed) -> EdgeRow:
         flight, reply = landed.flight, landed.reply(0.0)
         name, since_s = self._name(flight.edge), landed.at_s - flight.clock_s
-        old = {"staleness": landed.staleness, "staleness_s": since_s}
+        begin_s = flight.clock_s - self.clock_s
+        old = {"begin_s": begin_s, "staleness": landed.staleness, "staleness_s": since_s}
         if reply is None:
             reason = landed.failure.reason if landed.failure else None
             return EdgeRow(edge=name, home=flight.edge, outcome="failed", reason=reason, **old)

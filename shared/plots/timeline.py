@@ -16,27 +16,35 @@ _WORDS = {"used": "", "used_late": "late update used", "evaluated": "only tested
 def timeline(row: RoundDetail, title: str) -> Picture | None:
     """The visits of a round as spans of simulated time, a row for each seat, by edge; None where none took time.
 
-    A visit that was broken off ends there. All visits of a seat (edge rounds, waves) are in its row.
+    A visit that was broken off ends there. All visits of a seat (edge rounds, waves) are in its row. Where tiers are
+    asynchronous, time begins with the first of these visits, which may have been dispatched in an earlier round.
     """
     visits = [visit for visit in row.seats if visit.simulated_s > 0]
     if not visits:
         return None
     seats = sorted({(visit.edge, visit.seat) for visit in visits})
     place = {key: number for number, key in enumerate(seats)}
-    spans = [span for visit in visits for span in _spans(visit, place[visit.edge, visit.seat])]
-    ends = tuple((edge.simulated_s - edge.up_s, f"{edge.edge} done") for edge in row.edges if edge.simulated_s > 0)
+    before_s = max(-min(visit.begin_s for visit in visits), 0.0)
+    spans = [span for visit in visits for span in _spans(visit, before_s, place[visit.edge, visit.seat])]
+    ends = [
+        (before_s + edge.begin_s + edge.simulated_s - edge.up_s, f"{edge.edge} done")
+        for edge in row.edges
+        if edge.simulated_s > 0
+    ]
+    ends += [(before_s, "the round begins")] if before_s else []
+    since = "since the first visit began" if before_s else "in the round"
     panel = Spans(
-        x=Axis(label="simulated time in the round", unit="seconds", from_zero=min(span.begin for span in spans) >= 0),
+        x=Axis(label=f"simulated time {since}", unit="seconds", from_zero=True),
         rows=tuple(f"seat {seat} · {edge}" for edge, seat in seats),
         whats=WHATS,
         spans=tuple(spans),
-        ends=ends,
+        ends=tuple(ends),
     )
     return Picture(name="timeline", title=title, panels=(panel,))
 
 
-def _spans(visit: VisitRow, at: int) -> Sequence[Span]:
-    found, begin = [], visit.begin_s
+def _spans(visit: VisitRow, before_s: float, at: int) -> Sequence[Span]:
+    found, begin = [], before_s + visit.begin_s
     for what, name in _PARTS:
         end = begin + getattr(visit, name)
         if end > begin:

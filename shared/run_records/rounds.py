@@ -17,9 +17,9 @@ class EdgeRow(Record):
 
     `outcome`: `used`, `idle` (nothing to send; reason `unavailable` if all selected devices were off), `failed`,
     `away` (lost: its devices visited other edges). `simulated_s`: its edge rounds plus its link.
-    Accuracies and losses are the edge's own evaluation, where the edge is the client. `staleness`: versions that the
-    global model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from the order
-    until then.
+    Accuracies and losses are the edge's own evaluation, where the edge is the client. `begin_s`: when its order was
+    sent, counted from the start of the round; below 0 if in an earlier round. `staleness`: versions that the global
+    model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from order to answer.
     """
 
     edge: str
@@ -36,6 +36,7 @@ class EdgeRow(Record):
     up_bytes: int = 0
     down_s: float = 0.0
     up_s: float = 0.0
+    begin_s: float = 0.0
     simulated_s: float = 0.0
     staleness: int = 0
     staleness_s: float = 0.0

@@ -135,6 +135,30 @@ def test_timeline_shows_the_parts_of_a_visit_in_sequence() -> None:
     assert timeline(a_round(1, seats=rows[3:]), "nobody") is None
 
 
+def test_timeline_of_asynchronous_tiers_begins_with_its_first_visit() -> None:
+    seats = [
+        {"seat": 2, "edge": "edge-1", "outcome": "used", "begin_s": -3, "compute_s": 2, "simulated_s": 2},
+        {
+            "seat": 4,
+            "edge": "edge-1",
+            "outcome": "used",
+            "begin_s": 0.5,
+            "compute_s": 1,
+            "simulated_s": 1,
+            "staleness": 2,
+        },
+    ]
+    edge = {"edge": "edge-1", "home": 0, "outcome": "used", "begin_s": -1.0, "simulated_s": 3.0, "up_s": 0.25}
+    picture = timeline(a_round(1, seats=seats, edges=[edge]), "a round")
+    assert picture is not None
+    (panel,) = picture.panels
+    assert isinstance(panel, Spans)
+    assert [(span.begin, span.end) for span in panel.spans] == [(0, 2), (3.5, 4.5)]
+    assert panel.ends == ((4.75, "edge-1 done"), (3.0, "the round begins"))
+    assert panel.x.label == "simulated time since the first visit began"
+    assert "2 versions old" in panel.spans[1].note
+
+
 def test_labels_are_stacked_by_round() -> None:
     pictures = labels_by_round("classes", "classes", ("A", "C"))
     rounds = (a_round(1, labels={"A": 2}), a_round(2, labels={"A": 1, "C": 3}), a_round(2, kind="evaluate"))
