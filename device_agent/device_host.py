@@ -23,7 +23,7 @@ from shared.service.bodies import EncodedAnswer, Received
 from shared.service.idempotency import KEEP_S
 from shared.simulation import PROFILES
 from shared.simulation.cost_model import LinkUse
-from shared.storage.states import FileStateStore
+from shared.storage.states import FileStateStore, Version
 from shared.wire import codec
 
 
@@ -70,7 +70,12 @@ class DeviceHost:
         self._held: dict[tuple[str, int, int | None], _Held] = {}
 
     async def visits(
-        self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None = None
+        self,
+        received: Received,
+        key: OrderKey,
+        stop: threading.Event,
+        profile: str | None = None,
+        keep_from: Version | None = None,
     ) -> EncodedAnswer:
         """Runs the visits of an order; with `clock: real` answers no earlier than the modelled device would.
 
@@ -79,6 +84,7 @@ class DeviceHost:
             key: key of the order.
             stop: set when no caller waits for the answer any more.
             profile: name of the seats' profile, if the spec takes it from the agents.
+            keep_from: the oldest version of a state that must be kept; None if it is where each visit begins.
 
         Raises:
             WireError: the order or the profile's name is malformed.
@@ -88,14 +94,14 @@ class DeviceHost:
         began = time.monotonic()
         self.waiting += 1
         try:
-            answer, wall_s = await self.thread.run(self._run_and_encode, received, key, stop, profile)
+            answer, wall_s = await self.thread.run(self._run_and_encode, received, key, stop, profile, keep_from)
             await wait_until(began + wall_s, stop)  # outside the compute thread, which trains others meanwhile
             return answer
         finally:
             self.waiting -= 1
 
     def _run_and_encode(
-        self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None
+        self, received: Received, key: OrderKey, stop: threading.Event, profile: str | None, keep_from: Version | None
     ) -> tuple[EncodedAnswer, float]:
         """The answer, and the wall seconds that the visit takes in the model (0 with simulated time)."""
         if profile is not None and profile not in PROFILES:
@@ -106,6 +112,7 @@ class DeviceHost:
                 experiment,
                 order,
                 self.states,
+                keep_from=keep_from,
                 stopped=stop.is_set,
                 on_start=self._on_visit_start,
                 on_end=self.metrics.visited,

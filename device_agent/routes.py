@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from device_agent.dependencies import Agent, TheAgent
 from device_agent.membership import EdgeAddress
+from shared.federation.kept_states import read_keep_from
 from shared.federation.order_keys import OrderKey, read_order_key
 from shared.federation.real_time import PROFILE_HEADER
 from shared.service.api.health import Health
@@ -72,9 +73,9 @@ async def revoked(found: RevokedBody, agent: TheAgent) -> None:
 )
 async def visits(request: Request, agent: TheAgent) -> Response:
     """Runs the visits of one wave; the answer holds their outcomes, and reports or updates."""
-    return await _answer_once(
-        request, agent, "visits", partial(agent.host.visits, profile=request.headers.get(PROFILE_HEADER))
-    )
+    profile, keep_from = request.headers.get(PROFILE_HEADER), read_keep_from(request.headers)
+    work = partial(agent.host.visits, profile=profile, keep_from=keep_from)
+    return await _answer_once(request, agent, "visits", work)
 
 
 @_edge.post(

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from edge_server.roster import Roster
@@ -22,6 +23,7 @@ from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitReque
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
+from shared.federation.kept_states import keep_from_headers, oldest_needed
 from shared.federation.messages import (
     RoundOrder,
     UploadOrder,
@@ -38,11 +40,12 @@ from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import ASSIGNMENT_HEADER, FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
-from shared.storage.states import StateStore
+from shared.storage.states import StateStore, Version
 from shared.wire import codec
 from shared.wire.compression import decoded
 
 log = logging.getLogger(__name__)
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class AgentClient:
         orders = self.real.orders(by_agent)
         return [([r.seat for r in requests], self._visit_agent(exchange, a, requests)) for a, requests in orders]
 
+    def _keep_from(self, requests: Sequence[VisitRequest]) -> Version | None:
+        """The oldest version of these seats' states that must be kept; a seat may have a newer one of this round."""
+        return oldest_needed(self.order.bases, {request.seat: request.base_version for request in requests})
+
     def visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
         messages: list[Any] = []
         visits = []
@@ -125,7 +132,8 @@ class AgentClient:
         seats = [request.seat for request in requests]
         model_s = max(self.real.longest_s(item.seat, item.task, body.n_bytes + item.moved_bytes) for item in requests)
         kind = self.experiment.wire_types.visit_answer
-        reply = await self._post(exchange, agent, "visits", body, kind, seats, model_s)
+        keep_from = keep_from_headers(self._keep_from(requests))
+        reply = await self._post(exchange, agent, "visits", body, kind, seats, model_s, keep_from)
         if reply is not None:
             await self._process_safely(exchange, seats, lambda: self._process_answer(exchange, requests, reply))
 
@@ -135,7 +143,13 @@ class AgentClient:
         order = decoded(self.visit_order(dispatch.wave_id, [request], dispatch.hold))
         began = time.monotonic()
         builder = await self.thread.run(
-            lambda: run_visits(self.experiment, order, self.states, stopped=self.stop.is_set)
+            lambda: run_visits(
+                self.experiment,
+                order,
+                self.states,
+                keep_from=self._keep_from([request]),
+                stopped=self.stop.is_set,
+            )
         )
         replies.testing_s += builder.testing_s
         if self.real.on:
@@ -236,6 +250,7 @@ class AgentClient:
         kind: type[Any],
         seats: list[int],
         model_s: float,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Reply[Any] | None:
         """The answer; None if there is none, with failures in the replies.
 
@@ -246,7 +261,10 @@ class AgentClient:
         limit_s = self.order.spec.timeouts.visit_s * max(self.kept.loads.get(agent, 1), 1) + model_s
         left_s = max(deadline.at - began, 0.0)
         try:
-            reply = await self._request(exchange.dispatch.wave_id, agent, path, body, kind, seats, min(limit_s, left_s))
+            sent = {**self._who(agent), **headers}
+            reply = await self._request(
+                exchange.dispatch.wave_id, agent, path, body, kind, seats, min(limit_s, left_s), sent
+            )
         except Cancelled:
             raise
         except DeadlineExceeded as error:
@@ -278,6 +296,7 @@ class AgentClient:
         kind: type[Any],
         seats: list[int],
         limit_s: float,
+        headers: Mapping[str, str],
     ) -> Reply[Any]:
         """The answer of an agent, awaited for as long as the agent is heard."""
         real = self.real
@@ -296,7 +315,7 @@ class AgentClient:
             kind,
             limit_s=limit_s,
             peer=agent_identity(agent),
-            headers={**self._who(agent), **real.headers(seats[0])},
+            headers={**headers, **real.headers(seats[0])},
             model=self.experiment.shapes,
             n_seats=len(seats),
         )

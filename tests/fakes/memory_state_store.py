@@ -29,6 +29,11 @@ class MemoryStateStore:
         for version in [known for known in self.versions(owner) if known <= committed][:-1]:
             del self._states[owner][version]
 
+    def forget_between(self, owner: StateOwner, first: Version, last: Version) -> None:
+        """See `StateStore.forget_between`."""
+        for version in [known for known in self.versions(owner) if first <= known < last]:
+            del self._states[owner][version]
+
     def drop_run(self, run_id: str) -> None:
         """See `StateStore.drop_run`."""
         for owner in self.owners(run_id):

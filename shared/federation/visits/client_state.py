@@ -31,6 +31,7 @@ class ClientStateAccess:
         owner: the seat.
         base_version: the version after its last visit that counts; None before the first.
         with_residual: whether the residual of its compressed updates is stored as well.
+        keep_from: the oldest version from which a repetition may begin; None if it is `base_version`.
     """
 
     algorithm: Algorithm
@@ -38,6 +39,7 @@ class ClientStateAccess:
     owner: StateOwner
     base_version: Version | None
     with_residual: bool = False
+    keep_from: Version | None = None
 
     @property
     def _keeps(self) -> bool:
@@ -57,10 +59,14 @@ class ClientStateAccess:
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, residual: TensorMap) -> None:
-        """Saves the state after a visit; drops versions older than `base_version`, which no repeated visit can need."""
+        """Saves the state after a visit; drops those from which no repetition can begin.
+
+        That holds for the states of earlier visits of the same round, too: a round is repeated from its beginning.
+        """
         if not self._keeps:
             return
         if self.base_version is not None:
-            self.states.forget_before(self.owner, self.base_version)
+            self.states.forget_before(self.owner, min(self.base_version, self.keep_from or self.base_version))
+            self.states.forget_between(self.owner, Version(version.round_no), self.base_version)
         kept = StateWithResidual[Any](state=state, memory=residual) if self.with_residual else state
         self.states.save(self.owner, version, codec.encode(kept).parts)

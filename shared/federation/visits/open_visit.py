@@ -27,7 +27,13 @@ from shared.training.loop import Stopped
 
 
 def begin_visit(
-    experiment: Experiment, order: VisitOrder[Any], visit: Visit, message: Any, states: StateStore, stopped: Stopped
+    experiment: Experiment,
+    order: VisitOrder[Any],
+    visit: Visit,
+    message: Any,
+    states: StateStore,
+    stopped: Stopped,
+    keep_from: Version | None,
 ) -> OpenVisit:
     """Begins a visit: its seat's state and message are on the experiment's compute device."""
     wave_id, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
@@ -37,7 +43,7 @@ def begin_visit(
     device = experiment.device
     device.seed(ctx.seed("torch"))
     owner, with_residual = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor.keeps_residual
-    kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual=with_residual)
+    kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual, keep_from)
     state, residual, fresh = kept.load()
     state = device.to_device(algorithm.device.init(ctx) if state is None else state)
     own = experiment.seat_in(seat.number, wave_id.round_no).train

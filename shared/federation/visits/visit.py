@@ -16,7 +16,7 @@ from shared.federation.visits.open_visit import OpenVisit, begin_visit
 from shared.federation.visits.stacks import StackVisit, fit_stack, slices_of, stacks_of
 from shared.federation.visits.uploads import FinishedVisit, UploadBuilder
 from shared.runtime.logs import log_context, log_event
-from shared.storage.states import StateStore
+from shared.storage.states import StateStore, Version
 from shared.training.loop import Stopped
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ def run_visits(
     order: VisitOrder[Any],
     states: StateStore,
     *,
+    keep_from: Version | None = None,
     stopped: Stopped = lambda: False,
     on_start: Callable[[int], None] = lambda seat: None,
     on_end: Callable[[Outcome[Any], float], None] = lambda outcome, wall_s: None,
@@ -38,6 +39,7 @@ def run_visits(
         experiment: derived from the order's spec.
         order: decoded with the algorithm's own types, its tensors in torch's own memory.
         states: the store of the seats' states.
+        keep_from: the oldest version from which a repetition may begin; None if it is where each visit begins.
         stopped: called between batches; True ends all visits with `Cancelled`.
         on_start: called with the seat before each visit.
         on_end: called after each visit with its outcome and wall seconds; of visits at the same time, their mean.
@@ -56,7 +58,7 @@ def run_visits(
         )
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**wave_fields(order.stage), home=order.edge):
-        for finished, wall_s in _Visits(experiment, order, states, stopped, on_start).run():
+        for finished, wall_s in _Visits(experiment, order, states, keep_from, stopped, on_start).run():
             _log_end(finished.outcome, wall_s)
             on_end(finished.outcome, wall_s)
             uploads.take(finished)
@@ -90,6 +92,7 @@ class _Visits:
     experiment: Experiment
     order: VisitOrder[Any]
     states: StateStore
+    keep_from: Version | None
     stopped: Stopped
     on_start: Callable[[int], None]
 
@@ -134,7 +137,7 @@ class _Visits:
 
     def _begin(self, visit: Visit) -> OpenVisit:
         message = self.order.messages[visit.message]
-        return begin_visit(self.experiment, self.order, visit, message, self.states, self.stopped)
+        return begin_visit(self.experiment, self.order, visit, message, self.states, self.stopped, self.keep_from)
 
     def _join(self, visit: Visit) -> StackVisit:
         return StackVisit.of(self._begin(visit))

@@ -3,7 +3,7 @@
 A visit at version v loads the version that its order names, and saves its state as v. The name matters: a round that is
 retried with another placement may choose other seats, and a state that the first attempt left must not be continued.
 
-A replay of v overwrites v. No replay needs a version older than the one that its order names, hence `forget_before`.
+A replay of v overwrites v. States go once no replay can begin from them: see `shared/federation/kept_states.py`.
 """
 
 from shared.storage.states.files import FileStateStore

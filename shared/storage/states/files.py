@@ -70,6 +70,10 @@ class FileStateStore:
         newest = self._newest(owner, candidates)  # it is read, since a damaged file must not cost an older one
         self._remove(owner, [version for version in candidates if newest is not None and version < newest[0]])
 
+    def forget_between(self, owner: StateOwner, first: Version, last: Version) -> None:
+        """See `StateStore.forget_between`."""
+        self._remove(owner, [version for version in self._names(owner) if first <= version < last])
+
     def drop_run(self, run_id: str) -> None:
         """See `StateStore.drop_run`."""
         _remove_tree(self._folder / _encoded(run_id))

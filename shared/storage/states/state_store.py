@@ -63,6 +63,9 @@ class StateStore(Protocol):
         `committed` is the newest version that counts, which with `revert` is the newest that was *used*.
         """
 
+    def forget_between(self, owner: StateOwner, first: Version, last: Version) -> None:
+        """Deletes the versions from `first` up to, but without, `last`."""
+
     def drop_run(self, run_id: str) -> None:
         """Deletes the states of all owners of a run."""
 

@@ -67,6 +67,20 @@ def test_states_older_than_the_one_that_counts_are_dropped_by_the_next_visit(exp
     assert store.versions(SEAT) == [SECOND, Version(3)]
 
 
+def test_states_from_which_a_repetition_may_begin_are_kept_and_those_of_its_own_visits_go(
+    experiment: Experiment,
+) -> None:
+    """Rounds 1 to 3 with three visits in the third, which may be repeated from the end of the second."""
+    store, last = MemoryStateStore(), SECOND
+    access(experiment, store, None).save(FIRST, Counter(visits=1), {})
+    access(experiment, store, FIRST).save(SECOND, Counter(visits=2), {})
+    for edge_round in range(3):
+        version = Version(3, edge_round)
+        access(experiment, store, last, keep_from=SECOND if edge_round else None).save(version, Counter(visits=3), {})
+        last = version
+    assert store.versions(SEAT) == [SECOND, Version(3, 1), Version(3, 2)]
+
+
 @pytest.mark.parametrize("with_residual", [False, True])
 def test_a_sparse_state_is_read_back_although_other_tiers_may_send_none_without_a_model(with_residual: bool) -> None:
     algorithm: Any = SimpleNamespace(device_state=Sparse, device_remembers=True)

@@ -237,6 +237,12 @@ class DictionaryComparison(RuleBasedStateMachine):
         for store in self.stores:
             store.forget_before(owner, committed)
 
+    @rule(owner=OWNERS, first=VERSIONS, last=VERSIONS)
+    def forget_between(self, owner: StateOwner, first: Version, last: Version) -> None:
+        self.drop_all(lambda o, v: o == owner and first <= v < last)
+        for store in self.stores:
+            store.forget_between(owner, first, last)
+
     @rule(run_id=st.sampled_from(["r", "s"]))
     def drop_run(self, run_id: str) -> None:
         self.drop_all(lambda o, v: o.run_id == run_id)
