@@ -105,5 +105,5 @@ def mapped_data() -> Iterator[None]:
 @pytest.fixture
 def counter_algorithm(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an algorithm whose devices keep a state: the number of their visits."""
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")
     return "probe_counter"
