@@ -39,6 +39,7 @@ class VisitLimits:
         least_trained, most_trained: samples that it passes through training.
         most_tested: samples on which it can have tested a model.
         test_sets: sizes of the test sets of the spec's `test_on`.
+        per_sample: most predictions of a sample, which scores count.
     """
 
     seat: int
@@ -48,6 +49,7 @@ class VisitLimits:
     most_trained: int = 0
     most_tested: int = 0
     test_sets: Mapping[str, int] = field(default_factory=dict)
+    per_sample: int = 1
 
     def check(self, outcome: Outcome[Any]) -> None:
         """Checks the numbers of a visit's outcome.
@@ -91,10 +93,10 @@ class VisitLimits:
     def _check_score(self, name: str, score: Score | None, most: int) -> None:
         if score is None:
             return
-        if score.n > most:
-            self._refuse(name, f"a score `{name}` of {score.n} samples, at most {most} are possible")
+        if score.n > (possible := most * self.per_sample):
+            self._refuse(name, f"a score `{name}` of {score.n} predictions, at most {possible} are possible")
         if score.n_correct > score.n:
-            self._refuse(name, f"a score `{name}` with {score.n_correct} of {score.n} samples correct")
+            self._refuse(name, f"a score `{name}` with {score.n_correct} of {score.n} predictions correct")
 
     def _refuse(self, name: str, claim: str) -> None:
         raise WireError(f"seat {self.seat} reports {claim}", field=f"outcomes.{name}")
@@ -119,6 +121,7 @@ def limits_of(experiment: Experiment, ctx: Context, task: Task, seat: Seat) -> V
         most_trained=most,
         most_tested=len(experiment.data.train_y) + len(experiment.data.test_y),
         test_sets={name: sum(len(part.samples) for part in tests[name]) for name in ctx.spec.test_on},
+        per_sample=experiment.data.target.per_sample,
     )
 
 

@@ -14,9 +14,9 @@ class Score(Record):
     """The counts of one evaluation; scores can be added.
 
     Attributes:
-        n: number of samples.
-        n_correct: number of samples whose most likely class is the label.
-        loss_sum: sum over samples of the cross-entropy, in nats.
+        n: number of predictions: one for each sample, or for each token of a sequence that is not padding.
+        n_correct: number of predictions whose most likely class is the label; 0 of numbers.
+        loss_sum: sum of the predictions' losses: cross-entropies in nats, or squared errors.
     """
 
     n: Count
@@ -25,12 +25,12 @@ class Score(Record):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of correctly classified samples, None without samples."""
+        """Share of right predictions, None without any."""
         return self.n_correct / self.n if self.n else None
 
     @property
     def loss(self) -> float | None:
-        """Mean cross-entropy in nats, None without samples."""
+        """Mean loss of a prediction, None without any."""
         return self.loss_sum / self.n if self.n else None
 
     def __add__(self, other: Score) -> Score:

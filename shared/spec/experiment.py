@@ -27,6 +27,7 @@ from shared.spec.fields import (
     LostVisits,
     Selection,
     Stop,
+    SumBounds,
     Timeouts,
     Vectorised,
 )
@@ -98,6 +99,7 @@ class ExperimentSpec(Record):
         augment: how training images are augmented, each time they are loaded or once; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
+        sum_bounds: largest elements of updates, up to which sums are exact.
         edge_upload: what an edge sends to the cloud: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means
             (4 bytes a parameter).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
@@ -157,6 +159,7 @@ class ExperimentSpec(Record):
     test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
+    sum_bounds: Annotated[SumBounds, Field(exclude_if=lambda value: value == SumBounds())] = SumBounds()
     edge_upload: Literal["sum", "mean"] = "sum"
     compression: CompressionSpec = CompressionSpec()
     clock: Literal["simulated", "real"] = "simulated"
