@@ -12,20 +12,30 @@ import hashlib
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
+
+from pydantic import Field, ValidationError
 
 from shared.core.errors import BadInput, UnknownName
+from shared.core.records import Record
+from shared.core.validation import explain
 
 VARIABLE = "STRATA_PLUGINS"
 GROUP = "strata.plugins"
 MAX_PACKAGES = 50
 MAX_PACKAGE_BYTES = 64 * 2**20
+NAME = r"^[a-z][a-z0-9_]{0,63}$"
+PluginParams = Annotated[
+    dict[str, Any], Field(default_factory=dict, max_length=1000, exclude_if=lambda value: not value)
+]
+"""The parameters of a plug-in's value in a spec, which its own model checks; not written where there are none."""
 
 
 class Named(Protocol):
@@ -33,6 +43,40 @@ class Named(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """What the values of most kinds have in common.
+
+    Attributes:
+        name: by which specs name the value: lower-case letters, digits and underscores.
+        description: one line for listings.
+        params: the model of its parameters in a spec; None means that it has none.
+    """
+
+    name: str
+    description: str = ""
+    params: type[Record] | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(NAME, self.name):
+            raise ValueError(f"{self.name!r:.80} is no name: it must match {NAME}")
+
+    def parse(self, raw: Mapping[str, Any], field: str) -> Record | None:
+        """The parameters of a spec, checked; None where the value has none.
+
+        Raises:
+            BadInput: naming the parameter, below this field of the spec.
+        """
+        if self.params is None:
+            if raw:
+                raise BadInput(f"{field}: {self.name} has no parameters", field=field)
+            return None
+        try:
+            return self.params.model_validate(dict(raw))
+        except ValidationError as error:
+            raise explain(error, self.params, field.split(".")) from None
 
 
 V = TypeVar("V", bound=Named)

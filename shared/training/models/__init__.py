@@ -24,12 +24,24 @@ from shared.training.models.classifier import (
     tied_names,
     write_state,
 )
-from shared.training.models.zoo import MODELS, build, build_shapes, check_name, described, least_batch, outputs_of
+from shared.training.models.zoo import (
+    MODEL_FACTORIES,
+    MODELS,
+    ModelFactory,
+    build,
+    build_shapes,
+    check_name,
+    described,
+    least_batch,
+    outputs_of,
+)
 
 __all__ = [
     "MODELS",
+    "MODEL_FACTORIES",
     "Classifier",
     "Layer",
+    "ModelFactory",
     "Shape",
     "buffer_names",
     "build",
