@@ -11,19 +11,20 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from shared.core.records import Record
@@ -44,26 +45,77 @@ from shared.training.data.sources import (
 )
 from shared.training.description import Normalisation, Sample, Target
 
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests."""
+Column = Annotated[str, Field(min_length=1, max_length=200)]
+
 
 class DataSpec(Record):
-    """The data set of a run; `domains`, `size` and `split` are for `digit_domains` only.
+    """The data set of a run; `domains` and `split` are for `digit_domains` only.
 
     Attributes:
-        name: name of the data set, see `DATASETS`.
-        n_train: number of training images, drawn with a seed and stratified by class; None means all.
-        n_test: number of test images, drawn likewise; None means all.
+        name: name of the data set, see `DATASETS`; of a file, by default the file's own.
+        file: a file of the folder of data, by its path: `.npz`, `.csv`, or a folder of images by class.
+        target: the column of a table that models are to predict.
+        group: the column of a table that says to which group a row belongs, such as a hospital.
+        kind: what the targets of a file are: `classes`, `numbers` or `tokens`; None means what they look like.
+        n_train: number of training samples, drawn with a seed and stratified by class; None means all.
+        n_test: number of test samples, drawn likewise; None means all.
         domains: the digit data sets that are combined, in this order; None means all five.
-        size: side to which their images are resized, in pixels; None means 28.
+        size: side to which their images, or those of a folder, are resized, in pixels; None means 28, or their own.
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
             images; `official`: 80 % of its training images, and its own test images. None means `whole`.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    file: Annotated[Annotated[str, Field(min_length=1, max_length=500)] | None, LEFT_OUT] = None
+    target: Annotated[Column | None, LEFT_OUT] = None
+    group: Annotated[Column | None, LEFT_OUT] = None
+    kind: Annotated[Kind | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
     domains: Annotated[Names, Field(min_length=1)] | None = None
     size: int | None = Field(default=None, ge=8, le=256)
     split: Literal["whole", "official"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_file(cls, raw: Any) -> Any:
+        """A name with a dot or a slash is a file, and a file without a name has its own, in small letters."""
+        if not isinstance(raw, Mapping):
+            return raw
+        found, name = dict(raw), raw.get("name")
+        if isinstance(name, str) and "file" not in raw and set(name) & set("./"):
+            found["file"] = found.pop("name")
+        if isinstance(found.get("file"), str) and "name" not in found:
+            plain = re.sub(r"[^a-z0-9]+", "_", PurePosixPath(found["file"]).stem.lower()).strip("_")
+            found["name"] = (plain if plain[:1].isalpha() else f"data_{plain}")[:64].rstrip("_")
+        return found
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        table = self.file is not None and self.file.endswith(".csv")
+        for field in ("target", "group"):
+            if getattr(self, field) is not None and not table:
+                raise ValueError(f"{field} is a column of a table: it goes with file, a .csv")
+        if table and self.target is None:
+            raise ValueError("target: the column of the table that models are to predict is needed")
+        if self.kind is not None and self.file is None:
+            raise ValueError("kind goes with file: other data sets say themselves what their targets are")
+        if self.file is not None:
+            check_relative(self.file)
+        return self
+
+
+def check_relative(file: str) -> None:
+    """Checks that a path stays within the folder of data.
+
+    Raises:
+        ValueError: it does not, or is none.
+    """
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file:
+        raise ValueError("file: a path within the folder of data is needed, relative and without `..`")
 
 
 BLOCK = 65_536
@@ -132,10 +184,10 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     cache_dir.mkdir(parents=True, exist_ok=True)
     archive = data_dir / f"{name}.npz" if data_dir is not None else None
     if archive is not None and archive.is_file():
-        folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
+        folder = cache_dir / f"{name}-{file_digest(archive, cache_dir)[:24]}"
         unpack_once(folder, lambda: read_npz(archive, KEYS if known.n_classes is None else IMAGE_KEYS), known.n_classes)
     elif (pictures := folder_of(name, data_dir)) is not None:
-        folder = cache_dir / f"{name}-{_folder_digest(pictures)[:24]}"
+        folder = cache_dir / f"{name}-{folder_digest(pictures)[:24]}"
         unpack_once(folder, lambda: read_folder(name, pictures), known.n_classes)
     else:
         folder = cache_dir / f"{name}-{known.version()}"
@@ -271,7 +323,7 @@ def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     return sha.hexdigest()
 
 
-def _file_digest(path: Path, cache_dir: Path) -> str:
+def file_digest(path: Path, cache_dir: Path) -> str:
     """Returns the sha256 of a file, cached by path, size and time so that not every process hashes the file."""
     stat = path.stat()
     seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
@@ -288,7 +340,7 @@ def _file_digest(path: Path, cache_dir: Path) -> str:
     return value
 
 
-def _folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """Returns the sha256 over a folder's path and the names, sizes and times of all files in it."""
     sha = hashlib.sha256(os.fsencode(folder.resolve()))
     for where, folders, files in os.walk(folder):
