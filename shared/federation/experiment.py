@@ -116,8 +116,9 @@ class Experiment:
         return wanted.name, data.sample, data.target, wanted.projection, wanted.width, params
 
     def _first_model(self) -> nn.Module:
-        name, sample, target, *others = self._design
-        made: nn.Module = models.build(name, sample, target, stream_seed(f"{self.spec.seed}|model"), *others)
+        name, sample, target, projection, width, params = self._design
+        seed = stream_seed(f"{self.spec.seed}|model")
+        made: nn.Module = models.build(name, sample, target, seed, projection, width, params)
         return made
 
     @cached_property

@@ -46,7 +46,6 @@ from shared.wire.compression.codec_specs import CompressionSpec
 PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
 
-
 LEFT_OUT = Field(exclude_if=lambda value: value is None)
 """A field that is not written where it is None, so that specs without it keep their digests and sizes."""
 
@@ -70,8 +69,7 @@ class ExperimentSpec(Record):
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
         optimizer: of the devices, anew in each visit; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
-        select: the policy that selects the seats which train in an edge round.
-        select_params: parameters of a plug-in's policy.
+        select, select_params: the policy that selects the seats which train, and the parameters of a plug-in's policy.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
@@ -140,7 +138,7 @@ class ExperimentSpec(Record):
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
-    select_params: PluginParams
+    select_params: PluginParams = Field(default_factory=dict)
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -326,9 +324,7 @@ def _selection(spec: ExperimentSpec) -> None:
         if spec.select != "power_of_choice":
             raise ValueError("fraction_candidates needs select: power_of_choice")
         if spec.fraction_candidates < spec.fraction_train:
-            raise ValueError(
-                "fraction_candidates is below fraction_train: there must be at least as many candidates as chosen seats"
-            )
+            raise ValueError("fraction_candidates is below fraction_train: candidates are at least those that train")
     if spec.overselection and spec.select == "all":
         raise ValueError("overselection needs a policy that does not select all, such as select: random")
     if spec.overselection and spec.fraction_train == 1:
@@ -390,7 +386,7 @@ def _shares(spec: ExperimentSpec) -> None:
     rate = spec.arrival_rate
     if rate is not None and rate > 1 and rate != int(rate):
         raise ValueError(
-            f"arrival_rate {rate:g} is neither a share of a device's samples (up to 1) nor a whole number of samples"
+            f"arrival_rate {rate:g} is neither a share of the samples (up to 1) nor a whole number of them"
         )
     if not spec.plans:
         return
