@@ -95,6 +95,7 @@ WITHIN = {
     "device_agent.routes": "settings membership dependencies",
     "device_agent.app": "settings metrics device_host membership dependencies routes",
     "device_agent.__main__": "settings membership app",
+    "strata": "objects",
     "strata.hooks": "",
     "strata.api": "",
     "strata.output": "",
@@ -109,6 +110,7 @@ WITHIN = {
     "strata.doctor": "api launcher",
     "strata.runs": "api launcher output",
     "strata.sweeps": "api output runs spec_files",
+    "strata.objects": "api launcher fleet connection output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
     "sweeps",
     "strata.main": "commands output",
@@ -124,7 +126,7 @@ def _allowed_imports() -> dict[str, frozenset[str]]:
     for package, below in WITHIN.items():
         top = package.partition(".")[0]
         allowed[package] = frozenset(all_of_shared | {f"{top}.{lower}" for lower in below.split()})
-    return allowed | dict.fromkeys(PRODUCT, frozenset[str]())
+    return dict.fromkeys(PRODUCT, frozenset[str]()) | allowed
 
 
 ALLOWED = _allowed_imports()
