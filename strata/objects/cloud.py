@@ -61,7 +61,7 @@ class Cloud:
         """The run with this id; `latest` is the newest.
 
         Raises:
-            StrataError: there is none (status 404).
+            NotFound: there is none.
         """
         return self._run_of(self._connection.client.run(run))
 
@@ -145,7 +145,7 @@ def connect(
     Raises:
         NotFound: no cloud was named and none runs here.
         Unreachable: it does not answer.
-        StrataError: it refuses the token (status 401).
+        Unauthorised: it refuses the token.
     """
     client = client_of(url, token=token, authority=Path(authority) if authority is not None else None)
     try:

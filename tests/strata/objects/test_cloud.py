@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 
 import strata
-from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotFound, StrataError, Unreachable, WireError
+from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotFound, Unauthorised, Unreachable, WireError
 from shared.run_records.rounds import Evaluation
 from strata.objects import frames
 from strata.objects.run import _settled
@@ -52,9 +52,9 @@ def test_the_url_and_the_token_come_from_the_arguments_or_the_environment(
     url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.token = token = "s3cret"  # noqa: S105 - of the fake cloud
-    with pytest.raises(StrataError) as refused:
+    with pytest.raises(Unauthorised) as refused:
         strata.connect(url)
-    assert refused.value.status == 401
+    assert (refused.value.status, refused.value.detail) == (401, "the API token is missing or wrong")
     with strata.connect(url, token=token) as found:
         assert found.topology().n_devices == 5
     monkeypatch.setenv("STRATA_URL", url)
@@ -73,6 +73,8 @@ def test_a_cloud_that_is_not_there_is_an_error_at_once() -> None:
 
 def test_a_closed_connection_says_so(connected: strata.Cloud) -> None:
     run = connected.get_run()
+    with pytest.raises(NotFound, match="no run r9"):
+        connected.get_run("r9")
     connected.close()
     connected.close()
     with pytest.raises(Conflict, match="is closed"):
@@ -121,7 +123,7 @@ def test_a_wrong_spec_is_refused_by_its_field_before_anything_is_sent(
 
 
 def test_what_the_cloud_refuses_has_its_field_too(connected: strata.Cloud) -> None:
-    with pytest.raises(StrataError) as refused:
+    with pytest.raises(BadInput) as refused:
         connected.run(SMALL, lr=99)
     assert (refused.value.status, refused.value.field, refused.value.detail) == (422, "lr", "lr: too large")
 
