@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,4 +47,4 @@ class Plot:
         return f"<Plot {self.picture.title!r}; .save(path) writes it>"
 
     def _repr_png_(self) -> bytes:
-        return drawn(self.picture, "png", self.sheet)
+        return drawn(self.picture, "png", replace(self.sheet, dpi=min(self.sheet.dpi, SCREEN.dpi)))

@@ -32,7 +32,7 @@ from strata.objects.plot import Plot
 from strata.output import quiet, stderr
 from strata.runs.download import pull_run
 from strata.runs.progress import changes, follow, view_on
-from strata.runs.run_and_wait import await_results
+from strata.runs.run_and_wait import await_results, pull_ended
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +59,7 @@ class Run:
 
     def __init__(self, info: RunInfo, connection: Connection | None = None, folder: Path | None = None) -> None:
         self._info, self._connection, self._folder = info, connection, folder
+        self._copy: Path | None = None
 
     # ---- status and figures
 
@@ -104,8 +105,8 @@ class Run:
 
     @property
     def folder(self) -> Path | None:
-        """Its results folder, if it is on this machine."""
-        return self._folder
+        """Its results folder, or the copy of it that `save` made, if there is one on this machine."""
+        return self._folder or self._copy
 
     # ---- control
 
@@ -120,16 +121,17 @@ class Run:
             RunFailed: it failed.
             DeadlineExceeded: it has not ended in time.
         """
-        client, deadline = self._client, None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
         def check() -> None:
             self._check()
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded(f"run {self.id} has not ended after {timeout_s:g} s")
 
-        with view_on(stderr() if progress else quiet()) as view:
-            self._info = follow(client, self.id, view, check=check)
-        self._collect()
+        if self._info.status not in FINAL:
+            with view_on(stderr() if progress else quiet()) as view:
+                self._info = follow(self._client, self.id, view, check=check)
+            self._collect()
         if self._info.status == "failed":
             raise RunFailed(f"run {self.id} failed: {self._info.reason or 'the cloud gives no reason'}")
         return self
@@ -228,11 +230,15 @@ class Run:
         return Plot(found[name])
 
     def save(self, into: str | os.PathLike[str] = "runs") -> Path:
-        """Fetch its results with the global model into a folder of its id in `into`; the path of that folder."""
-        if self._folder is None:
-            pull_run(self._client, self.refresh(), Path(into, self.id))
-            self._folder = Path(into, self.id)
-        return self._folder
+        """Fetch its results with the global model into a folder of its id in `into`; the path of that folder.
+
+        Those of a cloud of `strata.local` are on this machine already; this is the path of their folder.
+        """
+        if self._folder is not None:
+            return self._folder
+        self._fetch(Path(into, self.id), model=True)
+        self._copy = Path(into, self.id)
+        return self._copy
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a report of it, one HTML file, and return its path."""
@@ -258,7 +264,11 @@ class Run:
 
     def _read(self, fetch: Callable[[Client], T], read: Callable[[Path], T]) -> T:
         """From the cloud or, once the connection is closed, from the results folder."""
-        return read(self._folder) if self._is_closed and self._folder is not None else fetch(self._client)
+        return read(self.folder) if self._is_closed and self.folder is not None else fetch(self._client)
+
+    def _fetch(self, folder: Path, *, model: bool) -> None:
+        info = self.refresh()
+        (pull_ended if info.status in FINAL else pull_run)(self._client, info, folder, model=model)
 
     def _read_rounds(self, skip: int) -> tuple[RoundInfo, ...]:
         """Its rounds of both kinds, without the first ones."""
@@ -272,11 +282,14 @@ class Run:
     @contextlib.contextmanager
     def _results(self) -> Iterator[Path]:
         """Its results folder, or a temporary copy of it."""
-        if self._folder is not None:
-            yield self._folder
+        if self._folder is not None and self._info.status in FINAL:
+            self._collect()
+        here = self.folder if self._is_closed else self._folder
+        if here is not None:
+            yield here
             return
         with tempfile.TemporaryDirectory(prefix="strata-run-") as into:
-            pull_run(self._client, self.refresh(), Path(into, self.id), model=False)
+            self._fetch(Path(into, self.id), model=False)
             yield Path(into, self.id)
 
     # ---- how it is shown

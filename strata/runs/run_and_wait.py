@@ -23,11 +23,12 @@ from strata.api.client import Client
 from strata.launcher import home
 from strata.launcher.topology import Topology
 from strata.output import stderr, working
+from strata.runs.download import pull_run
 from strata.runs.progress import follow, view_on
 
 _EDGES, _DEVICES = 2, 10
 _STOP_S = 15.0
-_RESULTS_S = 20.0
+_RESULTS_S, _AGAIN_S = 20.0, 0.2
 _TRACKING_S = 60.0
 
 
@@ -131,6 +132,16 @@ def await_results(info: RunInfo, folder: Path) -> None:
     if info.tracking:
         with working(f"sending the run to {', '.join(info.tracking)}", stderr()):
             _until(lambda: all(_is_complete(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
+
+
+def pull_ended(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> None:
+    """Fetch an ended run's results as `pull_run` does, again for a limited time until the cloud has completed them."""
+    deadline = time.monotonic() + _RESULTS_S
+    while ended_in(folder) != info.status:
+        pull_run(client, info, folder, model=model)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_AGAIN_S)
 
 
 def _is_complete(folder: Path, tracker: str, info: RunInfo) -> bool:

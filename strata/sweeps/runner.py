@@ -6,7 +6,6 @@ import hashlib
 import re
 import secrets
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,11 +21,8 @@ from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.download import pull_run
-from strata.runs.run_and_wait import await_results, ended_in, follow_until_end, local_topology, topology_size
+from strata.runs.run_and_wait import await_results, follow_until_end, local_topology, pull_ended, topology_size
 from strata.sweeps.grid import SpecifiedCombination
-
-_RESULTS_S, _AGAIN_S = 20.0, 0.2
 
 Fetch = Callable[[RunInfo], None]
 """Makes the results folder of an ended run available locally."""
@@ -201,13 +197,4 @@ def from_here(runs_dir: Path) -> Fetch:
 
 def from_cloud(client: Client, runs_dir: Path) -> Fetch:
     """For a remote cloud: downloads the results, unless the cloud also writes them here."""
-
-    def fetch(info: RunInfo) -> None:
-        deadline = time.monotonic() + _RESULTS_S
-        while ended_in(runs_dir / info.run) != info.status:
-            pull_run(client, info, runs_dir / info.run)
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_AGAIN_S)
-
-    return fetch
+    return lambda info: pull_ended(client, info, runs_dir / info.run)

@@ -16,6 +16,7 @@ from safetensors.torch import save
 
 import strata
 from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotFound, Unauthorised, Unreachable, WireError
+from shared.results.folder import read_run
 from shared.run_records.rounds import Evaluation
 from strata.objects import frames
 from strata.objects.run import _settled
@@ -168,6 +169,17 @@ def test_a_run_is_paused_resumed_and_stopped(connected: strata.Cloud, cloud: Fak
     assert [path for verb, path in cloud.seen if verb == "POST"][1:] == [
         f"/runs/{run.id}/{verb}" for verb in ("pause", "resume", "stop")
     ]
+
+
+def test_what_was_saved_of_a_running_run_is_fetched_again_when_it_has_ended(
+    connected: strata.Cloud, cloud: FakeCloud, tmp_path: Path
+) -> None:
+    cloud.files["run.json"] = lambda run: cloud.runs[run].model_dump_json().encode()
+    run = connected.run(SMALL)
+    assert read_run(run.save(tmp_path)).status == "pending"
+    run.wait(progress=False)
+    assert read_run(run.save(tmp_path)).status == "completed"
+    assert run.folder == tmp_path / run.id
 
 
 def test_a_model_is_a_state_dict_and_other_bytes_are_refused(connected: strata.Cloud, cloud: FakeCloud) -> None:

@@ -82,7 +82,7 @@ async def test_a_saved_run_answers_without_its_cloud(url: str, tmp_path: Path) -
         saved = strata.load_run("latest", tmp_path / "here")
         assert saved.folder == folder.resolve()
         assert (saved.id, saved.accuracy, saved.status) == (run.id, run.accuracy, "completed")
-        for each in (run, saved):  # the run itself has lost its cloud
+        for each in (run, saved.wait()):  # the run itself has lost its cloud
             assert [row.accuracy for row in each.rounds()] == [row.accuracy for row in read_rounds(folder)][:2]
             assert digest(each.model()) == run.info.model_sha256
             assert each.plot("bytes").picture.name == "bytes"
