@@ -8,7 +8,7 @@
 
 - `local` starts a cloud, edges and devices on this machine, `connect` connects to a cloud that runs: a `Cloud` each.
 - `Cloud.run` starts a `Run`; `load_run` reads one that was saved. `Run.rounds` gives a `Round` each.
-- `sweep` runs combinations of values and returns a `Sweep`.
+- `sweep` runs combinations of values and returns a `Sweep`; `compare` puts runs side by side.
 - `Spec` is a spec that is checked as it is written.
 - `StrataError` is what everything here raises, with `detail` and, of wrong input, `field`; its kinds are in `errors`.
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shared.core.errors import StrataError
     from shared.run_records.rounds import RoundInfo as Round
     from strata.objects.cloud import Cloud, connect
+    from strata.objects.comparison import Comparison, compare
     from strata.objects.local import local
     from strata.objects.plot import Plot
     from strata.objects.run import Run, RunFailed, load_run
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cloud",
+    "Comparison",
     "Plot",
     "Round",
     "Run",
@@ -38,6 +40,7 @@ __all__ = [
     "Spec",
     "StrataError",
     "Sweep",
+    "compare",
     "connect",
     "errors",
     "load_run",
@@ -47,6 +50,7 @@ __all__ = [
 
 _PLACES = {
     "Cloud": "strata.objects.cloud:Cloud",
+    "Comparison": "strata.objects.comparison:Comparison",
     "Plot": "strata.objects.plot:Plot",
     "Round": "shared.run_records.rounds:RoundInfo",
     "Run": "strata.objects.run:Run",
@@ -54,6 +58,7 @@ _PLACES = {
     "Spec": "strata.objects.spec:Spec",
     "StrataError": "shared.core.errors:StrataError",
     "Sweep": "strata.objects.sweep:Sweep",
+    "compare": "strata.objects.comparison:compare",
     "connect": "strata.objects.cloud:connect",
     "errors": "shared.core.errors:",
     "load_run": "strata.objects.run:load_run",

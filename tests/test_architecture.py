@@ -110,7 +110,7 @@ WITHIN = {
     "strata.doctor": "api launcher",
     "strata.runs": "api launcher output",
     "strata.sweeps": "api output runs spec_files",
-    "strata.objects": "api launcher fleet connection output spec_files runs sweeps",
+    "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
     "sweeps",
     "strata.main": "commands output",

@@ -201,7 +201,7 @@ class Run:
         if what == "devices":
             return frame(map(flat, self.devices()), "seat")
         if what == "visits":
-            with self._results() as folder:
+            with self.results() as folder:
                 return frame(visit_rows(folder))
         raise UnknownName("table", what, ["rounds", "visits", "devices"], field="what")
 
@@ -223,7 +223,7 @@ class Run:
         Raises:
             UnknownName: it has no such picture; the message lists those it has.
         """
-        with self._results() as folder:
+        with self.results() as folder:
             found = {each.picture.name: each.picture for each in pictures(folder, read_history(folder), round_no)}
         if name not in found:
             raise UnknownName("picture", name, list(found), field="name")
@@ -240,9 +240,22 @@ class Run:
         self._copy = Path(into, self.id)
         return self._copy
 
+    @contextlib.contextmanager
+    def results(self) -> Iterator[Path]:
+        """Its results folder, or a copy of it that is removed afterwards."""
+        if self._folder is not None and self._info.status in FINAL:
+            self._collect()
+        here = self.folder if self._is_closed else self._folder
+        if here is not None:
+            yield here
+            return
+        with tempfile.TemporaryDirectory(prefix="strata-run-") as into:
+            self._fetch(Path(into, self.id), model=False)
+            yield Path(into, self.id)
+
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a report of it, one HTML file, and return its path."""
-        with self._results() as folder:
+        with self.results() as folder:
             write_file(Path(path), make_report([folder]).encode())
         return Path(path)
 
@@ -278,19 +291,6 @@ class Run:
         """Wait until the results folder of an ended run is complete, since its cloud may be stopped next."""
         if self._folder is not None:
             await_results(self._info, self._folder)
-
-    @contextlib.contextmanager
-    def _results(self) -> Iterator[Path]:
-        """Its results folder, or a temporary copy of it."""
-        if self._folder is not None and self._info.status in FINAL:
-            self._collect()
-        here = self.folder if self._is_closed else self._folder
-        if here is not None:
-            yield here
-            return
-        with tempfile.TemporaryDirectory(prefix="strata-run-") as into:
-            self._fetch(Path(into, self.id), model=False)
-            yield Path(into, self.id)
 
     # ---- how it is shown
 

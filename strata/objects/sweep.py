@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.core.errors import NotFound
-from shared.plots.curves import comparison as comparison_picture
-from shared.results.comparison_figure import SHEET
 from shared.results.spec_differences import text
 from shared.results.sweeps import SweepFolder, mean_rows, result_rows
 from strata.objects import html
+from strata.objects.comparison import Comparison
 from strata.objects.connection import Connection
 from strata.objects.frames import frame
 from strata.objects.plot import Plot
@@ -75,20 +74,24 @@ class Sweep:
         """Means and sample deviations over the completed runs that differ only in their seed."""
         return frame(mean_rows(self._folder.rows()))
 
-    def plot(self, target: float | None = None) -> Plot:
-        """Accuracy against rounds, simulated time and bytes up, a line for each run.
+    def compare(self, target: float | None = None) -> Comparison:
+        """The runs that have results, side by side; see `strata.compare`.
 
-        Args:
-            target: the accuracy to reach; None means the highest that all runs reach.
+        Raises:
+            NotFound: no run has results.
+        """
+        found = compared(self._folder, target)
+        if found is None:
+            raise NotFound(f"no run of the sweep in {self.folder} has results")
+        return Comparison(found)
+
+    def plot(self, target: float | None = None) -> Plot:
+        """The picture of their comparison.
 
         Raises:
             NotFound: no run has been evaluated.
         """
-        comparison = compared(self._folder, target)
-        picture = comparison and comparison_picture(comparison.curves, comparison.target)
-        if not picture:
-            raise NotFound(f"no run of the sweep in {self.folder} has been evaluated")
-        return Plot(picture, SHEET)
+        return self.compare(target).plot()
 
     def __repr__(self) -> str:
         done, n = len(self._folder.todo()), len(self._folder.sweep.combinations)

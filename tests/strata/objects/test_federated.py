@@ -95,6 +95,26 @@ async def test_a_saved_run_answers_without_its_cloud(url: str, tmp_path: Path) -
     await asyncio.to_thread(used)
 
 
+async def test_runs_are_compared_wherever_they_are(url: str, tmp_path: Path) -> None:
+    def used() -> None:
+        with strata.connect(url) as cloud:
+            slow, fast = (cloud.run(small_spec(num_rounds=3), lr=lr).wait(progress=False) for lr in (0.05, 0.2))
+            slow.save(tmp_path)
+            both = strata.compare(strata.load_run(slow.id, tmp_path), fast, target=0.2)
+        assert both.target == 0.2
+        assert repr(both) == "<Comparison of 'lr=0.05, lr=0.2'>"
+        assert both.plot().picture.name == "compare"
+        assert f"<td>{fast.id}</td>" in both._repr_html_()
+        with pytest.raises(strata.errors.NotFound, match="no run to compare"):
+            strata.compare()
+        pytest.importorskip("pandas", reason="the extra `notebook` is not installed")
+        table = both.to_pandas()
+        assert table["lr"].to_dict() == {slow.id: 0.05, fast.id: 0.2}
+        assert table["accuracy"].to_dict() == {slow.id: slow.accuracy, fast.id: fast.accuracy}
+
+    await asyncio.to_thread(used)
+
+
 async def test_rounds_come_while_the_run_goes_on(fed: Federation, url: str) -> None:
     """The second round's order is held until the first round has been given; else this test never ends."""
     gate = Gate(fed, 2, "/rounds", 9100)
