@@ -9,6 +9,7 @@ from pathlib import Path
 
 from strata.api.client import Client
 from strata.fleet.processes import fleet_of
+from strata.launcher.signals import postponed
 from strata.launcher.topology import Topology
 from strata.objects.cloud import Cloud
 from strata.objects.connection import Connection
@@ -82,7 +83,8 @@ class Keeper:
         self._ending.set()
         self._ready.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+            with postponed():  # a second Ctrl-C would leave the folder behind
+                self._thread.join()
 
 
 class LocalCloud(Cloud):
