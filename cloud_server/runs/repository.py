@@ -28,7 +28,6 @@ from cloud_server.runs.events import EventListener, RunEvent
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, TooMany
-from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
@@ -252,7 +251,7 @@ class RunRepository:
         except (BlobMissing, BlobCorrupt) as error:
             raise StateUnreadable(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
         state: Checkpoint[Any] = await self.thread.run(
-            lambda: copy_tensors(codec.decode(kind, data, model=experiment.shapes, stored=True))
+            lambda: codec.decode(kind, data, model=experiment.shapes, stored=True, copied=True)
         )
         return state
 

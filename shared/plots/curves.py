@@ -47,11 +47,11 @@ def accuracy(history: RunHistory, by: By = "round") -> Picture | None:
         return Series(name=name, x=places, y=values, colour=colour, dash=int(colour > 0))
 
     upper = (
-        line("global model", lambda row: _global(row, "accuracy"), 0),
+        line("global model", lambda row: row.accuracy, 0),
         line("mean over clients", lambda row: row.client_accuracy, 1),
     )
     lower = (
-        line("global model", lambda row: _global(row, "loss"), 0),
+        line("global model", lambda row: row.loss, 0),
         line("training", lambda row: row.train_loss, 2),
     )
     axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
@@ -71,11 +71,6 @@ def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
     if by == "round":
         return [row.round_no for row in rows]
     return list(accumulate(row.simulated_s if by == "time" else row.bytes_up + row.bytes_down for row in rows))
-
-
-def _global(row: RoundInfo, figure: Literal["accuracy", "loss"]) -> Value:
-    found = (row.evaluation or {}).get("global")
-    return getattr(found, figure) if found else None
 
 
 def bytes_on_links(history: RunHistory) -> Picture | None:

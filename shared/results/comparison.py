@@ -125,8 +125,7 @@ def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
             continue
         simulated_s += row.simulated_s
         bytes_up += row.bytes_up
-        on_global = (row.evaluation or {}).get("global")
-        accuracy = row.client_accuracy if measure == _CLIENTS else on_global.accuracy if on_global else None
+        accuracy = row.client_accuracy if measure == _CLIENTS else row.accuracy
         if accuracy is not None:
             points.append(Point(row.round_no, simulated_s, bytes_up, accuracy))
     return tuple(points)

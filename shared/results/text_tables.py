@@ -57,7 +57,6 @@ def comparison_columns(comparison: Comparison) -> list[TextColumn]:
 
 def round_columns(rounds: Sequence[RoundInfo]) -> list[TextColumn]:
     """One row for each round; energy and attempts only where a round used energy or was repeated."""
-    on_global = [(row.evaluation or {}).get("global") for row in rounds]
     spreads = [row.clients.get("own") or row.clients.get("received") for row in rounds]
     means = [spread.mean if spread else row.client_accuracy for row, spread in zip(rounds, spreads, strict=True)]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
@@ -65,8 +64,8 @@ def round_columns(rounds: Sequence[RoundInfo]) -> list[TextColumn]:
         TextColumn("round", [str(row.round_no) for row in rounds]),
         TextColumn("phase", [row.phase if row.kind == "train" else row.kind for row in rounds], spare=1, words=True),
         TextColumn("used", [f"{row.n_used}/{row.n_visits}" for row in rounds]),
-        TextColumn("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
-        TextColumn("loss", [number(found.loss if found else None) for found in on_global], spare=2),
+        TextColumn("accuracy", [percent(row.accuracy) for row in rounds]),
+        TextColumn("loss", [number(row.loss) for row in rounds], spare=2),
         TextColumn("clients", [percent(mean) for mean in means], spare=3),
         TextColumn("min", [percent(spread.min if spread else None) for spread in spreads], spare=7),
         TextColumn("max", [percent(spread.max if spread else None) for spread in spreads], spare=7),

@@ -93,6 +93,20 @@ class RoundInfo(Record):
     edges: tuple[EdgeRow, ...] = ()
     evaluation: dict[str, Evaluation] | None = None
 
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the global model on the test set; None if it was not evaluated after this round."""
+        return self._of_global.accuracy if self._of_global else None
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the global model on the test set; None if it was not evaluated after this round."""
+        return self._of_global.loss if self._of_global else None
+
+    @property
+    def _of_global(self) -> Evaluation | None:
+        return (self.evaluation or {}).get("global")
+
 
 class RoundDetail(RoundInfo):
     """One round with a row for each visit."""

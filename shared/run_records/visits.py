@@ -119,8 +119,9 @@ class VisitRow(VisitFields):
     @classmethod
     def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> VisitRow:
         """The row of a visit that an edge has reported."""
+        fields = vars(visit)
         return cls(
-            **{name: getattr(visit, name) for name in _SHARED},
+            **{name: fields[name] for name in _SHARED},
             edge=edge,
             agent=agent,
             profile=profile,

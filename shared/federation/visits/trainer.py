@@ -177,7 +177,7 @@ class LocalTrainer:
     ) -> Fit:
         """Trains from `start` for the task's epochs or steps, or for `epochs`; see `Trainer.fit`."""
         model, spec = self._network(start), ctx.spec
-        frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
+        frozen = [] if trains is None else [p for name, p in model.named_parameters() if name not in trains]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
