@@ -97,6 +97,8 @@ WITHIN = {
     "device_agent.__main__": "settings membership app",
     "strata": "objects",
     "strata.hooks": "",
+    "strata.plugins": "hooks",
+    "strata.plugin_listing": "",
     "strata.api": "",
     "strata.output": "",
     "strata.tables": "output",
@@ -112,7 +114,7 @@ WITHIN = {
     "strata.sweeps": "api output runs spec_files",
     "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
-    "sweeps",
+    "sweeps plugin_listing",
     "strata.main": "commands output",
 }
 
