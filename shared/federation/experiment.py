@@ -30,6 +30,7 @@ from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.scoring import scoring_of
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.update_weights import check_steps, largest_total
 from shared.simulation.cost_model import LinkUse
@@ -55,6 +56,7 @@ class Experiment:
         local, local_params: the algorithm that gives the local objective, and its parameters.
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements.
+        scoring: the loss that training minimises, and the metrics that evaluations measure.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
         images: float images of the clients that train here.
@@ -74,6 +76,7 @@ class Experiment:
             update=self.algorithm.update,
             report=self.algorithm.report,
         )
+        self.scoring = scoring_of(spec, "classes", data.n_classes)
         self.population: Population = population(spec, data)
         first = models.build_shapes(*self._design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}

@@ -20,11 +20,14 @@ from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
+    LEFT_OUT,
     AlgorithmSpec,
+    Choice,
     Count,
     DeviceCount,
     Init,
     LostVisits,
+    Metrics,
     Selection,
     Stop,
     Timeouts,
@@ -44,15 +47,13 @@ PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
 
 
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
-
-
 class ExperimentSpec(Record):
     """An experiment's description.
 
     Attributes:
         init: the model with which the run begins; None means one drawn by the seed.
+        loss: what training minimises, in the mean over predictions; None means the loss of the data's kind of target.
+        metrics: what evaluations measure; the first is the headline. None named means the metric of the kind of target.
         num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
             that are connected when the run starts.
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
@@ -113,6 +114,8 @@ class ExperimentSpec(Record):
     model: ModelSpec = ModelSpec()
     init: Annotated[Init | None, LEFT_OUT] = None
     partition: PartitionSpec = IidPartition()
+    loss: Annotated[Choice | None, LEFT_OUT] = None
+    metrics: Metrics = ()
 
     num_rounds: Count = 10
     stop: Annotated[Stop | None, LEFT_OUT] = None

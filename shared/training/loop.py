@@ -8,8 +8,8 @@ and random transforms draw from torch's default generator, which the caller seed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -20,12 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.core.errors import BadInput, Cancelled, NotFinite
+from shared.core.scores import State, added
 from shared.training.data.dataset import as_batch
 from shared.training.image_cache import ImageCache
 
 Batch = tuple[Tensor, Tensor]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(logits, labels) -> mean loss of the batch."""
+StatesFunction = Callable[[Tensor, Tensor], Mapping[str, State]]
+"""(logits, labels) -> by label, the state of each metric on this batch."""
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits.
 
@@ -62,6 +65,7 @@ Step = Callable[[list[Tensor], list[Tensor]], None]
 Stopped = Callable[[], bool]
 """Returns whether training or evaluation is to stop."""
 
+CROSS_ENTROPIES: LossFunction = nn.CrossEntropyLoss(reduction="sum")
 CPU = torch.device("cpu")
 SMALL_BYTES = 64 * 2**20
 """Upper bound on the bytes of a client's float images for which they are converted once, not batch by batch."""
@@ -86,11 +90,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of an evaluation as sums, which can be added; `loss_sum` is the sum of the cross-entropies."""
+    """Result of an evaluation as sums, which can be added: counts, losses, and by label the states of metrics."""
 
     n: int
     n_correct: int
     loss_sum: float
+    states: Mapping[str, State] = field(default_factory=dict)
 
 
 def batches(
@@ -268,10 +273,12 @@ def evaluate(
     indices: npt.NDArray[np.int64] | Sequence[int],
     *,
     batch_size: int = 512,
+    loss_sum_of: LossFunction = CROSS_ENTROPIES,
+    states_of: StatesFunction | None = None,
     transform: Transform | None = None,
     stopped: Stopped | None = None,
 ) -> Evaluated:
-    """Evaluates a model in evaluation mode: counts correct predictions and sums cross-entropies.
+    """Evaluates a model in evaluation mode: counts correct predictions, sums losses and the states of metrics.
 
     Args:
         model: not changed, its mode is restored; images and labels are copied to its device.
@@ -279,6 +286,7 @@ def evaluate(
         y: labels, (n,).
         indices: the samples, evaluated in this order.
         batch_size: number of samples of a batch; `loss_sum` depends on it in its last bits.
+        loss_sum_of, states_of: return the sum of a batch's losses, and the states of the metrics to measure.
         transform: applied to each batch's images.
         stopped: called before each batch; the evaluation ends if it returns True.
 
@@ -289,7 +297,7 @@ def evaluate(
     chosen = np.asarray(indices, dtype=np.int64)
     with_layout, was_training = channels_last(model), model.training
     device = next(model.parameters()).device
-    n_correct, loss_sum = 0, 0.0
+    n_correct, loss_sum, states = 0, 0.0, dict[str, State]()
     model.eval()
     try:
         with torch.no_grad():
@@ -299,13 +307,14 @@ def evaluate(
                 part = chosen[start : start + batch_size]
                 images, labels = as_batch(x[part]).to(device), torch.from_numpy(y[part].astype(np.int64)).to(device)
                 logits = model(with_layout(images if transform is None else transform(images)))
-                loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
+                loss_sum += loss_sum_of(logits, labels).item()
+                if not math.isfinite(loss_sum):
+                    raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
                 n_correct += int((logits.argmax(1) == labels).sum())
+                states = states if states_of is None else added(states, states_of(logits, labels))
     finally:
         model.train(was_training)
-    if not math.isfinite(loss_sum):
-        raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
-    return Evaluated(len(chosen), n_correct, loss_sum)
+    return Evaluated(len(chosen), n_correct, loss_sum, states)
 
 
 # ---- pieces of a step

@@ -185,6 +185,7 @@ class LocalTrainer:
                 lr=ctx.lr,
                 momentum=spec.momentum,
                 weight_decay=spec.weight_decay,
+                loss=self.experiment.scoring.batch_loss,
                 objective=objective_for(self.experiment, ctx, objective),
                 correct=correct,
                 transform=transform,
@@ -202,8 +203,18 @@ class LocalTrainer:
         """Evaluates a model on the client's test samples, or on `samples`."""
         samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
-        found = evaluate(self._network(model), x, y, samples.indices, transform=transform, stopped=self.stopped)
-        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
+        scoring = self.experiment.scoring
+        found = evaluate(
+            self._network(model),
+            x,
+            y,
+            samples.indices,
+            loss_sum_of=scoring.loss_sum,
+            states_of=scoring.states,
+            transform=transform,
+            stopped=self.stopped,
+        )
+        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum, states=dict(found.states))
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""

@@ -1,0 +1,219 @@
+"""`Metric`: a measure whose state is whole numbers, so that sums over parts of the data equal that of the whole.
+
+The state of a batch is added to those of other batches, of other clients and of other tiers. Only the sum is turned
+into a value, so that a metric is never a mean of clients' values, and no order or grouping changes a bit of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from shared.core.errors import BadInput, NotFinite, OutOfBound
+from shared.core.formatting import label_of
+from shared.core.records import Nothing, Record
+from shared.core.scores import MAX_STATE, State
+from shared.core.validation import explain
+
+Kind = Literal["classes", "numbers", "tokens"]
+"""What targets are: a class, numbers, or a class at each place of a sequence."""
+FRACTION_BITS = 40
+"""Sums of real numbers are exact in steps of 2^-40, some 1e-12."""
+LARGEST = 2.0**40
+"""Largest real number that is added up; one that is larger is an error."""
+
+
+def accepts_all(params: Any, state: State, n: int) -> bool:
+    """The default of `Metric.possible`."""
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of a model's outputs.
+
+    Attributes:
+        name: its name in specs and records.
+        description: what it is, in one sentence.
+        kinds: of targets for which it is defined.
+        state: from its parameters, outputs and targets of a batch, its state: int64, (size,). Both are as `rows_of`
+            returns them, a row for each prediction, on the CPU and in float64 where they are no classes.
+        value: from its parameters and a sum of states, its value; None where it has none, as without predictions.
+        largest: from its parameters and the number of classes, for each number of the state the most that one
+            prediction adds to it.
+        possible: from its parameters, a sum of states and the number of predictions, whether that sum can occur. Sign
+            and bounds have been checked by `largest`. It refuses what another process claims.
+        signed: whether a state may have numbers below 0.
+        higher_is_better: the direction of the metric.
+        unit: `share` for values that are shown in percent, otherwise `number`.
+        params: record type of its parameters.
+    """
+
+    name: str
+    description: str
+    kinds: frozenset[Kind]
+    state: Callable[[Any, Tensor, Tensor], Tensor]
+    value: Callable[[Any, State], float | None]
+    largest: Callable[[Any, int], Sequence[int]]
+    possible: Callable[[Any, State, int], bool] = accepts_all
+    signed: bool = False
+    higher_is_better: bool = True
+    unit: Literal["share", "number"] = "number"
+    params: type[Record] = Nothing
+
+
+@dataclass(frozen=True)
+class MetricOfRun:
+    """A metric with the parameters that a run's spec gives it.
+
+    Attributes:
+        metric: the metric.
+        params: its parameters.
+        n_classes: number of classes of the run's data, 0 where targets are numbers.
+    """
+
+    metric: Metric
+    params: Record = field(default_factory=Nothing)
+    n_classes: int = 0
+
+    @cached_property
+    def label(self) -> str:
+        """Its key in scores and records: its name, with the parameters that differ from their defaults."""
+        return label_of(self.metric.name, self.params.model_dump(exclude_defaults=True))
+
+    @cached_property
+    def largest(self) -> tuple[int, ...]:
+        """For each number of a state, the most that one prediction adds to it."""
+        return tuple(self.metric.largest(self.params, self.n_classes))
+
+    def state(self, outputs: Tensor, targets: Tensor) -> State:
+        """Returns the state of a batch; arguments as for `Metric.state`.
+
+        Raises:
+            BadInput: the metric's own function returned another type or shape.
+        """
+        found = self.metric.state(self.params, outputs, targets)
+        if found.dtype != torch.int64 or found.shape != (len(self.largest),):
+            what = f"{found.dtype} {tuple(found.shape)}, not torch.int64 ({len(self.largest)},)"
+            raise BadInput(f"the state of {self.label} is {what}", field="metrics")
+        return tuple(found.tolist())
+
+    def value(self, state: State) -> float | None:
+        """Returns the value of a sum of states."""
+        return self.metric.value(self.params, state)
+
+    def fault(self, state: State, n: int) -> str | None:
+        """Returns why a state that another process sent cannot be that of n predictions, None if it can.
+
+        Checked are its size, the signs and bounds of its numbers, and how they agree.
+        """
+        if len(state) != len(self.largest):
+            return f"a state of {self.label} of {len(state)} numbers, not {len(self.largest)}"
+        for place, (number, most) in enumerate(zip(state, self.largest, strict=True)):
+            least = -most * n if self.metric.signed else 0
+            if not least <= number <= most * n:
+                return f"a state of {self.label} whose number {place} is {number}, not {least} to {most * n}"
+        if not self.metric.possible(self.params, state, n):
+            return f"a state of {self.label} that cannot be that of {n} predictions"
+        return None
+
+
+def metric_of_run(metric: Metric, raw: Mapping[str, Any], kind: Kind, n_classes: int, where: str) -> MetricOfRun:
+    """Returns a metric with the parameters of a spec.
+
+    Args:
+        metric: the metric.
+        raw: its parameters as the spec has them.
+        kind: what the targets of the run's data are.
+        n_classes: number of classes of the run's data.
+        where: path of the metric in the spec.
+
+    Raises:
+        BadInput: a parameter is wrong, the metric is not defined for such targets, or its state would be too large.
+    """
+    made = MetricOfRun(metric, params_of(metric, raw, where), n_classes)
+    if kind not in metric.kinds:
+        raise BadInput(
+            f"{where}: {metric.name} needs targets that are {_listed(metric.kinds)}, not {kind}", field=where
+        )
+    if len(made.largest) > MAX_STATE:
+        many = f"a state of {len(made.largest)} numbers for {n_classes} classes, the limit is {MAX_STATE}"
+        raise BadInput(f"{where}: {made.label} has {many}", field=where)
+    return made
+
+
+def params_of(found: Any, raw: Mapping[str, Any], where: str) -> Record:
+    """Returns the parameters of a metric or loss, validated; `where` is its path in the spec.
+
+    Raises:
+        BadInput: with the path of the wrong field.
+    """
+    try:
+        params: Record = found.params.model_validate(dict(raw))
+    except ValidationError as error:
+        known = ", ".join(found.params.model_fields) or "none"
+        cause = explain(error, found.params, prefix=[*where.split("."), "params"])
+        raise BadInput(f"{cause.detail}; parameters of {found.name}: {known}", field=cause.field) from None
+    return params
+
+
+def _listed(kinds: frozenset[Kind]) -> str:
+    return " or ".join(sorted(kinds))
+
+
+def rows_of(kind: Kind, outputs: Tensor, targets: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
+    """Returns outputs and targets with a row for each prediction.
+
+    Args:
+        kind: what the targets are.
+        outputs: of the model: (batch, classes); (batch, length, classes) for tokens; for numbers as many as targets.
+        targets: int64 (batch,), or (batch, length) for tokens; float (batch, ...) for numbers.
+        padding: the target of tokens that are no predictions.
+
+    Returns:
+        For classes and tokens (n, classes) and (n,), for numbers (n, values) twice.
+    """
+    if kind == "numbers":
+        return outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1)
+    outputs, targets = outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+    if padding is None:
+        return outputs, targets
+    real = targets != padding
+    return outputs[real], targets[real]
+
+
+# ---- exact sums of real numbers
+
+
+def fixed_sum(values: Tensor, what: str) -> list[int]:
+    """Returns the exact sum of real numbers as [whole parts, fractions in steps of 2^-40], each rounded to such a step.
+
+    Args:
+        values: float64, (n,), from 0 to `LARGEST`.
+        what: the name of the values in errors.
+
+    Raises:
+        NotFinite, OutOfBound: a value is NaN, infinite or beyond `LARGEST`.
+    """
+    if not values.isfinite().all():
+        raise NotFinite(f"{what} is NaN or infinite")
+    if len(values) and values.max() > LARGEST:
+        raise OutOfBound(f"{what} of {values.max().item():g}, sums are exact up to {LARGEST:g}")
+    whole = values.floor()
+    steps = ((values - whole) * 2.0**FRACTION_BITS).round()
+    return [int(whole.to(torch.int64).sum()), int(steps.to(torch.int64).sum())]
+
+
+def fixed_mean(whole: int, steps: int, n: int) -> float | None:
+    """Returns the mean over n predictions of a sum that `fixed_sum` returned; None without predictions."""
+    return ((whole << FRACTION_BITS) + steps) / (n << FRACTION_BITS) if n else None
+
+
+FIXED_SUM = (2**FRACTION_BITS, 2**FRACTION_BITS)
+"""The most that one prediction adds to the two numbers of `fixed_sum`."""
