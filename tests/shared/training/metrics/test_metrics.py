@@ -50,7 +50,8 @@ def by_parts(metric: MetricOfRun, outputs: Tensor, targets: Tensor, seed: int) -
     parts = list(torch.tensor_split(torch.randperm(N, generator=g), cuts))
     states: list[dict[str, State]] = [{"m": metric.state(outputs[part], targets[part])} for part in parts]
     order = torch.randperm(len(states), generator=g).tolist()
-    return reduce(added, [states[place] for place in order])["m"]
+    total: dict[str, State] = reduce(added, [states[place] for place in order])
+    return total["m"]
 
 
 def sklearn_value(name: str, logits: Tensor, labels: Tensor, k: int) -> float:
