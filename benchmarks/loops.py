@@ -142,7 +142,7 @@ def _in_shared_memory(tensor: Tensor) -> Tensor:
 def initial_model(folder: Path, job: Job) -> nn.Module:
     """The model of the first round."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
-    return build(job.model, data.input_shape, data.n_classes, 0)
+    return build(job.model, data.sample, data.target, 0)
 
 
 def _work(

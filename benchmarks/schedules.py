@@ -25,6 +25,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
+from shared.training.description import Classes, Sample
 
 SCHEDULES = ("own_data", "equal", "free_compute", "finish_time")
 ROUNDS, SEEDS = 10, (1, 2, 3)
@@ -88,7 +89,12 @@ def counted_experiment(spec: ExperimentSpec) -> Experiment:
     """An experiment with MNIST's shapes and the spec's number of samples, all of them zeros."""
     n = spec.data.n_train or 0
     x, y = np.broadcast_to(np.zeros((28, 28), np.uint8), (n, 28, 28)), np.arange(n, dtype=np.int64) % 10
-    return Experiment(spec, Dataset("mnist", x, y, x[:1000], y[:1000], None, None, 10, (1, 28, 28), "only counted"))
+    return Experiment(
+        spec,
+        Dataset(
+            "mnist", x, y, x[:1000], y[:1000], None, None, Classes(10), Sample((1, 28, 28), images=True), "only counted"
+        ),
+    )
 
 
 def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> ExperimentSpec:

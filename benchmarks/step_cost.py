@@ -28,6 +28,7 @@ from shared.federation.hooks import Local
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.training.data.dataset import Dataset
+from shared.training.description import Classes, Sample
 from shared.training.flops import Operations
 from shared.training.models import Shape
 
@@ -116,7 +117,7 @@ def _steps(done: Local) -> int:
 
 def _experiment(algorithm: Any, case: Case) -> Experiment:
     x, y = random_samples(case)
-    data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, 10, case.shape, "made up")
+    data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, Classes(10), Sample(case.shape, images=True), "made up")
     fields = {
         "algorithm": algorithm,
         "data": "cifar10",

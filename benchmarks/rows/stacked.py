@@ -15,7 +15,7 @@ import torch
 from benchmarks.sizes import Sizes, Stack
 from benchmarks.table import Line
 from shared.training.compute_device import compute_device_of, cuda_missing
-from shared.training.loop import Batch, batches, images_at, shuffles, train
+from shared.training.loop import Batch, batches, samples_at, shuffles, train
 from shared.training.models import build, read_state, write_state
 from shared.training.stacked.batches import Shuffled, gathered
 from shared.training.stacked.memory import padded_rows
@@ -75,7 +75,7 @@ class Work:
         places = np.concatenate([self._samples(device) for device in some])
         drawn = [Shuffled(self.y[self._samples(device)], order) for device, order in zip(some, orders, strict=True)]
         rows = padded_rows(max(map(len, orders[0])), case.batch_size)
-        images = images_at(self.x, places, self.compute)
+        images = samples_at(self.x, places, self.compute)
         stacked: Iterator[Batch] = gathered(drawn, images, case.width, rows, self.compute)
         self.trainer.train([Device(self.start, [len(b) for b in order]) for order in orders], rows, stacked, lr=LR)
 

@@ -209,7 +209,7 @@ def seat_infos(
     population, now_map = experiment.population, round_map(run_id, experiment, placement)
     seats = population.seats.among(numbers)
     rows = []
-    for planned, counts in zip(seats, counts_of(seats, experiment.data), strict=True):
+    for planned, counts in zip(seats, counts_of(seats, experiment.population.labels), strict=True):
         seat = experiment.seat(planned.number, now_map.profile(planned.number))
         agent, visited = placement.placement.agent_of(seat.number), now_map.edge_of(seat.number)
         worker = seat.role == "worker"

@@ -53,6 +53,7 @@ async def initial_model(services: CloudServices, experiment: Experiment) -> Tens
         model = await committed_model(services, found, init.model)
     else:
         model = await services.thread.run(_read, found, init, 2 * n_bytes(experiment.shapes) + HEADER_BYTES)
+    model = _untied(model, experiment.tied_names, init)
     _check(model, experiment.shapes, init)
     return model
 
@@ -118,6 +119,20 @@ def _read(path: Path, init: Init, most_bytes: int) -> TensorMap:
     except (SafetensorError, OSError, ValueError) as error:
         why = f"{path.name} is not a readable safetensors file: {str(error)[:200]}"
         raise BadInput(f"{init.field}: {why}", field=init.field) from None
+
+
+def _untied(model: TensorMap, tied: Mapping[str, str], init: Init) -> TensorMap:
+    """The model without the further names of tied tensors, under which a state dict repeats them.
+
+    Raises:
+        BadInput: a tensor differs under its two names.
+    """
+    for name, first in tied.items():
+        if name in model and first in model and not torch.equal(model[name], model[first]):
+            why = f"{name!r} and {first!r} are one tensor in the run's model, but differ here"
+            raise BadInput(f"{init.field}: {why}", field=init.field)
+    firsts = {first: model[name] for name, first in tied.items() if name in model and first not in model}
+    return {name: tensor for name, tensor in (model | firsts).items() if name not in tied}
 
 
 def _check(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor], init: Init) -> None:

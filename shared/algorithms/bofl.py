@@ -338,7 +338,7 @@ class Device(DeviceHooks[Own, Message, Change, Report]):
         fit = trainer.fit(ctx, start, step=step)
         buffers = own_buffers(ctx, fit.model)
         adjusts = message.model if ctx.wave else message.edge_model
-        figures = {"accuracy": fit.trained.n_correct / max(fit.trained.n_samples, 1), "loss": fit.trained.loss}
+        figures = {"accuracy": fit.trained.n_correct / max(fit.trained.n_predictions, 1), "loss": fit.trained.loss}
         figures |= {"edge_model_bytes": n_bytes(adjusts)} if adjusts else {}
         if ctx.wave:
             return Local(Own(buffers=buffers, own=fit.model), None, fit.model, fit.trained, figures=figures)
@@ -366,6 +366,7 @@ ALGORITHM = Algorithm(
     name="bofl",
     paper="Guo et al.: Efficient Federated Learning Scheme Based on Background Optimization. Computer Science 2022",
     params=Params,
+    targets=("classes", "tokens"),
     cloud=Cloud(),
     edge=Edge(),
     device=Device(),

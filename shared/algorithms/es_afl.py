@@ -346,6 +346,8 @@ ALGORITHM = Algorithm(
     paper="Gong et al.: Adaptive federated learning algorithm based on evolution strategies. "
     "SCIENTIA SINICA Informationis 2023",
     params=Params,
+    samples="numbers",
+    targets=("classes",),
     cloud=Cloud(),
     edge=Edge(),
     device=Device(),

@@ -184,7 +184,7 @@ def averaged(ctx: Context[Params], trainer: Trainer, n_classes: int) -> Mash:
     order = torch.randperm(trainer.n_samples, generator=ctx.rng("mash"))
     size = trainer.n_samples if ctx.params.mash == "all" else ctx.params.mash
     parts = [trainer.samples.indices[part.numpy()] for part in torch.split(order, size)]
-    means = [trainer.images(Samples("train", part)).mean(0) for part in parts]
+    means = [trainer.inputs(Samples("train", part)).mean(0) for part in parts]
     shares = [one_hot(torch.from_numpy(labels[part]), n_classes).to(torch.float32).mean(0) for part in parts]
     return Mash(images=torch.stack(means), labels=torch.stack(shares))
 
@@ -235,7 +235,7 @@ def gathers(ctx: Context[Params]) -> Mapping[str, int]:
     """A process holds the mash at least twice: as received from clients, and concatenated."""
     params = ctx.params
     entries = ctx.n_clients if params.mash == "all" else ctx.total_samples / params.mash
-    entry_bytes = 4 * (prod(ctx.model.image_shape) + ctx.model.n_classes)
+    entry_bytes = 4 * (prod(ctx.model.sample.shape) + ctx.model.target.n_outputs)
     return {"mash": ceil(2 * entries * entry_bytes)} if params.lam else {}
 
 
@@ -247,9 +247,10 @@ def check(ctx: Context[Params], update: Change) -> None:
     most = 1 if ctx.params.mash == "all" else ceil(ctx.total_samples / ctx.params.mash)
     for client, mash in update.averages.items():
         shape, n_classes = tuple(mash.images.shape[1:]), mash.labels.shape[1]
-        if (shape, n_classes) != (ctx.model.image_shape, ctx.model.n_classes) or len(mash.images) > most:
+        due = ctx.model.sample.shape, ctx.model.target.n_outputs
+        if (shape, n_classes) != due or len(mash.images) > most:
             found = f"{len(mash.images)} of images {shape} and {n_classes} classes"
-            allowed = f"at most {most} of images {ctx.model.image_shape} and {ctx.model.n_classes} classes"
+            allowed = f"at most {most} of images {due[0]} and {due[1]} classes"
             raise WireError(f"averages of {client}: {found}, there can be {allowed}", field="averages")
     for client, held in update.held.items():
         if held.edge != ctx.edge:
@@ -322,8 +323,7 @@ class Device(DeviceHooks[Own, Mixed, Change]):
 
     def local_update(self, ctx: Context[Params], state: Own, message: Mixed, trainer: Trainer) -> Local[Own, Change]:
         if ctx.phase == "mash":
-            n_classes = len(message.model[ctx.model.layers[-1].parameters[0]])
-            mine = {ctx.client_id: averaged(ctx, trainer, n_classes)} if trainer.n_samples else {}
+            mine = {ctx.client_id: averaged(ctx, trainer, ctx.model.target.n_outputs)} if trainer.n_samples else {}
             return Local(state, Change(delta={}, averages=mine))
         start, mash = starting_model(state, message), message.mash or state.mash
         mix = mixing(mash, ctx.params, ctx.rng("mix")) if mash else None
@@ -344,6 +344,8 @@ ALGORITHM = Algorithm(
     name="fedmix",
     paper="Yoon et al.: FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR 2021",
     params=Params,
+    samples="numbers",
+    targets=("classes",),
     cloud=Cloud(),
     edge=Edge(),
     device=Device(),

@@ -134,6 +134,8 @@ ALGORITHM = Algorithm(
     paper="Zhang et al.: Regularization Optimization Algorithm for Heterogeneous Data Federated Learning Model Based "
     "on Structure Enhancement. Pattern Recognition and Artificial Intelligence 2023",
     params=Params,
+    samples="images",
+    targets=("classes",),
     objective=structure_enhanced,
     footprint=Footprint(flops=mean_operations),
 )

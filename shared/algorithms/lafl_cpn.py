@@ -195,7 +195,7 @@ class Own(OwnBuffers):
 
 def check(ctx: Context[Params], update: Up) -> None:
     """Validates that statistics have the run's channels, and not more pixels than all training images."""
-    channels, height, width = ctx.model.image_shape
+    channels, height, width = ctx.model.sample.shape
     most = ctx.total_samples * height * width
     for client, sums in update.reported.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
@@ -352,6 +352,7 @@ ALGORITHM = Algorithm(
     paper="Zhao, Chen: Local Adaptive Federated Learning with Channel Personalized Normalization. "
     "J. of Electronics & Information Technology 2024",
     params=Params,
+    samples="images",
     cloud=Cloud(),
     edge=Edge(),
     device=Device(),

@@ -23,7 +23,7 @@ Deviations and readings:
 from __future__ import annotations
 
 import copy
-from typing import Annotated, cast
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -50,7 +50,7 @@ from shared.federation.hooks import (
     own_buffers,
     starting_model,
 )
-from shared.training.models import Classifier, write_state
+from shared.training.models import Classifier, features_of, write_state
 
 
 class Params(Record):
@@ -75,21 +75,21 @@ def contrastive(z: Tensor, z_glob: Tensor, z_prev: Tensor, temperature: float) -
 class Contrast:
     """Objective (4) of one visit; its two frozen models are copied from the one in training in the first step."""
 
-    def __init__(self, received: TensorMap, last: TensorMap, params: Params) -> None:
-        self.states, self.params = (received, last), params
+    def __init__(self, received: TensorMap, last: TensorMap, ctx: Context[Params]) -> None:
+        self.states, self.params, self.target = (received, last), ctx.params, ctx.model.target
         self.frozen: list[Classifier] = []
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the loss of a batch, and its logits."""
-        mine = cast("Classifier", model)
+        """Returns the loss of a batch, and its outputs."""
+        mine = features_of(model, "moon")
         if not self.frozen:
             self.frozen = [_frozen(mine, state) for state in self.states]
         z: Tensor = mine.features(x)
-        logits: Tensor = mine.head(z)
+        outputs: Tensor = mine.head(z)
         with torch.no_grad():
             z_glob, z_prev = (other.features(x) for other in self.frozen)
         pulled = contrastive(z, z_glob, z_prev, self.params.temperature)
-        return cross_entropy(logits, y) + self.params.mu * pulled, logits  # (4)
+        return self.target.loss(outputs, y) + self.params.mu * pulled, outputs  # (4)
 
 
 def _frozen(model: Classifier, state: TensorMap) -> Classifier:
@@ -101,9 +101,9 @@ def _frozen(model: Classifier, state: TensorMap) -> Classifier:
 
 def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     """Returns the operations of a step on (4); a first visit, without a previous model, is counted the same."""
-    own = operations(lambda: cross_entropy(model(x), y))
+    own = operations(lambda: model(x).sum())
     with Operations() as forward, torch.no_grad():
-        cast("Classifier", model).features(x)
+        features_of(model, "moon").features(x)
     return own + (2 * forward.n if params.mu else 0)
 
 
@@ -115,7 +115,7 @@ class Device(DeviceHooks[Own]):
 
     def local_update(self, ctx: Context[Params], state: Own, message: Broadcast, trainer: Trainer) -> Local[Own]:
         start = starting_model(state, message)
-        contrast = Contrast(start, state.own, ctx.params) if ctx.params.mu and state.own else None
+        contrast = Contrast(start, state.own, ctx) if ctx.params.mu and state.own else None
         fit = trainer.fit(ctx, start, objective=contrast)
         own = Own(buffers=own_buffers(ctx, fit.model), own=fit.model if ctx.params.mu else {})
         return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
@@ -128,6 +128,7 @@ ALGORITHM = Algorithm(
     device=Device(),
     device_state=Own,
     needs={"client": "device"},
+    targets=("classes", "numbers"),
     own_objective=lambda params: params.mu > 0,
     footprint=Footprint(flops=mean_operations),
 )

@@ -30,13 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn import functional
 
 from shared.federation.hooks import (
     Algorithm,
@@ -64,6 +64,7 @@ from shared.federation.hooks import (
     default_local,
     starting_model,
 )
+from shared.training.loop import LossFunction
 
 
 class Params(Record):
@@ -99,31 +100,34 @@ def meta_objective(ctx: Context[Params], first: Iterator[Batch], second: Iterato
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         w = [p.detach().clone() for p in weights]
-        slope, _, _ = _gradient(model, weights, next(first))
+        gradient = partial(_gradient, model, weights, ctx.model.target.loss)
+        slope, _, _ = gradient(next(first))
         _move(weights, w, slope, -alpha)  # w~
-        v, loss, logits = _gradient(model, weights, (x, y))
+        v, loss, outputs = gradient((x, y))
         if second is not None:
             batch = next(second)
             _move(weights, w, v, delta)
-            above, _, _ = _gradient(model, weights, batch)
+            above, _, _ = gradient(batch)
             _move(weights, w, v, -delta)
-            below, _, _ = _gradient(model, weights, batch)
+            below, _, _ = gradient(batch)
             v = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(v, above, below, strict=True)]
         for p, start, found in zip(weights, w, v, strict=True):
             p.data.copy_(start)
             p.grad = found
-        return loss, logits
+        return loss, outputs
 
     return objective
 
 
-def _gradient(model: nn.Module, weights: list[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Returns gradients of the mean cross-entropy of a batch at the present weights, the loss, and the logits."""
+def _gradient(
+    model: nn.Module, weights: list[Tensor], loss_of: LossFunction, batch: Batch
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Returns gradients of the mean loss of a batch at the present weights, the loss, and the outputs."""
     x, y = batch
-    logits = model(x)
-    loss = functional.cross_entropy(logits, y)
+    outputs = model(x)
+    loss = loss_of(outputs, y)
     found = torch.autograd.grad(loss, weights)
-    return list(found), loss.detach(), logits.detach()
+    return list(found), loss.detach(), outputs.detach()
 
 
 def _move(weights: list[Tensor], start: list[Tensor], direction: list[Tensor], length: float) -> None:

@@ -34,7 +34,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from shared.federation.hooks import (
     Advance,
@@ -157,11 +156,12 @@ class Sum:
 
 def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> TensorMap:
     """Returns g_i(x), the gradient of the mean loss over the client's samples at one model."""
-    n, total = trainer.n_samples, Sum()
+    target, total = ctx.model.target, Sum()
+    n = max(target.n_predictions(torch.from_numpy(trainer.arrays("train")[1][trainer.samples.indices])), 1)
 
     def part(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        logits = model(x)
-        return cross_entropy(logits, y, reduction="sum") / n, logits
+        outputs = model(x)
+        return target.loss_sum(outputs, y) / n, outputs
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
     return dict(zip(parameters_of(ctx, start), total.total, strict=True)) if total.total else {}

@@ -30,6 +30,10 @@ LARGEST_EDGES = 1000
 """Most edges of a run."""
 LARGEST_SEATS = LARGEST_DEVICES + LARGEST_EDGES
 """Most seats of a run: each of its devices has one, and each edge's own machine."""
+PARAMETER_BOUND = 2.0**7
+"""Largest absolute value of an element of a parameter tensor in an update, unless the spec says otherwise."""
+BUFFER_BOUND = 2.0**12
+"""Largest absolute value of an element of a buffer in an update, unless the spec says otherwise."""
 FIGURES_CHARS = 2**20
 """Longest text of all figures of one visit, or of one edge in a round, as JSON."""
 

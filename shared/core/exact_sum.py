@@ -27,8 +27,8 @@ def fixed_point_exponent(total_weight: int, bound: float) -> int:
     return 53 - weight_bits - math.ceil(math.log2(bound))
 
 
-def check_bound(term: Tensor, bound: float, what: str) -> None:
-    """Refuses a tensor that cannot be summed exactly.
+def check_bound(term: Tensor, bound: float, what: str, option: str | None = None) -> None:
+    """Refuses a tensor that cannot be summed exactly; `option` is the field of a spec that says the bound.
 
     Raises:
         NotFinite: an element is NaN or infinite.
@@ -40,7 +40,10 @@ def check_bound(term: Tensor, bound: float, what: str) -> None:
     if not math.isfinite(low) or not math.isfinite(high):
         raise NotFinite(f"{what} holds NaN or infinity")
     if max(-low, high) > bound:
-        raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}")
+        raise OutOfBound(
+            f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}"
+            + (f" (the spec's {option})" if option else "")
+        )
 
 
 def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:

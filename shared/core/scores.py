@@ -30,9 +30,9 @@ class Score(Record):
     A prediction belongs to each value of a target: one a sample where targets are classes or single numbers.
 
     Attributes:
-        n: number of predictions.
-        n_correct: number of predictions whose most likely class is the target; 0 where targets are no classes.
-        loss_sum: sum over predictions of the loss; of the cross-entropy in nats.
+        n: number of predictions: one for each sample, or for each token of a sequence that is not padding.
+        n_correct: number of predictions whose most likely class is the label; 0 of numbers.
+        loss_sum: sum of the predictions' losses: by default cross-entropies in nats, or squared errors.
         states: by label, the states of the run's further metrics; the state of the accuracy is `n` and `n_correct`.
     """
 
@@ -50,12 +50,12 @@ class Score(Record):
 
     @property
     def accuracy(self) -> float | None:
-        """Share of correctly classified predictions, None without predictions."""
+        """Share of right predictions, None without any."""
         return self.n_correct / self.n if self.n else None
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of a prediction, None without predictions."""
+        """Mean loss of a prediction, None without any."""
         return self.loss_sum / self.n if self.n else None
 
     def __add__(self, other: Score) -> Score:

@@ -21,6 +21,7 @@ from shared.core.records import Record
 from shared.simulation.cost_model import LinkUse, Passes
 from shared.simulation.digital_twin import Twin
 from shared.spec.experiment import ExperimentSpec
+from shared.training.description import Classes, Sample, Target
 from shared.training.models import Layer
 from shared.training.subnetworks.units import Units
 
@@ -34,8 +35,8 @@ class ModelInfo:
     Attributes:
         buffer_names: names of its buffers; all other names are parameters.
         layers: its layers with parameters, from input to output.
-        image_shape: (channels, height, width) of its input.
-        n_classes: number of labels.
+        sample: one sample as it gets it.
+        target: what it is to say of a sample; has the default loss.
         n_bytes: of its tensors.
         flops: operations of training it on one sample; if the objective draws at random what it computes, the mean.
         least_batch: samples that a batch must have for the model to train on it.
@@ -48,8 +49,8 @@ class ModelInfo:
 
     buffer_names: frozenset[str] = frozenset()
     layers: tuple[Layer, ...] = ()
-    image_shape: tuple[int, int, int] = (0, 0, 0)
-    n_classes: int = 0
+    sample: Sample = field(default_factory=lambda: Sample((0, 0, 0), images=True))
+    target: Target = field(default_factory=lambda: Classes(1))
     n_bytes: int = 0
     flops: int = 0
     least_batch: int = 1

@@ -25,6 +25,7 @@ from shared.core.update_annotations import coded_fields
 from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
+from shared.federation.data_checks import check_data
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
@@ -39,8 +40,9 @@ from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
+from shared.training.description import Sample, Target
 from shared.training.flops import model_and_batch, training_flops
-from shared.training.image_cache import ImageCache
+from shared.training.sample_cache import SampleCache
 from shared.training.stacked.layers import check_layers
 from shared.training.stacked.training import StackTrainer
 from shared.training.subnetworks.unit_graph import units_of
@@ -55,31 +57,34 @@ class Experiment:
         params: parameters of the spec's algorithm.
         local, local_params: the algorithm that gives the local objective, and its parameters.
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
-        shapes: the model's tensors as shapes and dtypes, without elements.
+        shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
+        tied_names: further names of tied tensors, with the first.
         scoring: the loss that training minimises, and the metrics that evaluations measure.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
-        images: float images of the clients that train here.
+        samples: encoded samples of the clients that train here.
     """
 
-    IMAGE_BYTES = 32 * 2**20
-    """Most bytes of float images that are kept from visit to visit."""
+    SAMPLE_BYTES = 32 * 2**20
+    """Most bytes of encoded samples that are kept from visit to visit."""
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
         self.algorithm: Algorithm = with_server_optimizers(load_algorithm(spec.algorithm.name), spec)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
         self.local, self.local_params = load_local(spec)
+        check_data(spec, data, self.algorithm, self.local)
         self.wire_types = wire_types(
             broadcast=self.algorithm.broadcast,
             message=self.algorithm.message_type,
             update=self.algorithm.update,
             report=self.algorithm.report,
         )
-        self.scoring = scoring_of(spec, "classes", data.n_classes)
+        self.scoring = scoring_of(spec, data.target)
         self.population: Population = population(spec, data)
         first = models.build_shapes(*self._design)
-        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in first.state_dict().items()}
+        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
+        self.tied_names = models.tied_names(first)
         if spec.vectorised is not None:
             check_layers(first)
         self._check_memory({})  # before a model is made, as `least_batch` and `flops` do
@@ -89,10 +94,15 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
-        self.images = ImageCache(self.IMAGE_BYTES)
+        self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)
         self._model_infos: dict[str, ModelInfo] = {}
-        steps = spec.sync.devices.staleness.scale
-        self.fixed_point = FixedPoint(largest_total(spec, self.population), self.buffer_names, weight_steps=steps)
+        self.fixed_point = FixedPoint(
+            largest_total(spec, self.population),
+            self.buffer_names,
+            parameter_bound=spec.sum_bounds.parameters,
+            buffer_bound=spec.sum_bounds.buffers,
+            weight_steps=spec.sync.devices.staleness.scale,
+        )
         check_steps(spec, self.fixed_point)
         n_clients = len(self.population.seats) - len(self.population.held_out)
         self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
@@ -101,14 +111,15 @@ class Experiment:
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property
-    def _design(self) -> tuple[str, models.Shape, int, int | None, float]:
+    def _design(self) -> tuple[str, Sample, Target, int | None, float]:
         """The arguments that determine the model's shapes."""
         wanted, data = self.spec.model, self.data
-        return wanted.name, data.input_shape, data.n_classes, wanted.projection, wanted.width
+        return wanted.name, data.sample, data.target, wanted.projection, wanted.width
 
     def _first_model(self) -> nn.Module:
-        name, shape, n_classes, projection, width = self._design
-        return models.build(name, shape, n_classes, stream_seed(f"{self.spec.seed}|model"), projection, width)
+        name, sample, target, projection, width = self._design
+        made: nn.Module = models.build(name, sample, target, stream_seed(f"{self.spec.seed}|model"), projection, width)
+        return made
 
     @cached_property
     def device(self) -> ComputeDevice:
@@ -133,7 +144,7 @@ class Experiment:
         """
         if self.spec.vectorised is None:
             raise BadInput("devices are trained one after another", field="vectorised")
-        return StackTrainer(self.model, self.spec.vectorised.width)
+        return StackTrainer(self.model, self.spec.vectorised.width, self.data.target)
 
     @property
     def initial(self) -> TensorMap:
@@ -151,8 +162,15 @@ class Experiment:
 
     @cached_property
     def units(self) -> Units:
-        """The model's units, some of which form a sub-network; read at the first use."""
-        return units_of(self._first_model(), self.data.input_shape)
+        """The model's units, some of which form a sub-network; read at the first use.
+
+        Raises:
+            BadInput: the samples are no numbers, or the model has layers whose units are unknown.
+        """
+        if self.data.sample.dtype != "float32":
+            cause = f"units are traced from numbers, the samples of {self.data.name} are {self.data.sample.what}"
+            raise BadInput(cause, field="model.name")
+        return units_of(self._first_model(), self.data.sample.shape)
 
     @property
     def clients_keep_state(self) -> bool:
@@ -189,9 +207,9 @@ class Experiment:
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one training sample as it travels: image and label."""
+        """Bytes of one training sample as it travels, with its target."""
         x, y = self.data.train_x, self.data.train_y
-        return int(x.nbytes // max(len(x), 1)) + y.itemsize
+        return int(x.nbytes // max(len(x), 1)) + int(y.nbytes // max(len(y), 1))
 
     def moved_bytes(self, number: int, task: Task) -> int:
         """Bytes of the task's samples that the seat must receive because it lacks them; an edge's worker has all."""
@@ -239,8 +257,8 @@ class Experiment:
         return ModelInfo(
             buffer_names=self.buffer_names,
             layers=self.layers,
-            image_shape=self.data.input_shape,
-            n_classes=self.data.n_classes,
+            sample=self.data.sample,
+            target=self.data.target,
             n_bytes=n_bytes(self.shapes),
             flops=self.flops,
             least_batch=self.least_batch,

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.formatting import label_of
@@ -19,10 +18,12 @@ from shared.run_records.rounds import Evaluation
 from shared.run_records.visits import Scored
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Choice, Stop
+from shared.training.description import Target
+from shared.training.loop import CLASSES
 from shared.training.losses import DEFAULT_LOSS, LOSSES, Loss, LossOfRun
 from shared.training.metrics import classification
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
-from shared.training.metrics.metric import Kind, Metric, MetricOfRun, metric_of_run, params_of, rows_of
+from shared.training.metrics.metric import Metric, MetricOfRun, metric_of_run, params_of, rows_of
 
 T = TypeVar("T")
 ACCURACY = classification.ACCURACY.name
@@ -34,25 +35,21 @@ class Scoring:
 
     Attributes:
         metrics: the run's metrics; the first is the headline.
-        kind: what the targets of the run's data are.
-        padding: the target of tokens that are no predictions.
+        target: what a model is to say of a sample.
         loss: the loss that the spec names; None means the targets' own.
     """
 
     metrics: tuple[MetricOfRun, ...] = (MetricOfRun(classification.ACCURACY),)
-    kind: Kind = "classes"
-    padding: int | None = None
+    target: Target = CLASSES
     loss: LossOfRun | None = None
 
     def batch_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the mean loss over the predictions of a batch, which training minimises."""
-        return functional.cross_entropy(outputs, targets) if self.loss is None else self.loss.mean(outputs, targets)
+        return (self.target.loss if self.loss is None else self.loss.mean)(outputs, targets)
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the sum of the losses of a batch's predictions."""
-        if self.loss is None:
-            return functional.cross_entropy(outputs, targets, reduction="sum")
-        return self.loss.sum(outputs, targets)
+        return (self.target.loss_sum if self.loss is None else self.loss.sum)(outputs, targets)
 
     @property
     def headline(self) -> MetricOfRun:
@@ -76,8 +73,8 @@ class Scoring:
         """Returns the states of a batch by label; outputs are those of the model, targets those of the data."""
         if not self.further:
             return {}
-        outputs, targets = rows_of(self.kind, outputs.cpu().to(torch.float64), targets.cpu(), self.padding)
-        targets = targets.to(torch.float64) if self.kind == "numbers" else targets
+        outputs, targets = rows_of(self.target, outputs.cpu().to(torch.float64), targets.cpu())
+        targets = targets.to(torch.float64) if targets.is_floating_point() else targets
         return {label: each.state(outputs, targets) for label, each in self.further.items()}
 
     # ---- scores as values
@@ -94,7 +91,7 @@ class Scoring:
 
     def accuracy(self, score: Score) -> float | None:
         """Returns the accuracy of a score, None where targets are no classes."""
-        return None if self.kind == "numbers" else score.accuracy
+        return None if self.target.kind == "numbers" else score.accuracy
 
     def further_values(self, score: Score) -> dict[str, float]:
         """Returns the values of all metrics but the accuracy, by label, as far as they have one."""
@@ -123,12 +120,12 @@ class Scoring:
         Args:
             name: of the score in the answer; `train` for the score of a training, which has no states.
             score: with the states of the run's metrics.
-            most: predictions that it can be of.
+            most: samples that it can be of.
         """
-        if score.n > most:
-            return f"a score `{name}` of {score.n} samples, at most {most} are possible"
+        if score.n > (possible := most * self.target.per_sample):
+            return f"a score `{name}` of {score.n} predictions, at most {possible} are possible"
         if score.n_correct > score.n:
-            return f"a score `{name}` with {score.n_correct} of {score.n} samples correct"
+            return f"a score `{name}` with {score.n_correct} of {score.n} predictions correct"
         due = sorted(self.further) if score.n and name != "train" else []
         if sorted(score.states) != due:
             return f"a score `{name}` with states of {sorted(score.states)[:MAX_NAMED]}, not of {due}"
@@ -165,29 +162,27 @@ def _find(what: str, name: str, known: Mapping[str, T], field: str) -> T:
     return known[name]
 
 
-def scoring_of(spec: ExperimentSpec, kind: Kind, n_classes: int, padding: int | None = None) -> Scoring:
+def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
     """How a spec's run scores outputs.
 
     Args:
         spec: of the run.
-        kind: what the targets of its data are.
-        n_classes: number of classes of its data, 0 where targets are numbers.
-        padding: the target of tokens that are no predictions.
+        target: of its data.
 
     Raises:
         UnknownName, BadInput: naming the field: a name is not known, a parameter is wrong, a metric or the loss is not
             defined for such targets, or the stop is by a metric that the run does not measure.
     """
-    chosen = spec.metrics or (Choice(name=DEFAULT_METRIC[kind]),)
+    chosen = spec.metrics or (Choice(name=DEFAULT_METRIC[target.kind]),)
     made = [
-        metric_of_run(find_metric(each.name, f"metrics.{at}"), each.params, kind, n_classes, f"metrics.{at}")
+        metric_of_run(find_metric(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}")
         for at, each in enumerate(chosen)
     ]
     labels = [each.label for each in made]
     for at, label in enumerate(labels):
         if label in labels[:at]:
             raise BadInput(f"metrics.{at}: {label} comes twice", field=f"metrics.{at}")
-    scoring = Scoring(tuple(made), kind, padding, _loss_of(spec, kind, padding))
+    scoring = Scoring(tuple(made), target, _loss_of(spec, target))
     check_stop(spec.stop, labels)
     return scoring
 
@@ -243,7 +238,7 @@ def check_scoring(spec: ExperimentSpec) -> None:
         raise BadInput("vectorised: only the cross-entropy is known for many devices at once", field="vectorised")
 
 
-def _loss_of(spec: ExperimentSpec, kind: Kind, padding: int | None) -> LossOfRun | None:
+def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:
     """The loss that a spec names, None for the targets' own.
 
     Raises:
@@ -253,8 +248,8 @@ def _loss_of(spec: ExperimentSpec, kind: Kind, padding: int | None) -> LossOfRun
         return None
     loss = find_loss(spec.loss.name)
     params: Any = params_of(loss, spec.loss.params, "loss")
-    if kind not in loss.kinds:
+    if target.kind not in loss.kinds:
         needed = " or ".join(sorted(loss.kinds))
-        raise BadInput(f"loss: {loss.name} needs targets that are {needed}, not {kind}", field="loss")
-    is_own = loss.name == DEFAULT_LOSS[kind] and params == loss.params()
-    return None if is_own else LossOfRun(loss, params, kind, padding)
+        raise BadInput(f"loss: {loss.name} needs targets that are {needed}, not {target.kind}", field="loss")
+    is_own = loss.name == DEFAULT_LOSS[target.kind] and params == loss.params()
+    return None if is_own else LossOfRun(loss, params, target)

@@ -1,4 +1,4 @@
-"""Test samples: test images dealt to clients, and named test sets made of clients' test samples."""
+"""Test samples: those of the data set dealt to clients, and named test sets made of clients' test samples."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
+from shared.federation.labels import Labels
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
 from shared.training.partition import ByDomainPartition, label_counts
@@ -95,13 +96,16 @@ def is_of(data: Dataset, test: Indices, domains: Sequence[int]) -> npt.NDArray[n
     return np.isin(np.asarray(data.test_domain)[test], domains)
 
 
-def deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Deals the test images of each class in proportion to the clients' training images of it, by largest remainder."""
-    counts = label_counts(parts, data.train_y, data.n_classes)  # (n_clients, n_classes)
-    labels = np.asarray(data.test_y)[test]
+def deal_tests(labels: Labels, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Deals the test samples of each label in proportion to the clients' training samples of it.
+
+    Numbers are rounded by largest remainder.
+    """
+    counts = label_counts(parts, labels.train, labels.n)  # (n_clients, n_labels)
+    there = np.asarray(labels.test)[test]
     shares: list[list[Indices]] = [[] for _ in parts]
-    for label in range(data.n_classes):
-        order = rng.permutation(test[labels == label])
+    for label in range(labels.n):
+        order = rng.permutation(test[there == label])
         if not counts[:, label].sum():
             continue
         sizes = largest_remainder(counts[:, label], len(order))
@@ -110,14 +114,16 @@ def deal_tests(data: Dataset, parts: list[Indices], test: Indices, rng: np.rando
     return [np.sort(np.concatenate([np.empty(0, np.int64), *share])) for share in shares]
 
 
-def deal_tests_by_domain(data: Dataset, parts: list[Indices], test: Indices, rng: np.random.Generator) -> list[Indices]:
+def deal_tests_by_domain(
+    data: Dataset, labels: Labels, parts: list[Indices], test: Indices, rng: np.random.Generator
+) -> list[Indices]:
     """Deals the test images of each domain to the clients that have it; those of other domains get no owner."""
     trained, tested = np.asarray(data.train_domain), np.asarray(data.test_domain)
     of = [int(trained[part[0]]) for part in parts]
     dealt = [np.empty(0, np.int64)] * len(parts)
     for domain in sorted(set(of)):
         clients = [client for client, own in enumerate(of) if own == domain]
-        own = deal_tests(data, [parts[client] for client in clients], test[tested[test] == domain], rng)
+        own = deal_tests(labels, [parts[client] for client in clients], test[tested[test] == domain], rng)
         for client, share in zip(clients, own, strict=True):
             dealt[client] = share
     return dealt

@@ -30,6 +30,7 @@ from shared.spec.fields import (
     Metrics,
     Selection,
     Stop,
+    SumBounds,
     Timeouts,
     Vectorised,
 )
@@ -99,6 +100,7 @@ class ExperimentSpec(Record):
         augment: how training images are augmented, each time they are loaded or once; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
+        sum_bounds: largest elements of updates, up to which sums are exact.
         edge_upload: what an edge sends to the cloud: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means
             (4 bytes a parameter).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
@@ -160,6 +162,7 @@ class ExperimentSpec(Record):
     test_clients: Literal["all"] | DeviceCount | None = None
     test_on: Names = ()
     augment: AugmentSpec | None = None
+    sum_bounds: Annotated[SumBounds, Field(exclude_if=lambda value: value == SumBounds())] = SumBounds()
     edge_upload: Literal["sum", "mean"] = "sum"
     compression: CompressionSpec = CompressionSpec()
     clock: Literal["simulated", "real"] = "simulated"
@@ -178,10 +181,8 @@ class ExperimentSpec(Record):
         """Expand short forms: `data: mnist` is `data: {name: mnist}`, and `lr` may be rate and schedule together."""
         if not isinstance(raw, Mapping):
             return raw
-        fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
+        fields = ("algorithm", "data", "model", "partition", "edge_link", "augment", "lr_schedule")
         short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
-        if isinstance(raw.get("lr_schedule"), str):
-            short["lr_schedule"] = {"name": raw["lr_schedule"]}
         return {**raw, **short, **rate_and_schedule(raw, cls.model_fields["lr"].default)}
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from shared.core.bounds import LARGEST_DEVICES, MAX_REAL
+from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETER_BOUND
 from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
 from shared.core.records import Record
@@ -119,6 +119,20 @@ class LostVisits(Record):
     seats: NumberSet
     edge_round: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     wave: Annotated[int, Field(ge=0, lt=1000)] | None = None
+
+
+class SumBounds(Record):
+    """The largest absolute values of elements of updates, up to which sums over devices are exact.
+
+    A larger bound makes the steps coarser to which elements are rounded, a smaller one finer.
+
+    Attributes:
+        parameters: of parameters.
+        buffers: of buffers, such as batch-norm statistics.
+    """
+
+    parameters: Annotated[float, Field(ge=2.0**-10, le=2.0**30)] = PARAMETER_BOUND
+    buffers: Annotated[float, Field(ge=2.0**-10, le=2.0**30)] = BUFFER_BOUND
 
 
 class Stop(Record):

@@ -14,15 +14,33 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from shared.core.errors import BadInput
 from shared.core.randomness import seeded_default_generator
-from shared.training.models import Classifier, Shape, build
+from shared.training.description import Sample, Target
+from shared.training.models import Shape, build, described, outputs_of
 
 BATCH = 2
 """Samples in the counted batch: batch-norm cannot train on one sample if its input has a single pixel."""
+MOST = 10**18
+"""Most operations of training on one sample that a model may claim."""
+
+
+def _lstm_operations(passes: int) -> Callable[..., int]:
+    """Returns the formula of an LSTM layer, which torch does not count: two products at each position."""
+
+    def count(x: Tensor, into_gates: Tensor, from_state: Tensor, *_: Any, **__: Any) -> int:
+        return passes * 2 * x.shape[0] * x.shape[1] * (into_gates.numel() + from_state.numel())
+
+    return count
+
+
+_LSTM = {
+    torch.ops.aten.mkldnn_rnn_layer: _lstm_operations(1),
+    torch.ops.aten.mkldnn_rnn_layer_backward: _lstm_operations(2),
+}
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -40,7 +58,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Runs one operation and adds its count."""
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = _LSTM.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.n += formula(*args, **(kwargs or {}), out_val=out)
         return out
@@ -54,28 +72,53 @@ def operations(loss: Callable[[], Tensor]) -> int:
 
 
 def model_and_batch(
-    model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
-) -> tuple[Classifier, Tensor, Tensor]:
-    """Returns a model with initial weights, and the images and labels of a batch.
-
-    Args:
-        model: one of `shared.training.models.MODELS`.
-        input_shape: (channels, height, width).
-        n_classes: number of outputs of the head.
-        projection: number of outputs of the model's projection head; None means no projection head.
-        width: share of the units of its hidden layers.
+    model: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+) -> tuple[Any, Tensor, Tensor]:
+    """Returns a model with initial weights, and the samples and targets of a batch; the arguments are as for `build`.
 
     Raises:
         UnknownName, BadInput: as for `build`.
     """
-    made = build(model, input_shape, n_classes, 0, projection, width)
-    return made, torch.zeros(BATCH, *input_shape), torch.zeros(BATCH, dtype=torch.int64)
+    whole, wanted = described(sample, target)
+    return build(model, whole, wanted, 0, projection, width), whole.example(BATCH), wanted.example(BATCH)
 
 
 @lru_cache(maxsize=64)
 def training_flops(
-    model: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
+    model: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
 ) -> int:
-    """Returns the operations of training on one sample with the cross-entropy; arguments and errors as for `build`."""
-    made, x, y = model_and_batch(model, input_shape, n_classes, projection, width)
-    return operations(lambda: functional.cross_entropy(made(x), y)) // BATCH
+    """Returns the operations of training on one sample with the target's loss; the arguments are as for `build`.
+
+    A model whose operations cannot be counted says them itself, as its attribute `training_flops`.
+
+    Raises:
+        UnknownName: as for `build`.
+        BadInput: as for `build`; or the model's outputs do not fit the target, or nothing in it can be counted.
+    """
+    made, x, y = model_and_batch(model, sample, target, projection, width)
+    _, wanted = described(sample, target)
+
+    def loss() -> Tensor:
+        outputs = outputs_of(made, model, x)
+        shape = tuple(outputs.shape)
+        if not wanted.fits(shape, BATCH):
+            cause = f"{model} has outputs {shape} for {BATCH} samples, targets of {wanted.kind} need {wanted.outputs}"
+            raise BadInput(cause, field="model.name")
+        return wanted.loss(outputs, y)
+
+    counted = operations(loss) // BATCH
+    own = getattr(made, "training_flops", None)
+    if own is not None:
+        return _checked(own, model)
+    if not counted:
+        cause = f"no operation of {model} can be counted: give the model the attribute `training_flops`"
+        raise BadInput(f"{cause}, the operations of training it on one sample", field="model.name")
+    return counted
+
+
+def _checked(own: Any, model: str) -> int:
+    if isinstance(own, bool) or not isinstance(own, int) or not 0 < own <= MOST:
+        raise BadInput(
+            f"`training_flops` of {model} is {own!r:.60}, not an integer from 1 to {MOST}", field="model.name"
+        )
+    return own

@@ -1,4 +1,4 @@
-"""The training loop and the evaluation loop.
+"""The training loop.
 
 Results are bit-for-bit a function of the inputs: batches are drawn from the generator passed in, images lie in memory
 that torch allocated, convolutional models always run channels-last, and the tiers set one torch thread. Only dropout
@@ -8,8 +8,8 @@ and random transforms draw from torch's default generator, which the caller seed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,27 +17,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from shared.core.errors import BadInput, Cancelled, NotFinite
-from shared.core.scores import State, added
-from shared.training.data.dataset import as_batch
-from shared.training.image_cache import ImageCache
+from shared.training.data.dataset import as_batch, as_targets
+from shared.training.description import Classes, Target
+from shared.training.optimizers import Sgd
+from shared.training.sample_cache import SampleCache
 
 Batch = tuple[Tensor, Tensor]
+Encode = Callable[[npt.NDArray[Any]], Tensor]
+"""Samples of a data set -> the input of models, see `Dataset.encode`."""
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""(logits, labels) -> mean loss of the batch."""
-StatesFunction = Callable[[Tensor, Tensor], Mapping[str, State]]
-"""(logits, labels) -> by label, the state of each metric on this batch."""
+"""(outputs, targets) -> mean loss of the batch."""
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(model, images, labels) -> (mean loss of the batch, logits), for losses that need more than the logits.
+"""(model, samples, targets) -> (mean loss of the batch, outputs), for losses that need more than the outputs.
 
 An objective of several passes may call `backward` on each pass at once, so that only one pass's graph is in memory. The
 parameters' gradients are empty when it is called; it returns a loss without a graph, and the loop uses the gradients
 that it accumulated.
 """
 Transform = Callable[[Tensor], Tensor]
-"""Float images (batch, channels, height, width) -> the augmented or normalised images."""
+"""Samples (batch, ...) -> the augmented or normalised samples."""
 Correct = Callable[[list[Tensor], list[Tensor]], None]
 """(parameters, gradients): corrects the gradients in place, after the backward pass and before the step."""
 
@@ -65,10 +65,11 @@ Step = Callable[[list[Tensor], list[Tensor]], None]
 Stopped = Callable[[], bool]
 """Returns whether training or evaluation is to stop."""
 
-CROSS_ENTROPIES: LossFunction = nn.CrossEntropyLoss(reduction="sum")
 CPU = torch.device("cpu")
 SMALL_BYTES = 64 * 2**20
-"""Upper bound on the bytes of a client's float images for which they are converted once, not batch by batch."""
+"""Upper bound on the bytes of a client's samples for which they are converted once, not batch by batch."""
+CLASSES = Classes(1)
+"""The target of the default loss, the cross-entropy, whatever the number of classes."""
 
 
 @dataclass(frozen=True)
@@ -78,29 +79,21 @@ class Trained:
     Attributes:
         n_samples: number of samples trained on; a sample counts once an epoch.
         n_steps: number of steps.
-        loss: mean loss over these samples, each with the weights before its step; 0 without samples.
-        n_correct: number of these samples that were classified correctly before their step.
+        loss: mean loss over the predictions on these samples, each with the weights before its step; 0 without any.
+        n_correct: number of these predictions that were right before their step.
+        n_predictions: number of predictions: one for each sample, or for each token of a sequence.
     """
 
     n_samples: int
     n_steps: int
     loss: float
     n_correct: int
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """Result of an evaluation as sums, which can be added: counts, losses, and by label the states of metrics."""
-
-    n: int
-    n_correct: int
-    loss_sum: float
-    states: Mapping[str, State] = field(default_factory=dict)
+    n_predictions: int
 
 
 def batches(
-    x: npt.NDArray[np.uint8],
-    y: npt.NDArray[np.int64],
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
     indices: npt.NDArray[np.int64] | Sequence[int],
     *,
     batch_size: int,
@@ -109,13 +102,14 @@ def batches(
     steps: int | None = None,
     least: int = 1,
     device: torch.device = CPU,
-    cache: ImageCache | None = None,
+    cache: SampleCache | None = None,
+    encode: Encode = as_batch,
 ) -> Iterator[Batch]:
     """Returns shuffled batches of some samples; each epoch is one shuffle, whose last batch may be smaller.
 
     Args:
-        x: images, uint8, (n, height, width[, channels]); may be a read-only memory map.
-        y: labels, (n,).
+        x: samples, (n, ...); may be a read-only memory map.
+        y: targets, (n, ...).
         indices: the client's samples.
         batch_size: number of samples of a batch.
         generator: the only source of randomness.
@@ -123,16 +117,17 @@ def batches(
         steps: number of batches, over as many epochs as needed; None if `epochs` is given.
         least: least number of samples of a batch, see `batch_sizes`.
         device: device of the batches.
-        cache: of float images of `x`.
+        cache: of encoded samples of `x`.
+        encode: that of the data set.
 
     Yields:
-        Float images as `as_batch` returns them, and int64 labels.
+        Samples as `encode` returns them, and targets.
 
     Raises:
         BadInput: not exactly one of epochs and steps, steps without samples, or a batch of fewer than `least` samples.
     """
     chosen = shuffles(len(indices), batch_size=batch_size, generator=generator, epochs=epochs, steps=steps, least=least)
-    return _at(x, y, np.asarray(indices, dtype=np.int64), chosen, device, cache)
+    return _at(x, y, np.asarray(indices, dtype=np.int64), chosen, device, cache, encode)
 
 
 def shuffles(
@@ -184,26 +179,31 @@ def _shuffled(n: int, sizes: list[int], generator: torch.Generator, n_batches: i
 
 
 def _at(
-    x: npt.NDArray[np.uint8],
-    y: npt.NDArray[np.int64],
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
     indices: npt.NDArray[np.int64],
     positions: Iterator[Tensor],
     device: torch.device,
-    cache: ImageCache | None,
+    cache: SampleCache | None,
+    encode: Encode,
 ) -> Iterator[Batch]:
-    images, labels = images_at(x, indices, device, cache), torch.from_numpy(y[indices].astype(np.int64)).to(device)
+    samples, targets = samples_at(x, indices, device, cache, encode), as_targets(y[indices]).to(device)
     for chosen in positions:
-        yield images(chosen), labels.index_select(0, chosen.to(device))
+        yield samples(chosen), targets.index_select(0, chosen.to(device))
 
 
-def images_at(
-    x: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64], device: torch.device, cache: ImageCache | None = None
+def samples_at(
+    x: npt.NDArray[Any],
+    indices: npt.NDArray[np.int64],
+    device: torch.device,
+    cache: SampleCache | None = None,
+    encode: Encode = as_batch,
 ) -> Callable[[Tensor], Tensor]:
-    """Returns a function from positions in `indices` to float images; bits are the same converted once or by batch."""
-    if 4 * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
-        return lambda chosen: as_batch(x[indices[chosen.numpy()]]).to(device)
-    floats = as_batch(x[indices]).to(device) if cache is None else cache.floats(x, indices, device)
-    return lambda chosen: floats.index_select(0, chosen.to(device))  # five times as fast as floats[chosen]
+    """Returns a function from positions in `indices` to samples; bits are the same encoded once or by batch."""
+    if max(x.itemsize, 4) * math.prod(x.shape[1:]) * len(indices) > SMALL_BYTES:
+        return lambda chosen: encode(x[indices[chosen.numpy()]]).to(device)
+    made = encode(x[indices]).to(device) if cache is None else cache.batch(x, indices, device)
+    return lambda chosen: made.index_select(0, chosen.to(device))  # five times as fast as made[chosen]
 
 
 def train(
@@ -213,12 +213,13 @@ def train(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    loss: LossFunction = functional.cross_entropy,
+    loss: LossFunction | None = None,
     objective: Objective | None = None,
     transform: Transform | None = None,
     correct: Correct | None = None,
     step: Step | None = None,
     stopped: Stopped | None = None,
+    target: Target = CLASSES,
 ) -> Trained:
     """Trains a model in place: for each batch transform, forward, loss, backward, correct, step.
 
@@ -227,16 +228,17 @@ def train(
 
     Args:
         model: left in training mode; parameters that do not require gradients do not change.
-        batches: float images and labels, see `batches`.
+        batches: samples and targets, see `batches`.
         lr: learning rate of SGD; lr, momentum and weight_decay are not used if `step` is given.
         momentum: momentum of SGD; the velocity starts at 0.
         weight_decay: weight decay of SGD.
-        loss: loss of logits and labels, mean over the batch.
+        loss: mean loss of a batch of outputs and targets; None means that of `target`.
         objective: replaces forward pass and loss together.
-        transform: applied to each batch's images.
+        transform: applied to each batch's samples.
         correct: corrects the gradients in place; a parameter that the loss does not depend on has gradient 0.
         step: replaces SGD.
         stopped: called before each batch; training ends if it returns True.
+        target: what the model is to say; it counts predictions and hits.
 
     Raises:
         Cancelled: `stopped` returned True.
@@ -246,91 +248,57 @@ def train(
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     take_step = step or Sgd(lr, momentum, weight_decay)
-    n_samples = n_steps = 0
-    loss_sum, predictions = 0.0, list[tuple[Tensor, Tensor]]()
+    n_samples = n_steps = n_predictions = 0
+    loss_sum, hits = 0.0, _Hits(target)
     _drop_gradients(parameters)
     for x, y in batches:
         if stopped is not None and stopped():
             raise Cancelled(f"stopped after {n_steps} steps")
         x = with_layout(x if transform is None else transform(x))
-        value, logits = objective(model, x, y) if objective else _forward(model, x, y, loss)
+        value, outputs = objective(model, x, y) if objective else _forward(model, x, y, loss or target.loss)
         mean = value.item()
         if not math.isfinite(mean):
             raise NotFinite(f"the loss is {mean} at step {n_steps + 1}")
         _take_step(parameters, value, correct, take_step)
-        predictions.append((logits.detach(), y))
-        n_steps += 1
-        n_samples += len(y)
-        loss_sum += mean * len(y)
+        hits.add(outputs.detach(), y)
+        n_here = target.n_predictions(y)
+        n_steps, n_samples, n_predictions = n_steps + 1, n_samples + len(y), n_predictions + n_here
+        loss_sum += mean * n_here
     _check_finite(model, n_steps)
-    return Trained(n_samples, n_steps, loss_sum / max(n_samples, 1), _n_correct(predictions))
-
-
-def evaluate(
-    model: nn.Module,
-    x: npt.NDArray[np.uint8],
-    y: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.int64] | Sequence[int],
-    *,
-    batch_size: int = 512,
-    loss_sum_of: LossFunction = CROSS_ENTROPIES,
-    states_of: StatesFunction | None = None,
-    transform: Transform | None = None,
-    stopped: Stopped | None = None,
-) -> Evaluated:
-    """Evaluates a model in evaluation mode: counts correct predictions, sums losses and the states of metrics.
-
-    Args:
-        model: not changed, its mode is restored; images and labels are copied to its device.
-        x: images, uint8, (n, height, width[, channels]).
-        y: labels, (n,).
-        indices: the samples, evaluated in this order.
-        batch_size: number of samples of a batch; `loss_sum` depends on it in its last bits.
-        loss_sum_of, states_of: return the sum of a batch's losses, and the states of the metrics to measure.
-        transform: applied to each batch's images.
-        stopped: called before each batch; the evaluation ends if it returns True.
-
-    Raises:
-        Cancelled: `stopped` returned True.
-        NotFinite: the loss is NaN or infinite.
-    """
-    chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = channels_last(model), model.training
-    device = next(model.parameters()).device
-    n_correct, loss_sum, states = 0, 0.0, dict[str, State]()
-    model.eval()
-    try:
-        with torch.no_grad():
-            for start in range(0, len(chosen), batch_size):
-                if stopped is not None and stopped():
-                    raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
-                part = chosen[start : start + batch_size]
-                images, labels = as_batch(x[part]).to(device), torch.from_numpy(y[part].astype(np.int64)).to(device)
-                logits = model(with_layout(images if transform is None else transform(images)))
-                loss_sum += loss_sum_of(logits, labels).item()
-                if not math.isfinite(loss_sum):
-                    raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
-                n_correct += int((logits.argmax(1) == labels).sum())
-                states = states if states_of is None else added(states, states_of(logits, labels))
-    finally:
-        model.train(was_training)
-    return Evaluated(len(chosen), n_correct, loss_sum, states)
+    return Trained(n_samples, n_steps, loss_sum / max(n_predictions, 1), hits.total(), n_predictions)
 
 
 # ---- pieces of a step
 
 
 def _forward(model: nn.Module, x: Tensor, y: Tensor, loss: LossFunction) -> tuple[Tensor, Tensor]:
-    logits = model(x)
-    return loss(logits, y), logits
+    outputs = model(x)
+    return loss(outputs, y), outputs
 
 
-def _n_correct(predictions: list[tuple[Tensor, Tensor]]) -> int:
-    """Returns the number of correct predictions in pairs of (logits, labels), counted at once for speed."""
-    if not predictions:
-        return 0
-    logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
-    return int((logits.argmax(1) == labels).sum())
+class _Hits:
+    """Counts right predictions, those of many small batches at once for speed."""
+
+    MOST_ELEMENTS = 2**20
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.n, self.n_elements = target, 0, 0
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, outputs: Tensor, y: Tensor) -> None:
+        """Adds a batch."""
+        self.waiting.append((outputs, y))
+        self.n_elements += outputs.numel()
+        if self.n_elements > self.MOST_ELEMENTS:
+            self.total()
+
+    def total(self) -> int:
+        """Returns the number of right predictions so far."""
+        if self.waiting:
+            outputs, targets = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+            self.n += int(self.target.hits(outputs, targets).sum())
+        self.waiting, self.n_elements = [], 0
+        return self.n
 
 
 def _take_step(parameters: list[Tensor], value: Tensor, correct: Correct | None, step: Step) -> None:
@@ -350,35 +318,6 @@ def _drop_gradients(parameters: list[Tensor]) -> None:
         parameter.grad = None
 
 
-class Sgd:
-    """SGD on all parameters at once; its velocities last for one training."""
-
-    def __init__(self, lr: float, momentum: float, weight_decay: float) -> None:
-        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.velocities: list[Tensor] | None = None
-
-    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """Takes one step in place; the gradients are overwritten."""
-        if self.weight_decay:
-            torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
-        if self.momentum:
-            gradients = self._with_momentum(gradients)
-        torch._foreach_add_(parameters, gradients, alpha=-self.lr)
-
-    def keep_first(self, n: int) -> None:
-        """Drops the velocities of all but the first n of the devices whose tensors are stacked."""
-        if self.velocities is not None:
-            self.velocities = [velocity[:n] for velocity in self.velocities]
-
-    def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
-        if self.velocities is None:
-            self.velocities = gradients
-        else:
-            torch._foreach_mul_(self.velocities, self.momentum)
-            torch._foreach_add_(self.velocities, gradients)
-        return self.velocities
-
-
 def channels_last(model: nn.Module) -> Transform:
     """Lays out a convolutional model channels-last, in place, and returns a function that lays out its images alike.
 
@@ -388,7 +327,7 @@ def channels_last(model: nn.Module) -> Transform:
         return lambda x: x
     module: Any = model
     module.to(memory_format=torch.channels_last)
-    return lambda x: x.contiguous(memory_format=torch.channels_last)
+    return lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _check_finite(model: nn.Module, n_steps: int) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.core.records import Nothing, Record
+from shared.training.description import Target
 from shared.training.metrics.metric import Kind, rows_of
 
 
@@ -41,22 +42,20 @@ class LossOfRun:
     Attributes:
         loss: the loss.
         params: its parameters.
-        kind: what the targets of the run's data are.
-        padding: the target of tokens that are no predictions.
+        target: of the run's data.
     """
 
     loss: Loss
     params: Record
-    kind: Kind
-    padding: int | None = None
+    target: Target
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the mean over the predictions of a batch, which training minimises."""
-        return self.loss.each(self.params, *rows_of(self.kind, outputs, targets, self.padding)).mean()
+        return self.loss.each(self.params, *rows_of(self.target, outputs, targets)).mean()
 
     def sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the sum over the predictions of a batch."""
-        return self.loss.each(self.params, *rows_of(self.kind, outputs, targets, self.padding)).sum()
+        return self.loss.each(self.params, *rows_of(self.target, outputs, targets)).sum()
 
 
 CLASSES: frozenset[Kind] = frozenset({"classes", "tokens"})
@@ -116,5 +115,5 @@ LOSSES: dict[str, Loss] = {
         Loss("huber", "squared error of small, absolute error of large differences", NUMBERS, _huber, Huber),
     )
 }
-DEFAULT_LOSS: dict[Kind, str] = {"classes": "cross_entropy", "tokens": "cross_entropy", "numbers": "mse"}
+DEFAULT_LOSS: dict[str, str] = {"classes": "cross_entropy", "tokens": "cross_entropy", "numbers": "mse"}
 """The loss of a run whose spec names none, by what its targets are: the targets' own."""

@@ -1,9 +1,38 @@
-"""Optimisers that replace SGD in the training loop, and the effective number of steps of momentum SGD."""
+"""The optimisers of devices, and the effective number of steps of momentum SGD."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+
+class Sgd:
+    """SGD on all parameters at once; its velocities last for one training."""
+
+    def __init__(self, lr: float, momentum: float, weight_decay: float) -> None:
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.velocities: list[Tensor] | None = None
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Takes one step in place; the gradients are overwritten."""
+        if self.weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
+        if self.momentum:
+            gradients = self._with_momentum(gradients)
+        torch._foreach_add_(parameters, gradients, alpha=-self.lr)
+
+    def keep_first(self, n: int) -> None:
+        """Drops the velocities of all but the first n of the devices whose tensors are stacked."""
+        if self.velocities is not None:
+            self.velocities = [velocity[:n] for velocity in self.velocities]
+
+    def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
+        if self.velocities is None:
+            self.velocities = gradients
+        else:
+            torch._foreach_mul_(self.velocities, self.momentum)
+            torch._foreach_add_(self.velocities, gradients)
+        return self.velocities
 
 
 class Adam:

@@ -93,7 +93,8 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
     assert list(entry) == ["mine"]
     monkeypatch.setitem(sources.DATASETS, "mine", entry["mine"])
     found = dataset.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")
-    assert (found.n_classes, found.input_shape, len(found.train_y), len(found.test_y)) == (2, (1, 12, 12), 800, 200)
+    assert (found.target.n_outputs, found.sample.shape) == (2, (1, 12, 12))
+    assert (len(found.train_y), len(found.test_y)) == (800, 200)
     spec = {"data": "mine", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
     done = await run(tmp_path, spec, common={"data_dir": tmp_path})
     assert (done.info.accuracy or 0) > 0.9  # of two classes

@@ -6,12 +6,11 @@ A `PartialSum` is the exact sum of some updates; merging partial sums gives the 
 turns it back into an update: an aggregate has the type of what it aggregates.
 """
 
+from shared.core.bounds import BUFFER_BOUND, PARAMETER_BOUND
 from shared.core.update_annotations import can_be_mean, check_update_type, names_clients, rule_of
 from shared.federation.aggregation.accumulator import Accumulator, check_update
 from shared.federation.aggregation.mean import check_partial_sum, mean_of
 from shared.federation.aggregation.partial_sum import (
-    BUFFER_BOUND,
-    PARAMETER_BOUND,
     FixedPoint,
     MeanSum,
     PartialSum,

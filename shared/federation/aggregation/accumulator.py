@@ -191,7 +191,7 @@ def check_update(update: Record, fixed_point: FixedPoint) -> None:
             _check_masks(name, getattr(update, name), getattr(update, how.per_position))
     for term in _terms(update):
         for name, tensor in term.tensors.items():
-            check_bound(tensor, fixed_point.bound(name), f"{term.key} {name}".strip())
+            check_bound(tensor, fixed_point.bound(name), f"{term.key} {name}".strip(), fixed_point.option(name))
     for name in fields_with(type(update), PerClient):
         check_finite(getattr(update, name), name)
 

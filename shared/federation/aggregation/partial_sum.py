@@ -8,16 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.core.bounds import Count
+from shared.core.bounds import BUFFER_BOUND, PARAMETER_BOUND, Count
 from shared.core.exact_sum import fixed_point_exponent
 from shared.core.records import Record
 from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import KeptBy
-
-PARAMETER_BOUND = 2.0**7
-"""Largest absolute value of an element of a parameter tensor in an update."""
-BUFFER_BOUND = 2.0**12
-"""Largest absolute value of an element of a buffer in an update."""
 
 
 class MeanSum(Record):
@@ -80,6 +75,10 @@ class FixedPoint:
     def bound(self, name: str) -> float:
         """Largest absolute value of an element of a tensor of this name."""
         return self.buffer_bound if name in self.buffer_names else self.parameter_bound
+
+    def option(self, name: str) -> str:
+        """The field of a spec that bounds the elements of a tensor of this name."""
+        return "sum_bounds.buffers" if name in self.buffer_names else "sum_bounds.parameters"
 
     def exponent(self, name: str) -> int:
         """Binary exponent: a step for this tensor name is 2 ** -exponent."""

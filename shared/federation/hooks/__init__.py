@@ -35,8 +35,8 @@ from shared.federation.test_sets import Samples, TestSet
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import Operations, operations
-from shared.training.loop import Batch, Correct, Elementwise, Objective, Sgd, Step, Trained, Transform
-from shared.training.optimizers import Adam, momentum_step_factor
+from shared.training.loop import Batch, Correct, Elementwise, Objective, Step, Trained, Transform
+from shared.training.optimizers import Adam, Sgd, momentum_step_factor
 from shared.wire.compression import CodecSpec
 
 __all__ = [

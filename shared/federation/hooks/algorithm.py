@@ -105,6 +105,8 @@ class Algorithm:
             reports which updates it admits.
         cloud_state, edge_state, device_state: record types of what each tier remembers between rounds.
         phases: from spec and parameters, the named stretches of rounds.
+        samples: what it is defined for: `any` samples, `numbers` (float32, images too), or `images` alone.
+        targets: the kinds of targets that it is defined for; None means all.
         buffers: whether float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
             integer buffers are never averaged.
         on_refusal: whether a seat whose update was not used keeps the state of that visit.
@@ -136,6 +138,8 @@ class Algorithm:
     edge_state: type[Record] = EdgeModel
     device_state: type[Record] = OwnBuffers
     phases: Callable[[ExperimentSpec, Any], tuple[Phase, ...]] = one_phase
+    samples: Literal["any", "numbers", "images"] = "any"
+    targets: tuple[Literal["classes", "numbers", "tokens"], ...] | None = None
     buffers: Literal["average", "local", "drop"] = "average"
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"

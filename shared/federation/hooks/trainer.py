@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from shared.core.scores import Score
@@ -61,15 +60,15 @@ class Trainer(Protocol):
         """The client's own test samples."""
         ...
 
-    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Returns all images and labels of one part of the data set, read-only; `Samples` are positions in them.
+    def arrays(self, part: Literal["train", "test"]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns all samples and targets of one part of the data set, read-only; `Samples` are positions in them.
 
-        Images are uint8, (n, height, width) or (n, height, width, channels); labels are int64, (n,).
+        They are as stored, see `Dataset`: images are uint8, (n, height, width) or (n, height, width, channels).
         """
         ...
 
-    def images(self, samples: Samples) -> Tensor:
-        """Returns images as the model gets them: float32, (n, channels, height, width), from -1 to 1."""
+    def inputs(self, samples: Samples) -> Tensor:
+        """Returns samples as the model gets them, (n, ...): images as float32, (n, channels, height, width)."""
         ...
 
     @property
@@ -112,9 +111,9 @@ class Trainer(Protocol):
             purpose: name of the random streams that shuffle and augment.
             epochs: number of epochs; None means the number that the task gives.
             trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
-            objective: replaces the mean cross-entropy; returns the loss of a batch, and the logits.
+            objective: replaces the loss of the data's target; returns the loss of a batch, and the outputs.
             correct: changes the gradients in place before each step.
-            transform: applied to the images of each batch, after the augmentation.
+            transform: applied to the samples of each batch, after the augmentation.
             step: replaces the spec's optimiser.
         """
         ...

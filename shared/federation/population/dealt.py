@@ -10,6 +10,7 @@ import numpy as np
 
 from shared.core.errors import BadInput
 from shared.core.number_sets import EMPTY, NumberSet
+from shared.federation.labels import Labels
 from shared.federation.population.devices import Devices, edge_link, held_out_of, run_seeds, stream, test_clients_of
 from shared.federation.population.population import Population
 from shared.federation.population.seats import NOTHING, EdgeSeat, Seat, SeatSamples
@@ -52,18 +53,19 @@ def dealt_population(
     spec: ExperimentSpec,
     how: DealtPartition,
     data: Dataset,
+    labels: Labels,
     train: Indices,
     test: Indices,
     everything: Samples,
     devices: Devices,
 ) -> Population:
-    """A population among whose clients the images at these positions are dealt.
+    """A population among whose clients the samples at these positions are dealt.
 
     Raises:
         BadInput: there are fewer samples than clients, or the partition is impossible.
     """
     clients = _edge_clients if spec.client == "edge" else _device_clients
-    seats, edges = clients(spec, how, data, train, test, devices)
+    seats, edges = clients(spec, how, data, labels, train, test, devices)
     owners = [edge.samples for edge in edges] if spec.client == "edge" else seats.samples
     named: list[ClientSamples] = [
         (f"{spec.client}-{number}", own.train, own.test)
@@ -80,7 +82,7 @@ def dealt_population(
         edges=tuple(edges),
         latencies=devices.latencies,
         test=everything,
-        n_classes=data.n_classes,
+        labels=labels,
         most_samples=max(sum(s.n_train for s in seats.samples), sum(len(edge.train) for edge in edges)),
         digest=_digest(data, seats, edges, everything),
         test_sets=test_sets(spec, data, named, test),
@@ -88,11 +90,17 @@ def dealt_population(
 
 
 def _device_clients(
-    spec: ExperimentSpec, how: DealtPartition, data: Dataset, train: Indices, test: Indices, devices: Devices
+    spec: ExperimentSpec,
+    how: DealtPartition,
+    data: Dataset,
+    labels: Labels,
+    train: Indices,
+    test: Indices,
+    devices: Devices,
 ) -> tuple[_Seats, list[EdgeSeat]]:
     home_edges = devices.home_edges.tolist()
-    parts = _dealt(spec, how, data, train, home_edges)
-    trains, tests = _split_tests(spec, data, parts, test)
+    parts = _dealt(spec, how, data, labels, train, home_edges)
+    trains, tests = _split_tests(spec, data, labels, parts, test)
     held_out = held_out_of(spec)
     samples = [
         SeatSamples.of(part[:0], Samples("train", part))
@@ -115,16 +123,22 @@ def _edge_of(tests: Sequence[Samples], number: int, link: Link) -> EdgeSeat:
 
 
 def _edge_clients(
-    spec: ExperimentSpec, how: DealtPartition, data: Dataset, train: Indices, test: Indices, devices: Devices
+    spec: ExperimentSpec,
+    how: DealtPartition,
+    data: Dataset,
+    labels: Labels,
+    train: Indices,
+    test: Indices,
+    devices: Devices,
 ) -> tuple[_Seats, list[EdgeSeat]]:
     """The edges own the parts; an edge's devices have collected its training samples in even shares."""
     if spec.held_out_fraction:
         raise BadInput("held-out seats need client: device", field="held_out_fraction")
     n_edges, n_devices = spec.num_edges or 1, len(devices.home_edges)
-    parts = _dealt(spec, how, data, train, list(range(n_edges)))
+    parts = _dealt(spec, how, data, labels, train, list(range(n_edges)))
     if n_devices > len(train):
         raise BadInput(f"{n_devices} devices for {len(train)} training samples", field="num_devices")
-    trains, tests = _split_tests(spec, data, parts, test)
+    trains, tests = _split_tests(spec, data, labels, parts, test)
     collected = [SeatSamples.of(NOTHING.indices)] * n_devices
     for edge, own in enumerate(trains):
         numbers = np.flatnonzero(devices.home_edges == edge)
@@ -137,31 +151,34 @@ def _edge_clients(
 
 
 def _dealt(
-    spec: ExperimentSpec, how: DealtPartition, data: Dataset, train: Indices, edges: Sequence[int]
+    spec: ExperimentSpec, how: DealtPartition, data: Dataset, labels: Labels, train: Indices, edges: Sequence[int]
 ) -> list[Indices]:
     """The samples of each client, whose edges are given."""
-    writers = None if data.train_writer is None else np.asarray(data.train_writer)[train]
+    groups = None if data.train_group is None else np.asarray(data.train_group)[train]
     parts = partition(
         how,
-        np.asarray(data.train_y)[train],
+        np.asarray(labels.train)[train],
         len(edges),
         stream(spec, "partition"),
         edges=edges,
-        writers=writers,
+        writers=groups,
         domains=None if data.train_domain is None else np.asarray(data.train_domain)[train],
         domain_names=data.domains,
-        n_classes=data.n_classes,
+        n_classes=labels.n,
     )
     return [train[part] for part in parts]
 
 
 def _split_tests(
-    spec: ExperimentSpec, data: Dataset, parts: list[Indices], test: Indices
+    spec: ExperimentSpec, data: Dataset, labels: Labels, parts: list[Indices], test: Indices
 ) -> tuple[list[Indices], list[Samples]]:
-    """Cuts each client's test samples from its own part, or deals out the data set's test images."""
+    """Cuts each client's test samples from its own part, or deals out the data set's test samples."""
     if spec.test_fraction is None:
-        deal = deal_tests_by_domain if isinstance(spec.partition, ByDomainPartition) else deal_tests
-        dealt = deal(data, parts, test, stream(spec, "test"))
+        rng = stream(spec, "test")
+        by_domain = isinstance(spec.partition, ByDomainPartition)
+        dealt = (
+            deal_tests_by_domain(data, labels, parts, test, rng) if by_domain else deal_tests(labels, parts, test, rng)
+        )
         return parts, [Samples("test", indices) for indices in dealt]
     rng = stream(spec, "split")
     trains, tests = [], []

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
+from shared.federation.labels import labels_of
 from shared.federation.population.dealt import dealt_population
 from shared.federation.population.devices import devices_of, stream
 from shared.federation.population.population import Population
@@ -29,16 +30,17 @@ def population(spec: ExperimentSpec, data: Dataset) -> Population:
     if spec.num_edges is None or spec.num_devices is None or spec.max_devices is None:
         raise BadInput("the population of a spec is known once its numbers of devices and edges are")
     check_counts(spec)
-    train = _pool(data.train_y, spec.data.n_train, stream(spec, "train pool"), "data.n_train")
-    test = _pool(data.test_y, spec.data.n_test, stream(spec, "test pool"), "data.n_test")
+    labels = labels_of(spec, data)
+    train = _pool(labels.train, spec.data.n_train, stream(spec, "train pool"), "data.n_train")
+    test = _pool(labels.test, spec.data.n_test, stream(spec, "test pool"), "data.n_test")
     everything = Samples("test", test[is_of(data, test, domains_of_clients(spec, data))])
     if isinstance(spec.partition, SampledPartition):
-        return sampled_population(spec, spec.partition, data, train, test, everything, devices_of(spec))
-    return dealt_population(spec, spec.partition, data, train, test, everything, devices_of(spec))
+        return sampled_population(spec, spec.partition, data, labels, train, test, everything, devices_of(spec))
+    return dealt_population(spec, spec.partition, data, labels, train, test, everything, devices_of(spec))
 
 
 def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator, field: str) -> Indices:
-    """All samples, or n of them drawn by seed with the classes in proportion."""
+    """All samples, or n of them drawn by seed with the labels in proportion."""
     if n is None:
         return np.arange(len(labels), dtype=np.int64)
     if n > len(labels):

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.number_sets import EMPTY, NumberSet
+from shared.federation.labels import Labels
 from shared.federation.population.latencies import Latencies
 from shared.federation.population.seats import EdgeSeat, Role, Seat, Seats
 from shared.federation.test_sets import Samples, TestPart, TestSet
-from shared.training.data.dataset import Dataset
 from shared.training.partition import label_counts
 
 KEPT_SEATS = 2**15
@@ -42,7 +42,7 @@ class Population:
         edges: of the run.
         latencies: between devices and edges.
         test: the global test set.
-        n_classes: number of labels.
+        labels: those by which samples are divided.
         most_samples: training samples of all seats, or, where edges are the clients, of all edges.
         digest: sha256 over what determines all of this.
         test_sets: further test sets by name: `union` is that of all clients together; for data with domains, each
@@ -57,7 +57,7 @@ class Population:
     edges: tuple[EdgeSeat, ...]
     latencies: Latencies
     test: Samples
-    n_classes: int
+    labels: Labels
     most_samples: int
     digest: str
     test_sets: Mapping[str, TestSet] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Population:
         return max(self.most_samples, len(self.seats), 1)
 
 
-def counts_of(seats: Sequence[Seat], data: Dataset) -> npt.NDArray[np.int64]:
-    """Training samples by seat and label, (n_seats, n_classes)."""
-    counts: npt.NDArray[np.int64] = label_counts([seat.train for seat in seats], data.train_y, data.n_classes)
+def counts_of(seats: Sequence[Seat], labels: Labels) -> npt.NDArray[np.int64]:
+    """Training samples by seat and label, (n_seats, n_labels)."""
+    counts: npt.NDArray[np.int64] = label_counts([seat.train for seat in seats], labels.train, labels.n)
     return counts

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from shared.core.errors import BadInput
+from shared.federation.labels import Labels
 from shared.federation.population.devices import Devices, edge_link, held_out_of, run_seeds, stream, test_clients_of
 from shared.federation.population.population import Population
 from shared.federation.population.seats import NOTHING, EdgeSeat, Seat, SeatSamples
@@ -33,14 +34,14 @@ class _Sampler:
         self,
         spec: ExperimentSpec,
         partition: SampledPartition,
-        data: Dataset,
+        labels: Labels,
         train: Indices,
         test: Indices,
         devices: Devices,
     ) -> None:
         self.spec, self.partition, self.devices = spec, partition, devices
-        self.train = ClassPools(train, np.asarray(data.train_y)[train], data.n_classes)
-        self.test = ClassPools(test, np.asarray(data.test_y)[test], data.n_classes)
+        self.train = ClassPools(train, np.asarray(labels.train)[train], labels.n)
+        self.test = ClassPools(test, np.asarray(labels.test)[test], labels.n)
         self.held_out = held_out_of(spec)
         proportional = max(round(partition.samples * len(test) / len(train)), 1)
         self.n_test = min(proportional, len(test)) if partition.test_samples is None else partition.test_samples
@@ -89,6 +90,7 @@ def sampled_population(
     spec: ExperimentSpec,
     partition: SampledPartition,
     data: Dataset,
+    labels: Labels,
     train: Indices,
     test: Indices,
     everything: Samples,
@@ -99,7 +101,7 @@ def sampled_population(
     Raises:
         BadInput: a device is to have more samples than there are, or all together too many for exact sums.
     """
-    sampler, n_edges = _Sampler(spec, partition, data, train, test, devices), spec.num_edges or 1
+    sampler, n_edges = _Sampler(spec, partition, labels, train, test, devices), spec.num_edges or 1
     most_samples = partition.samples * len(devices.home_edges)
     if most_samples > MOST_SAMPLES:
         cause = f"{len(devices.home_edges)} devices of {partition.samples} samples have {most_samples}"
@@ -117,7 +119,7 @@ def sampled_population(
         edges=edges,
         latencies=devices.latencies,
         test=everything,
-        n_classes=data.n_classes,
+        labels=labels,
         most_samples=most_samples,
         digest=recipe.hexdigest(),
     )

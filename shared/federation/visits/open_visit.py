@@ -152,5 +152,6 @@ def _counts(local: Local | None) -> dict[str, Any]:
     done = local.trained
     if local.n_trained is None:
         found["n_trained"] = done.n_samples + local.n_passed
-    score = {"n": done.n_samples, "n_correct": done.n_correct, "loss_sum": done.loss * done.n_samples}
+    n = done.n_predictions
+    score = {"n": n, "n_correct": done.n_correct, "loss_sum": done.loss * n}
     return {**found, "n_steps": done.n_steps, "train": score}

@@ -17,7 +17,7 @@ from shared.federation.messages import Visit, VisitOrder
 from shared.federation.visit_estimates import n_held
 from shared.federation.visits.open_visit import OpenVisit
 from shared.federation.visits.uploads import FinishedVisit
-from shared.training.loop import Batch, Elementwise, Stopped, batch_sizes, images_at
+from shared.training.loop import Batch, Elementwise, Stopped, batch_sizes, samples_at
 from shared.training.stacked.batches import Shuffled, gathered, joined
 from shared.training.stacked.memory import padded_rows
 from shared.training.stacked.training import Device
@@ -146,9 +146,9 @@ def _batches(stack: Sequence[StackVisit], width: int, rows: int, compute: torch.
     devices = [Shuffled(y[at], visit.order) for visit, (_, y, at) in zip(stack, sources, strict=True)]
     x = sources[0][0]
     if all(each is x for each, _, _ in sources):
-        cache = experiment.images if x is experiment.data.train_x else None
-        images = images_at(x, np.concatenate([at for _, _, at in sources]), compute, cache)
+        cache = experiment.samples if x is experiment.data.train_x else None
+        samples = samples_at(x, np.concatenate([at for _, _, at in sources]), compute, cache, experiment.data.encode)
     else:
         whole = np.concatenate([each[at] for each, _, at in sources])
-        images = images_at(whole, np.arange(len(whole)), compute)
-    return gathered(devices, images, width, rows, compute)
+        samples = samples_at(whole, np.arange(len(whole)), compute, encode=experiment.data.encode)
+    return gathered(devices, samples, width, rows, compute)

@@ -25,6 +25,7 @@ from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
 from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch
+from shared.training.evaluation import evaluate
 from shared.training.loop import (
     CPU,
     Batch,
@@ -34,7 +35,6 @@ from shared.training.loop import (
     Stopped,
     Transform,
     batches,
-    evaluate,
     shuffles,
     train,
 )
@@ -42,11 +42,11 @@ from shared.training.optimizers import step_of
 from shared.training.subnetworks.pruning import importance
 from shared.training.subnetworks.units import resized
 
-Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
-"""Images and labels."""
-Source = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Indices]
-"""Images and labels, and the positions in them of some samples."""
-IMAGES = 512
+Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Samples and targets."""
+Source = tuple[npt.NDArray[Any], npt.NDArray[Any], Indices]
+"""Samples and targets, and the positions of some of them."""
+MEASURED = 512
 """Batch size in which the importance of units is measured; a different one would change its last bits."""
 
 
@@ -85,14 +85,14 @@ class LocalTrainer:
         return Samples("train", self.train)
 
     def arrays(self, part: Literal["train", "test"]) -> Arrays:
-        """Images and labels of one part of the data set."""
+        """Samples and targets of one part of the data set."""
         data = self.experiment.data
         return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
 
-    def images(self, samples: Samples) -> Tensor:
-        """Images as the model takes them: float32, (n, channels, height, width), on the compute device."""
+    def inputs(self, samples: Samples) -> Tensor:
+        """Samples as the model takes them, (n, ...), on the compute device."""
         x, _ = self.arrays(samples.part)
-        return as_batch(x[samples.indices]).to(self.experiment.device.device)
+        return self.experiment.data.encode(x[samples.indices]).to(self.experiment.device.device)
 
     @property
     def test_sets(self) -> Mapping[str, TestSet]:
@@ -113,15 +113,17 @@ class LocalTrainer:
         how = ctx.spec.augment if augment else None
         x, y, indices = self.source(ctx, samples, augment=augment)
         device, anew = self.experiment.device.device, how is not None and how.when == "load"
-        cache = self.experiment.images if x is self.arrays(samples.part)[0] and not anew else None
+        cache = self.experiment.samples if x is self.arrays(samples.part)[0] and not anew else None
         drawing = self._drawing(ctx, purpose, epochs)
-        drawn = batches(x, y, indices, device=CPU if anew else device, cache=cache, **drawing)
+        encode, own = (as_batch, CPU) if anew else (self.experiment.data.encode, device)  # pixels are augmented
+        drawn = batches(x, y, indices, device=own, cache=cache, encode=encode, **drawing)
         if how is None or not anew:
             return drawn
         draws = ctx.rng(f"{purpose} augmented")
         seeds = (int(torch.randint(2**62, (), generator=draws)) for _ in count())
         changed = ((augmented(as_pixels(x), how, seed), y) for (x, y), seed in zip(drawn, seeds, strict=False))
-        return ((as_floats(x.to(device)), y.to(device)) for x, y in changed)
+        normalisation = self.experiment.data.normalisation
+        return ((as_floats(x.to(device), normalisation), y.to(device)) for x, y in changed)
 
     def order(self, ctx: Context) -> list[Tensor]:
         """Positions among the visit's training samples of each batch that `batches` yields by default."""
@@ -141,7 +143,7 @@ class LocalTrainer:
         }
 
     def source(self, ctx: Context, samples: Samples, *, augment: bool = True) -> Source:
-        """Where images and labels of samples lie: in the data set or, augmented once, in a copy of the client's own."""
+        """Where samples and targets lie: in the data set or, augmented once, in a copy of the client's own."""
         how = ctx.spec.augment if augment else None
         if how is None or how.when != "once":
             return *self.arrays(samples.part), samples.indices
@@ -191,6 +193,7 @@ class LocalTrainer:
                 transform=transform,
                 step=step or step_of(spec.optimizer, ctx.lr, spec.weight_decay),
                 stopped=self.stopped,
+                target=self.experiment.data.target,
             )
         finally:
             for parameter in frozen:
@@ -203,24 +206,26 @@ class LocalTrainer:
         """Evaluates a model on the client's test samples, or on `samples`."""
         samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
-        scoring = self.experiment.scoring
+        data, scoring = self.experiment.data, self.experiment.scoring
         found = evaluate(
             self._network(model),
             x,
             y,
             samples.indices,
-            loss_sum_of=scoring.loss_sum,
-            states_of=scoring.states,
             transform=transform,
             stopped=self.stopped,
+            target=data.target,
+            encode=data.encode,
+            loss_sum_of=scoring.loss_sum,
+            states_of=scoring.states,
         )
         return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum, states=dict(found.states))
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""
         x, _ = self.arrays(samples.part)
-        device, parts = self.experiment.device.device, range(0, len(samples), IMAGES)
-        images = (as_batch(x[samples.indices[at : at + IMAGES]]).to(device) for at in parts)
+        device, parts = self.experiment.device.device, range(0, len(samples), MEASURED)
+        images = (self.experiment.data.encode(x[samples.indices[at : at + MEASURED]]).to(device) for at in parts)
         return importance(self._network(model), self.experiment.units, images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
@@ -250,7 +255,7 @@ def trainer_for(
 
 
 def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:
-    """The local objective: from the hooks, else from the spec's `algorithm.local`; None means cross-entropy.
+    """The local objective: from the hooks, else from the spec's `algorithm.local`; None means that of the target.
 
     Raises:
         BadInput: the hooks give one although the spec names another.

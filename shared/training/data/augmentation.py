@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
+from shared.training.description import Normalisation
 from shared.training.torchvision_compat import torchvision
 
 STRONGEST = 10
@@ -68,13 +69,16 @@ def augmented_apart(images: Tensor, spec: AugmentSpec, seeds: Iterable[int]) -> 
 
 
 def as_pixels(x: Tensor) -> Tensor:
-    """Returns float images as `as_batch` makes them converted back to uint8, exactly."""
+    """Returns float images as `as_batch` makes them without a normalisation converted back to uint8, exactly."""
     return x.mul(0.5).add_(0.5).mul_(255).round_().to(torch.uint8)
 
 
-def as_floats(pixels: Tensor) -> Tensor:
-    """Returns uint8 images (n, channels, height, width) as the floats of `as_batch`: `(x / 255 - 0.5) / 0.5`."""
-    return pixels.to(torch.float32).div_(255).sub_(0.5).div_(0.5)
+def as_floats(pixels: Tensor, normalisation: Normalisation | None = None) -> Tensor:
+    """Returns uint8 images (n, channels, height, width) as the floats of `as_batch`."""
+    if normalisation is None:
+        return pixels.to(torch.float32).div_(255).sub_(0.5).div_(0.5)
+    mean, std = normalisation.mean.to(pixels.device), normalisation.std.to(pixels.device)
+    return pixels.to(torch.float32).div_(255).sub_(mean).div_(std)
 
 
 @cache

@@ -11,63 +11,118 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from shared.core.records import Record
 from shared.core.validation import Names
+from shared.training.data.checks import Description, Kind, checked, checked_images, of_images
 from shared.training.data.sources import (
     DATASETS,
     IMAGES,
+    KEYS,
     LABELS,
-    REQUIRED,
     WRITERS,
     Arrays,
-    DataMalformed,
     check_name,
     fetched,
     folder_of,
     read_folder,
     read_npz,
 )
+from shared.training.description import Normalisation, Sample, Target
+
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests."""
+Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DataSpec(Record):
-    """The data set of a run; `domains`, `size` and `split` are for `digit_domains` only.
+    """The data set of a run; `domains` and `split` are for `digit_domains` only.
 
     Attributes:
-        name: name of the data set, see `DATASETS`.
-        n_train: number of training images, drawn with a seed and stratified by class; None means all.
-        n_test: number of test images, drawn likewise; None means all.
+        name: name of the data set, see `DATASETS`; of a file, by default the file's own.
+        file: a file of the folder of data, by its path: `.npz`, `.csv`, or a folder of images by class.
+        target: the column of a table that models are to predict.
+        group: the column of a table that says to which group a row belongs, such as a hospital.
+        kind: what the targets of a file are: `classes`, `numbers` or `tokens`; None means what they look like.
+        n_train: number of training samples, drawn with a seed and stratified by class; None means all.
+        n_test: number of test samples, drawn likewise; None means all.
         domains: the digit data sets that are combined, in this order; None means all five.
-        size: side to which their images are resized, in pixels; None means 28.
+        size: side to which their images, or those of a folder, are resized, in pixels; None means 28, or their own.
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
             images; `official`: 80 % of its training images, and its own test images. None means `whole`.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    file: Annotated[Annotated[str, Field(min_length=1, max_length=500)] | None, LEFT_OUT] = None
+    target: Annotated[Column | None, LEFT_OUT] = None
+    group: Annotated[Column | None, LEFT_OUT] = None
+    kind: Annotated[Kind | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
     domains: Annotated[Names, Field(min_length=1)] | None = None
     size: int | None = Field(default=None, ge=8, le=256)
     split: Literal["whole", "official"] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_file(cls, raw: Any) -> Any:
+        """A name with a dot or a slash is a file, and a file without a name has its own, in small letters."""
+        if not isinstance(raw, Mapping):
+            return raw
+        found, name = dict(raw), raw.get("name")
+        if isinstance(name, str) and "file" not in raw and set(name) & set("./"):
+            found["file"] = found.pop("name")
+        if isinstance(found.get("file"), str) and "name" not in found:
+            plain = re.sub(r"[^a-z0-9]+", "_", PurePosixPath(found["file"]).stem.lower()).strip("_")
+            found["name"] = (plain if plain[:1].isalpha() else f"data_{plain}")[:64].rstrip("_")
+        return found
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        table = self.file is not None and self.file.endswith(".csv")
+        for field in ("target", "group"):
+            if getattr(self, field) is not None and not table:
+                raise ValueError(f"{field} is a column of a table: it goes with file, a .csv")
+        if table and self.target is None:
+            raise ValueError("target: the column of the table that models are to predict is needed")
+        if self.kind is not None and self.file is None:
+            raise ValueError("kind goes with file: other data sets say themselves what their targets are")
+        if self.file is not None:
+            check_relative(self.file)
+        return self
+
+
+def check_relative(file: str) -> None:
+    """Checks that a path stays within the folder of data.
+
+    Raises:
+        ValueError: it does not, or is none.
+    """
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file:
+        raise ValueError("file: a path within the folder of data is needed, relative and without `..`")
+
 
 BLOCK = 65_536
-"""Elements of images that are converted at a time, few enough to stay in the cache."""
+"""Elements of samples that are converted at a time, few enough to stay in the cache."""
 DOMAINS = ("train_domain", "test_domain")
+IMAGE_KEYS = (*IMAGES, *LABELS, *WRITERS)
+"""The keys that a data set of images has, whose number of classes is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,29 +130,36 @@ class Dataset:
     """A memory-mapped data set.
 
     Attributes:
-        train_x: images 0..255, uint8, (n, height, width) or (n, height, width, channels); `test_x` alike.
-        train_y: labels from 0, int64, (n,); `test_y` alike.
-        train_writer: writer of each image, int64, (n,), None if the writers are unknown; `test_writer` alike.
+        train_x: samples (n, ...); uint8 images 0..255, (n, height, width) or (n, height, width, channels); float32
+            numbers; or int64 indices. `test_x` alike.
+        train_y: targets, see `target`: int64 (n,) or (n, length), float32 (n, ...); `test_y` alike.
+        train_group: group of each sample, such as its writer, int64, (n,), None without groups; `test_group` alike.
         train_domain: index in `domains` of each image's domain, int64, (n,), None without domains; `test_domain` alike.
-        n_classes: number of classes of the data set, even if a part lacks some of them.
-        input_shape: (channels, height, width), the input of models.
+        target: what a model is to say of a sample.
+        sample: one sample as a model gets it.
         digest: sha256 over names, dtypes, shapes and bytes of the arrays.
         domains: names of the domains.
+        normalisation: of the samples; None means that images are scaled to -1..1, and other samples stay as they are.
     """
 
     name: str
-    train_x: npt.NDArray[np.uint8]
-    train_y: npt.NDArray[np.int64]
-    test_x: npt.NDArray[np.uint8]
-    test_y: npt.NDArray[np.int64]
-    train_writer: npt.NDArray[np.int64] | None
-    test_writer: npt.NDArray[np.int64] | None
-    n_classes: int
-    input_shape: tuple[int, int, int]
+    train_x: npt.NDArray[Any]
+    train_y: npt.NDArray[Any]
+    test_x: npt.NDArray[Any]
+    test_y: npt.NDArray[Any]
+    train_group: npt.NDArray[np.int64] | None
+    test_group: npt.NDArray[np.int64] | None
+    target: Target
+    sample: Sample
     digest: str
     train_domain: npt.NDArray[np.int64] | None = None
     test_domain: npt.NDArray[np.int64] | None = None
     domains: tuple[str, ...] = ()
+    normalisation: Normalisation | None = None
+
+    def encode(self, x: npt.NDArray[Any]) -> Tensor:
+        """Returns samples of this data set as the input of models, see `as_batch`."""
+        return as_batch(x, self.normalisation)
 
 
 _READING = threading.Lock()
@@ -122,10 +184,10 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     cache_dir.mkdir(parents=True, exist_ok=True)
     archive = data_dir / f"{name}.npz" if data_dir is not None else None
     if archive is not None and archive.is_file():
-        folder = cache_dir / f"{name}-{_file_digest(archive, cache_dir)[:24]}"
-        unpack_once(folder, lambda: read_npz(archive), known.n_classes)
+        folder = cache_dir / f"{name}-{file_digest(archive, cache_dir)[:24]}"
+        unpack_once(folder, lambda: read_npz(archive, KEYS if known.n_classes is None else IMAGE_KEYS), known.n_classes)
     elif (pictures := folder_of(name, data_dir)) is not None:
-        folder = cache_dir / f"{name}-{_folder_digest(pictures)[:24]}"
+        folder = cache_dir / f"{name}-{folder_digest(pictures)[:24]}"
         unpack_once(folder, lambda: read_folder(name, pictures), known.n_classes)
     else:
         folder = cache_dir / f"{name}-{known.version()}"
@@ -133,63 +195,114 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     return open_unpacked(name, folder, known.n_classes)
 
 
-def as_batch(x: npt.NDArray[np.uint8] | Tensor) -> Tensor:
-    """Returns images as the input of models: float32, (n, channels, height, width), `(x / 255 - 0.5) / 0.5`.
+def as_batch(x: npt.NDArray[Any] | Tensor, normalisation: Normalisation | None = None) -> Tensor:
+    """Returns samples as the input of models: images as float32, (n, channels, height, width).
 
-    The result is contiguous and lies in memory that torch allocated: with other alignments, as in views of a file or of
-    a message body, `linear` returns other bits.
+    Images become `(x / 255 - mean) / std`, where mean and std are 0.5 without a normalisation; floats
+    `(x - mean) / std`, or stay as they are without one; so do indices. The result is contiguous and lies in memory that
+    torch allocated: with other alignments, as in views of a file or of a message body, `linear` returns other bits.
 
     Args:
-        x: uint8, (n, height, width) or (n, height, width, channels).
+        x: images, uint8, (n, height, width) or (n, height, width, channels); or float32 or int64, (n, ...).
+        normalisation: of the data set.
     """
     array = x.numpy() if isinstance(x, Tensor) else x
+    if array.dtype != np.uint8:
+        return _as_stored(array, normalisation)
+    mean, std = (0.5, 0.5) if normalisation is None else (normalisation.mean, normalisation.std)
     planes = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
     floats = torch.empty(planes.shape, dtype=torch.float32)
-    block = max(BLOCK // max(math.prod(planes.shape[1:]), 1), 1)
-    for begin in range(0, len(planes), block):
-        part = floats[begin : begin + block]
-        part.numpy()[...] = planes[begin : begin + block]
-        part.div_(255).sub_(0.5).div_(0.5)
+    for part, block in _blocks(floats, planes):
+        part.numpy()[...] = block
+        part.div_(255).sub_(mean).div_(std)
     return floats
+
+
+def _as_stored(x: npt.NDArray[Any], normalisation: Normalisation | None) -> Tensor:
+    made = torch.empty(x.shape, dtype=torch.int64 if x.dtype == np.int64 else torch.float32)
+    for part, block in _blocks(made, x):
+        part.numpy()[...] = block
+        if normalisation is not None:
+            part.sub_(normalisation.mean).div_(normalisation.std)
+    return made
+
+
+def _blocks(into: Tensor, x: npt.NDArray[Any]) -> Iterator[tuple[Tensor, npt.NDArray[Any]]]:
+    """Yields parts of a batch, with the samples that are written into them."""
+    block = max(BLOCK // max(math.prod(x.shape[1:]), 1), 1)
+    for begin in range(0, len(x), block):
+        yield into[begin : begin + block], x[begin : begin + block]
+
+
+def as_targets(y: npt.NDArray[Any]) -> Tensor:
+    """Returns targets as a tensor of torch's own memory: int64 classes and tokens, float32 numbers."""
+    return torch.from_numpy(y.astype(np.int64)) if np.issubdtype(y.dtype, np.integer) else torch.tensor(y)
 
 
 # ---- the cache folder
 
 
-def open_unpacked(name: str, folder: Path, n_classes: int, domains: tuple[str, ...] = ()) -> Dataset:
-    """Maps the arrays of a folder that `unpack_once` has written."""
+def open_unpacked(name: str, folder: Path, n_classes: int | None, domains: tuple[str, ...] = ()) -> Dataset:
+    """Maps the arrays of a folder that `unpack_once` has written; `n_classes` as there."""
     files = folder.glob("*.npy")
     with _READING:
         maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    height, width, *channels = maps["train_x"].shape[1:]
+    found = of_images(maps["train_x"], n_classes) if n_classes is not None else Description.of_json(meta)
+    named: dict[str, Any] = {key: maps.get(key) for key in (*IMAGES, *LABELS, *DOMAINS)}
+    groups: dict[str, Any] = {
+        f"{part}_group": maps.get(f"{part}_group", maps.get(f"{part}_writer")) for part in ("train", "test")
+    }
     return Dataset(
         name=name,
-        **{key: maps.get(key) for key in (*IMAGES, *LABELS, *WRITERS, *DOMAINS)},  # type: ignore[arg-type]
-        n_classes=n_classes,
-        input_shape=(channels[0] if channels else 1, height, width),
+        **named,
+        **groups,
+        target=found.target,
+        sample=found.sample,
         digest=meta["digest"],
         domains=domains,
+        normalisation=_normalisation(maps),
     )
 
 
-def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int) -> None:
-    """Writes validated arrays and their digest to `folder`, atomically and once among all processes."""
+def _normalisation(maps: Arrays) -> Normalisation | None:
+    if "mean" not in maps:
+        return None
+    return Normalisation(torch.tensor(maps["mean"]), torch.tensor(maps["std"]))
+
+
+def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int | None, kind: Kind | None = None) -> None:
+    """Writes validated arrays, their description and digest to `folder`, atomically and once among all processes.
+
+    Args:
+        folder: that of the cache.
+        read: reads the arrays.
+        n_classes: number of classes of images; None for other data.
+        kind: what the targets of other data are; None means what their dtype says.
+    """
     if folder.is_dir():
         return
     with _lock(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
-        arrays = _checked(read(), n_classes, folder.name)
+        raw, where = read(), folder.name
+        arrays, found = checked(raw, kind, where) if n_classes is None else checked_images(raw, n_classes, where)
+        meta = {"digest": digest(arrays if n_classes is not None else arrays | _sizes(found)), **found.as_json()}
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             for key, array in arrays.items():
                 np.save(part / f"{key}.npy", array, allow_pickle=False)
-            (part / "meta.json").write_text(json.dumps({"digest": digest(arrays)}), encoding="utf-8")
+            (part / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
             part.chmod(0o755)
             part.rename(folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _sizes(found: Description) -> Arrays:
+    """The description as an array, so that a digest covers it: a larger vocabulary makes a larger model."""
+    text = json.dumps(found.as_json(), sort_keys=True)
+    return {"description": np.frombuffer(text.encode(), dtype=np.uint8)}
 
 
 @contextmanager
@@ -210,7 +323,7 @@ def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     return sha.hexdigest()
 
 
-def _file_digest(path: Path, cache_dir: Path) -> str:
+def file_digest(path: Path, cache_dir: Path) -> str:
     """Returns the sha256 of a file, cached by path, size and time so that not every process hashes the file."""
     stat = path.stat()
     seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
@@ -227,7 +340,7 @@ def _file_digest(path: Path, cache_dir: Path) -> str:
     return value
 
 
-def _folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """Returns the sha256 over a folder's path and the names, sizes and times of all files in it."""
     sha = hashlib.sha256(os.fsencode(folder.resolve()))
     for where, folders, files in os.walk(folder):
@@ -237,47 +350,3 @@ def _folder_digest(folder: Path) -> str:
             stat = os.lstat(os.path.join(where, name))
             sha.update(os.fsencode(f"{name}|{stat.st_size}|{stat.st_mtime_ns}|"))
     return sha.hexdigest()
-
-
-# ---- checking
-
-
-def _checked(arrays: Arrays, n_classes: int, where: str) -> Arrays:
-    """Returns the arrays with labels and writers as int64.
-
-    Raises:
-        DataMalformed: an array is missing or wrong; the message names the key.
-    """
-    missing = [key for key in REQUIRED if key not in arrays]
-    if missing:
-        raise DataMalformed(f"{where}: key {', '.join(missing)} is missing (needed: {', '.join(REQUIRED)})")
-    for key in IMAGES:
-        _check_images(arrays[key], f"{where}: {key}")
-    if arrays["train_x"].shape[1:] != arrays["test_x"].shape[1:]:
-        shapes = " and ".join(str(arrays[key].shape[1:]) for key in IMAGES)
-        raise DataMalformed(f"{where}: train_x and test_x have images of different shapes, {shapes}")
-    for images, *numbers in zip(IMAGES, LABELS, WRITERS, strict=True):
-        for key in numbers:
-            if key in arrays:
-                _check_numbers(arrays[key], len(arrays[images]), f"{where}: {key}")
-    for key in LABELS:
-        low, high = int(arrays[key].min()), int(arrays[key].max())
-        if low < 0 or high >= n_classes:
-            raise DataMalformed(f"{where}: {key} has labels {low}..{high}, expected 0..{n_classes - 1}")
-    return {key: array if key in IMAGES else array.astype(np.int64) for key, array in arrays.items()}
-
-
-def _check_images(x: npt.NDArray[Any], what: str) -> None:
-    if x.dtype != np.uint8:
-        raise DataMalformed(f"{what} has dtype {x.dtype}, expected uint8 (0..255)")
-    if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] not in (1, 3)):
-        raise DataMalformed(f"{what} has shape {x.shape}, expected (n, height, width) or (..., 1 or 3 channels)")
-    if 0 in x.shape:
-        raise DataMalformed(f"{what} is empty: shape {x.shape}")
-
-
-def _check_numbers(values: npt.NDArray[Any], n: int, what: str) -> None:
-    if not np.issubdtype(values.dtype, np.integer):
-        raise DataMalformed(f"{what} has dtype {values.dtype}, expected int64")
-    if values.shape != (n,):
-        raise DataMalformed(f"{what} has shape {values.shape}, expected ({n},), one for each image")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from shared.core.errors import BadInput
 from shared.training.data import digit_domains
-from shared.training.data.dataset import Dataset, DataSpec, load
-from shared.training.data.sources import check_name
+from shared.training.data.dataset import Dataset, DataSpec, file_digest, folder_digest, load, open_unpacked, unpack_once
+from shared.training.data.files import read_file
+from shared.training.data.sources import DATASETS, Arrays, DataMalformed, DataUnavailable, check_name
 
 
 def check_data(spec: DataSpec) -> None:
@@ -16,13 +18,16 @@ def check_data(spec: DataSpec) -> None:
     Raises:
         UnknownName, BadInput: the name or an option is wrong; the error has the field.
     """
+    if spec.file is not None and spec.name in (*DATASETS, digit_domains.NAME):
+        raise BadInput(f"{spec.name} is a data set of another source; give data.name another value", field="data.name")
     if spec.name == digit_domains.NAME:
         digit_domains.check_domains(spec)
         return
     for field in ("domains", "size", "split"):
-        if getattr(spec, field) is not None:
+        if getattr(spec, field) is not None and not (field == "size" and spec.file is not None):
             raise BadInput(f"{field} goes with data: {digit_domains.NAME}, not with {spec.name}", field=f"data.{field}")
-    check_name(spec.name, also=(digit_domains.NAME,))
+    if spec.file is None:
+        check_name(spec.name, also=(digit_domains.NAME,))
 
 
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
@@ -34,4 +39,39 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
     """
     if spec.name == digit_domains.NAME:
         return digit_domains.open_domains(spec, data_dir=data_dir, cache_dir=cache_dir)
+    if spec.file is not None:
+        return _open_file(spec, spec.file, data_dir, cache_dir)
     return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
+
+
+def _open_file(spec: DataSpec, file: str, data_dir: Path | None, cache_dir: Path) -> Dataset:
+    """Opens a data set of a file or folder; the first process unpacks it, all others map the same arrays."""
+    path = _path_of(file, data_dir)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    content = folder_digest(path) if path.is_dir() else file_digest(path, cache_dir)
+    key = "|".join([content, *(str(getattr(spec, field)) for field in ("target", "group", "kind", "size"))])
+    folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+
+    def read() -> Arrays:
+        return read_file(path, target=spec.target, group=spec.group, kind=spec.kind, size=spec.size)
+
+    try:
+        unpack_once(folder, read, None, spec.kind)
+    except DataMalformed as error:
+        raise DataMalformed(error.detail, field="data.file") from error
+    return open_unpacked(spec.name, folder, None)
+
+
+def _path_of(file: str, data_dir: Path | None) -> Path:
+    """Returns the path of a data set's file or folder below the folder of data.
+
+    Raises:
+        DataUnavailable: it is not there; BadInput: it is neither an `.npz`, nor a `.csv`, nor a folder.
+    """
+    path = None if data_dir is None else (data_dir / file).resolve()
+    if path is None or data_dir is None or not path.is_relative_to(data_dir.resolve()) or not path.exists():
+        where = data_dir or "the folder that STRATA_DATA_DIR names"
+        raise DataUnavailable(f"put {file} into {where}, on each machine that trains", field="data.file")
+    if not path.is_dir() and path.suffix not in (".npz", ".csv"):
+        raise BadInput(f"{file} is neither an .npz, nor a .csv, nor a folder of images", field="data.file")
+    return path

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ from shared.training.data.image_folders import Pictures, read_pictures, tiny_ima
 
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES, LABELS, WRITERS = ("train_x", "test_x"), ("train_y", "test_y"), ("train_writer", "test_writer")
+GROUPS, MASKS = ("train_group", "test_group"), ("train_mask", "test_mask")
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
+KEYS = (*REQUIRED, *WRITERS, *GROUPS, *MASKS, "n_classes", "vocabulary", "padding", "mean", "std")
+"""The keys of a data set's arrays; those of `REQUIRED` must be there."""
 
 
 class DataUnavailable(StrataError):
@@ -46,13 +49,13 @@ class DatasetSource:
     """Where a data set comes from if the data folder has no `.npz` of it.
 
     Attributes:
-        n_classes: number of classes.
+        n_classes: number of classes of images; None for other data, which their arrays describe.
         fetch: returns the arrays, given a folder for downloads; None means no download.
         pictures: lists the images of a data set that is published as a folder; None means that it is not.
         version: returns the version of a generated data set; each version has its own entry in the cache.
     """
 
-    n_classes: int
+    n_classes: int | None
     fetch: Callable[[Path], Arrays] | None
     pictures: Callable[[Path], Pictures] | None = None
     version: Callable[[], str] = lambda: "fetched"
@@ -68,8 +71,8 @@ def check_name(name: str, also: tuple[str, ...] = ()) -> None:
         raise UnknownName("data set", name, [*DATASETS, *also], field="data.name")
 
 
-def read_npz(path: Path) -> Arrays:
-    """Reads the arrays of a data set from an `.npz`.
+def read_npz(path: Path, known: Sequence[str] = KEYS) -> Arrays:
+    """Reads the arrays of a data set from an `.npz`: those of the known keys.
 
     Raises:
         DataMalformed: the file cannot be read.
@@ -79,7 +82,7 @@ def read_npz(path: Path) -> Arrays:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataMalformed(f"{path} is not an .npz archive")
-            keys = [key for key in (*IMAGES, *LABELS, *WRITERS) if key in archive.files]
+            keys = [key for key in known if key in archive.files]
             with zipfile.ZipFile(path) as heads:
                 for key in keys:
                     _check_size(heads, key)

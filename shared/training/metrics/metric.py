@@ -20,6 +20,7 @@ from shared.core.formatting import label_of
 from shared.core.records import Nothing, Record
 from shared.core.scores import MAX_STATE, State
 from shared.core.validation import explain
+from shared.training.description import Classes, Numbers, Target
 
 Kind = Literal["classes", "numbers", "tokens"]
 """What targets are: a class, numbers, or a class at each place of a sequence."""
@@ -124,24 +125,23 @@ class MetricOfRun:
         return None
 
 
-def metric_of_run(metric: Metric, raw: Mapping[str, Any], kind: Kind, n_classes: int, where: str) -> MetricOfRun:
+def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where: str) -> MetricOfRun:
     """Returns a metric with the parameters of a spec.
 
     Args:
         metric: the metric.
         raw: its parameters as the spec has them.
-        kind: what the targets of the run's data are.
-        n_classes: number of classes of the run's data.
+        target: of the run's data.
         where: path of the metric in the spec.
 
     Raises:
         BadInput: a parameter is wrong, the metric is not defined for such targets, or its state would be too large.
     """
+    n_classes = 0 if isinstance(target, Numbers) else target.n
     made = MetricOfRun(metric, params_of(metric, raw, where), n_classes)
-    if kind not in metric.kinds:
-        raise BadInput(
-            f"{where}: {metric.name} needs targets that are {_listed(metric.kinds)}, not {kind}", field=where
-        )
+    if target.kind not in metric.kinds:
+        needed = " or ".join(sorted(metric.kinds))
+        raise BadInput(f"{where}: {metric.name} needs targets that are {needed}, not {target.kind}", field=where)
     if len(made.largest) > MAX_STATE:
         many = f"a state of {len(made.largest)} numbers for {n_classes} classes, the limit is {MAX_STATE}"
         raise BadInput(f"{where}: {made.label} has {many}", field=where)
@@ -163,29 +163,18 @@ def params_of(found: Any, raw: Mapping[str, Any], where: str) -> Record:
     return params
 
 
-def _listed(kinds: frozenset[Kind]) -> str:
-    return " or ".join(sorted(kinds))
-
-
-def rows_of(kind: Kind, outputs: Tensor, targets: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
-    """Returns outputs and targets with a row for each prediction.
-
-    Args:
-        kind: what the targets are.
-        outputs: of the model: (batch, classes); (batch, length, classes) for tokens; for numbers as many as targets.
-        targets: int64 (batch,), or (batch, length) for tokens; float (batch, ...) for numbers.
-        padding: the target of tokens that are no predictions.
+def rows_of(target: Target, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a model's outputs and the targets with a row for each prediction, without padding.
 
     Returns:
         For classes and tokens (n, classes) and (n,), for numbers (n, values) twice.
     """
-    if kind == "numbers":
-        return outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1)
-    outputs, targets = outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
-    if padding is None:
-        return outputs, targets
-    real = targets != padding
-    return outputs[real], targets[real]
+    if isinstance(target, Classes):
+        return outputs, y
+    if isinstance(target, Numbers):
+        return outputs.reshape(len(y), -1), y.reshape(len(y), -1)
+    real = target.real(y)
+    return outputs[real], y[real]
 
 
 # ---- exact sums of real numbers

@@ -1,8 +1,9 @@
 """The model zoo.
 
-Every model is `head(features(x))`: `features` returns the representation before the last linear layer, (batch, d), and
-`head` is that layer; the softmax is part of the loss. A model takes float32 (batch, channels, height, width). With a
-projection head, `features` consists of `encoder` and `projection`.
+Every model here is `head(features(x))`: `features` returns the representation before the last linear layer, (batch, d),
+and `head` is that layer; the softmax is part of the loss. A model of images takes float32 (batch, channels, height,
+width). With a projection head, `features` consists of `encoder` and `projection`. Other models may be any module from a
+batch of samples to outputs; methods that need features, layers or units of them say which attribute is missing.
 
 Sources: `mlp` and `cnn_mnist` McMahan et al. (AISTATS 2017); `cnn_cifar10` the same network; `cnn_6_12` DTPFL,
 section 3.1; `cnn_6_16` and the projection head MOON (Li et al., CVPR 2021, section 4.1); `cnn_digits` Li et al. (FedBN,
@@ -15,12 +16,15 @@ from shared.training.models.classifier import (
     Layer,
     Shape,
     buffer_names,
+    features_of,
     layers,
+    own_state,
     parameter_names,
     read_state,
+    tied_names,
     write_state,
 )
-from shared.training.models.zoo import MODELS, build, build_shapes, check_name, least_batch
+from shared.training.models.zoo import MODELS, build, build_shapes, check_name, described, least_batch, outputs_of
 
 __all__ = [
     "MODELS",
@@ -31,9 +35,14 @@ __all__ = [
     "build",
     "build_shapes",
     "check_name",
+    "described",
+    "features_of",
     "layers",
     "least_batch",
+    "outputs_of",
+    "own_state",
     "parameter_names",
     "read_state",
+    "tied_names",
     "write_state",
 ]

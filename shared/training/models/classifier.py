@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +16,34 @@ Shape = tuple[int, int, int]
 
 
 class Classifier(nn.Module):
-    """A feature extractor with a linear head."""
+    """A feature extractor with a linear head; its outputs are logits, or numbers."""
 
-    def __init__(self, features: nn.Module, n_features: int, n_classes: int) -> None:
+    def __init__(self, features: nn.Module, n_features: int, n_outputs: int) -> None:
         super().__init__()
         self.features = features
-        self.head = nn.Linear(n_features, n_classes)
+        self.head = nn.Linear(n_features, n_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits, (batch, n_classes)."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        """Returns the outputs, (batch, n_outputs), of sequences (batch, length, n_outputs)."""
+        outputs: Tensor = self.head(self.features(x))
+        return outputs
+
+
+def features_of(model: nn.Module, who: str) -> Classifier:
+    """Returns a model that tells its features and its last layer, as every `Classifier` does.
+
+    Args:
+        model: any model.
+        who: what needs the features, for the message.
+
+    Raises:
+        BadInput: the model lacks one of the attributes; the message names it.
+    """
+    for name, what in (("features", "a module from samples to features"), ("head", "the linear layer after them")):
+        if not isinstance(getattr(model, name, None), nn.Module):
+            cause = f"{who} needs the attribute `{name}` of the model, {what}; {type(model).__name__} has none"
+            raise BadInput(cause, field="model.name")
+    return cast("Classifier", model)
 
 
 @dataclass(frozen=True)
@@ -50,16 +68,19 @@ def parameter_names(model: nn.Module) -> list[str]:
 
 def buffer_names(model: nn.Module) -> list[str]:
     """Returns the names of the buffers in a model's state (batch-norm statistics), in the model's order."""
-    kept = model.state_dict().keys() - set(parameter_names(model))
+    kept = own_state(model).keys() - set(parameter_names(model))
     return [name for name, _ in model.named_buffers() if name in kept]
 
 
 def layers(model: nn.Module) -> list[Layer]:
-    """Returns the layers with parameters, in the order of the modules; batch-norm is part of the layer before it."""
-    found: list[Layer] = []
+    """Returns the layers with parameters, in the order of the modules; batch-norm is part of the layer before it.
+
+    A tied tensor belongs to the first of its layers.
+    """
+    found, kept = list[Layer](), own_state(model).keys()
     for module_name, module in model.named_modules():
-        parameters = _own_names(module_name, [name for name, _ in module.named_parameters(recurse=False)])
-        buffers = _own_names(module_name, [name for name, _ in module.named_buffers(recurse=False)])
+        parameters = _own_names(module_name, (name for name, _ in module.named_parameters(recurse=False)), kept)
+        buffers = _own_names(module_name, (name for name, _ in module.named_buffers(recurse=False)), kept)
         if not parameters and not buffers:
             continue
         if found and isinstance(module, nn.modules.batchnorm._NormBase):
@@ -70,15 +91,30 @@ def layers(model: nn.Module) -> list[Layer]:
     return found
 
 
-def _own_names(module_name: str, names: list[str]) -> tuple[str, ...]:
-    return tuple(f"{module_name}.{name}" if module_name else name for name in names)
+def _own_names(module_name: str, names: Iterable[str], kept: Collection[str]) -> tuple[str, ...]:
+    full = (f"{module_name}.{name}" if module_name else name for name in names)
+    return tuple(name for name in full if name in kept)
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """Returns a model's parameters and buffers by name; a tied tensor once, by the first of its names."""
+    found: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if found.setdefault(id(tensor), name) == name}
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Returns the further names of tied tensors, each with the first name, by which the tensor is in the state."""
+    found: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    firsts = {name: found.setdefault(id(tensor), name) for name, tensor in state.items()}
+    return {name: first for name, first in firsts.items() if name != first}
 
 
 def read_state(model: nn.Module) -> dict[str, Tensor]:
     """Returns copies of all parameters and buffers by name, contiguous whatever the model's memory format."""
     return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in model.state_dict().items()
+        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in own_state(model).items()
     }
 
 
@@ -91,7 +127,7 @@ def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises:
         BadInput: a name is missing or unknown, or a shape or dtype differs; nothing is written then.
     """
-    own = model.state_dict()
+    own = own_state(model)
     if own.keys() != state.keys():
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         raise BadInput(f"the state does not fit the model: missing {missing}, unknown {unknown}")

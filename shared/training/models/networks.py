@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -10,10 +11,9 @@ from shared.core.errors import BadInput
 from shared.training.models.classifier import Classifier, Shape, initialise
 
 
-def mlp(shape: Shape, n_classes: int) -> Classifier:
-    """One hidden layer of 64 ReLU units: 784-64-10 on MNIST."""
-    n_inputs = shape[0] * shape[1] * shape[2]
-    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(n_inputs, 64), nn.ReLU()), 64, n_classes)
+def mlp(shape: Sequence[int], n_outputs: int) -> Classifier:
+    """One hidden layer of 64 ReLU units, for numbers of any shape, such as the rows of a table: 784-64-10 on MNIST."""
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.ReLU()), 64, n_outputs)
 
 
 def _two_convolutions(shape: Shape, widths: tuple[int, int]) -> tuple[list[nn.Module], int]:

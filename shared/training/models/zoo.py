@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -13,22 +14,25 @@ from torch import nn
 from shared.core.errors import BadInput, UnknownName
 from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
-from shared.training.models.classifier import Classifier, Shape
+from shared.training.description import Classes, Sample, Target
+from shared.training.models.classifier import Classifier, Shape, features_of
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
 from shared.training.models.residual import resnet
+from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
+from shared.training.models.torchvision_models import PREFIX, check_torchvision_name, torchvision_model
 
 
 class ModelSpec(Record):
     """The model of a run.
 
     Attributes:
-        name: name of the model, see `MODELS`.
+        name: name of the model, see `MODELS` and `OF_OTHER_DATA`; `torchvision.<name>` is a model of torchvision.
         projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of the hidden layers, for the models in `OF_ANY_WIDTH`.
     """
 
-    name: str = Field(default="mlp", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(default="mlp", pattern=r"^(torchvision\.)?[a-z][a-z0-9_]{0,63}$")
     projection: int | None = Field(default=None, ge=1, le=65_536)
     width: float = Field(default=1.0, gt=0, le=4)
 
@@ -52,7 +56,15 @@ MODELS: dict[str, Callable[[Shape, int], Classifier]] = {
     "mobilenet_v1": mobilenet_v1,
     **OF_ANY_WIDTH,
 }
-"""The models by name; `cnn_cifar10` is `cnn_mnist` under the name it has on 3x32x32 (878,538 parameters)."""
+"""The models of images by name; `cnn_cifar10` is `cnn_mnist` under the name it has on 3x32x32 (878,538 parameters)."""
+OF_OTHER_DATA: dict[str, Callable[[Sample, Target], nn.Module]] = {
+    "char_lstm": char_lstm,
+    "cnn_1d": cnn_1d,
+    "autoencoder": autoencoder,
+}
+"""The models of other data by name; each says of which."""
+OF_ANY_SHAPE = frozenset({"mlp"})
+"""The models of images that take numbers of any shape, such as the rows of a table."""
 
 
 def check_name(name: str, width: float = 1.0) -> None:
@@ -62,34 +74,61 @@ def check_name(name: str, width: float = 1.0) -> None:
         UnknownName: no model has that name; the message lists the known names.
         BadInput: the model cannot be built with another width.
     """
-    if name not in MODELS:
-        raise UnknownName("model", name, list(MODELS), field="model.name")
+    if name.startswith(PREFIX):
+        check_torchvision_name(name)
+    elif name not in MODELS and name not in OF_OTHER_DATA:
+        raise UnknownName("model", name, [*MODELS, *OF_OTHER_DATA], field="model.name")
     if width != 1 and name not in OF_ANY_WIDTH:
         raise BadInput(f"{name} has width 1 only; width goes with {', '.join(OF_ANY_WIDTH)}", field="model.width")
 
 
 def build(
-    name: str, input_shape: Shape, n_classes: int, seed: int, projection: int | None = None, width: float = 1.0
-) -> Classifier:
+    name: str,
+    sample: Sample | Shape,
+    target: Target | int,
+    seed: int,
+    projection: int | None = None,
+    width: float = 1.0,
+) -> Any:
     """Builds a model whose initial weights depend only on the arguments; the state of torch's generator is restored.
 
     Args:
-        name: one of `MODELS`.
-        input_shape: (channels, height, width).
-        n_classes: number of outputs of the head.
+        name: one of `MODELS` or `OF_OTHER_DATA`, or `torchvision.<name>`.
+        sample: one sample; a shape (channels, height, width) alone is that of an image.
+        target: what the model is to say of it; a number alone is that of the classes.
         seed: seed of the initial weights.
         projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
 
     Raises:
         UnknownName: no model has that name.
-        BadInput: the images are too small for the model, or it cannot be built with another width.
+        BadInput: the model is not made for such samples or targets, or it cannot be built with another width.
     """
     check_name(name, width)
+    sample, target = described(sample, target)
     with seeded_default_generator(seed):
-        narrowed = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
-        made = narrowed(input_shape, n_classes)
-        return made if projection is None else _projected(made, projection)
+        made = _made(name, sample, target, width)
+        return made if projection is None else _projected(features_of(made, "model.projection"), projection)
+
+
+def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Target]:
+    """Returns the sample and target that `build` takes, from its short forms."""
+    whole = sample if isinstance(sample, Sample) else Sample(sample, images=True)
+    return whole, Classes(target) if isinstance(target, int) else target
+
+
+def _made(name: str, sample: Sample, target: Target, width: float) -> nn.Module:
+    if name in OF_OTHER_DATA:
+        return OF_OTHER_DATA[name](sample, target)
+    if sample.dtype != "float32" or target.kind == "tokens" or (len(sample.shape) != 3 and name not in OF_ANY_SHAPE):
+        takes = "numbers" if name in OF_ANY_SHAPE else "images (channels, height, width)"
+        what = f"samples {sample.shape} of {sample.what} and targets of {target.kind}"
+        raise BadInput(f"{name} takes {takes}, for classes or numbers; not {what}", field="model.name")
+    shape: Any = sample.shape
+    if name.startswith(PREFIX):
+        return torchvision_model(name, shape[0], target.n_outputs)
+    make = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
+    return make(shape, target.n_outputs)
 
 
 def _projected(model: Classifier, n_outputs: int) -> Classifier:
@@ -104,16 +143,16 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 
 
 def build_shapes(
-    name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
-) -> Classifier:
+    name: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+) -> Any:
     """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `build`."""
     with torch.device("meta"):
-        return build(name, input_shape, n_classes, 0, projection, width)
+        return build(name, sample, target, 0, projection, width)
 
 
 @lru_cache(maxsize=64)
 def least_batch(
-    name: str, input_shape: Shape, n_classes: int, projection: int | None = None, width: float = 1.0
+    name: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
 ) -> int:
     """Returns the least number of samples in a training batch.
 
@@ -123,7 +162,7 @@ def least_batch(
     Raises:
         UnknownName, BadInput: as for `build`.
     """
-    made = build(name, input_shape, n_classes, 0, projection, width)
+    made = build(name, sample, target, 0, projection, width)
     seen: list[int] = []
 
     def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -134,5 +173,21 @@ def least_batch(
         module.register_forward_pre_hook(look)
     if norms:
         with seeded_default_generator(0), torch.no_grad():  # dropout draws from the default generator
-            made(torch.zeros(2, *input_shape))
+            outputs_of(made, name, described(sample, target)[0].example(2))
     return 2 if 1 in seen else 1
+
+
+def outputs_of(model: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
+    """Returns the outputs of a model that is tried on a batch for the first time.
+
+    Raises:
+        BadInput: it cannot take such samples, or returns no tensor.
+    """
+    try:
+        outputs = model(x)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        cause = f"{name} cannot take samples {tuple(x.shape[1:])} of {str(x.dtype)[6:]}: {str(error)[:300]}"
+        raise BadInput(cause, field="model.name") from error
+    if not isinstance(outputs, torch.Tensor):
+        raise BadInput(f"{name} returns {type(outputs).__name__}, not one tensor of outputs", field="model.name")
+    return outputs

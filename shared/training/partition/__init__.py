@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from shared.core.errors import BadInput
 from shared.training.partition.partition_specs import (
+    ByClassPartition,
     ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
@@ -36,6 +37,7 @@ from shared.training.partition.partitioners import Ints, PartitionTask, Parts, a
 from shared.training.partition.sampled import ClassPools
 
 __all__ = [
+    "ByClassPartition",
     "ByDomainPartition",
     "ByGroupPartition",
     "ByWriterPartition",
@@ -72,7 +74,7 @@ def partition(
         n_clients: number of clients.
         rng: the only source of randomness.
         edges: index of each client's edge, (n_clients,); needed by `edge_skew`.
-        writers: writer of each sample, (N,); needed by `by_writer`.
+        writers: writer or other group of each sample, (N,); needed by `by_writer`.
         domains: index in `domain_names` of each sample's domain, (N,); needed by `by_domain`.
         domain_names: names of the data's domains.
         n_classes: K.

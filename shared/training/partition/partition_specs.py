@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from shared.core.validation import no_repeats
 
 Alpha = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
 MinSamples = Annotated[int, Field(ge=1, le=100_000)]
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests."""
 QuantitySkew = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
@@ -36,13 +38,32 @@ class _SetsSizes(BasePartition):
         return value
 
 
+class ByClassPartition(BasePartition):
+    """A partitioner that divides samples by their labels, which are the classes unless it says otherwise.
+
+    Attributes:
+        by: `group`: the labels are the data's groups (writers, hospitals, machines), not its targets.
+        bins: number of bins of equally many samples, cut through the target, which must be one number; they are the
+            labels.
+    """
+
+    by: Annotated[Literal["group"] | None, LEFT_OUT] = None
+    bins: Annotated[Annotated[int, Field(ge=2, le=1000)] | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _has_one_label(self) -> Self:
+        if self.by is not None and self.bins is not None:
+            raise ValueError("by and bins: labels are groups or bins, not both")
+        return self
+
+
 class IidPartition(BasePartition):
     """A random part for each client, of equal sizes (within one sample) or log-normal sizes."""
 
     name: Literal["iid"] = "iid"
 
 
-class DirichletPartition(_SetsSizes):
+class DirichletPartition(_SetsSizes, ByClassPartition):
     """Each class is divided among the clients by a draw from Dir(alpha).
 
     Attributes:
@@ -57,7 +78,7 @@ class DirichletPartition(_SetsSizes):
     min_samples: MinSamples = 2
 
 
-class ShardsPartition(_SetsSizes):
+class ShardsPartition(_SetsSizes, ByClassPartition):
     """Samples are sorted by label and cut into shards; each client gets `classes_per_device` shards.
 
     Shards are cut within classes, and a client's shards have different classes, so that it has exactly
@@ -70,12 +91,12 @@ class ShardsPartition(_SetsSizes):
 
 
 class ByWriterPartition(_SetsSizes):
-    """Writers are assigned whole, the largest first, each to the client with the fewest samples so far."""
+    """Groups, such as writers, are assigned whole, the largest first, each to the client with the fewest samples."""
 
     name: Literal["by_writer"] = "by_writer"
 
 
-class ByGroupPartition(_SetsSizes):
+class ByGroupPartition(_SetsSizes, ByClassPartition):
     """Consecutive clients form groups, and each group owns consecutive classes.
 
     Attributes:
@@ -89,7 +110,7 @@ class ByGroupPartition(_SetsSizes):
     gamma: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
 
 
-class EdgeSkewPartition(BasePartition):
+class EdgeSkewPartition(ByClassPartition):
     """Each edge has a label mix drawn from Dir(alpha * K * class shares), which all its devices share.
 
     Sizes are equal (or log-normal) whatever the mixes: iterative proportional fitting (Deming and Stephan, 1940) fits
@@ -117,7 +138,7 @@ class ByDomainPartition(_SetsSizes):
     per_client: Literal["smallest", "all"] | Annotated[int, Field(ge=1, le=10**9)] = "smallest"
 
 
-class SampledPartition(_SetsSizes):
+class SampledPartition(_SetsSizes, ByClassPartition):
     """Each device draws its samples by itself, so that any number of devices can share a data set.
 
     A device's class mix is a draw from Dir(alpha). Its samples differ from each other; devices may have the same ones.

@@ -183,7 +183,7 @@ def _distinct_classes(counts: Ints, n_clients: int, each: int, rng: np.random.Ge
 
 def _by_writer(task: PartitionTask) -> Parts:
     if task.writers is None:
-        raise BadInput("by_writer needs a data set with writers, this one has none", field="partition.name")
+        raise BadInput("by_writer needs a data set with writers or groups, this one has none", field="partition.name")
     if task.writers.shape != task.labels.shape:
         raise BadInput(f"{len(task.writers)} writers for {len(task.labels)} samples", field="partition.name")
     order = np.argsort(task.writers, kind="stable")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.core.errors import BadInput
+from shared.training.models import tied_names
 from shared.training.stacked.memory import empty_stack
 
 PER_SAMPLE: tuple[type[nn.Module], ...] = (
@@ -202,6 +203,9 @@ def check_layers(model: nn.Module) -> None:
     Raises:
         BadInput: names the first layer that has none.
     """
+    for name, first in tied_names(model).items():
+        shared = f"{name} is the same tensor as {first}"
+        raise BadInput(f"vectorised: {shared}, so the model trains one device at a time only", field="vectorised")
     for name, module in model.named_modules():
         why = _why_not(module)
         if why is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from shared.core.errors import Cancelled, NotFinite
-from shared.training.loop import Batch, Elementwise, Sgd, Stopped, Trained, channels_last
-from shared.training.stacked.batches import IGNORED
+from shared.training.description import Target
+from shared.training.loop import CLASSES, Batch, Elementwise, Stopped, Trained, channels_last
+from shared.training.optimizers import Sgd
 from shared.training.stacked.layers import Places, put, stacked
 from shared.training.stacked.memory import stack_of
 
@@ -40,6 +40,8 @@ class Device:
         return len(self.sizes)
 
 
+_Step = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Mean losses and numbers of predictions of the places, (width,), and outputs and targets of all rows."""
 Result = tuple[dict[str, Tensor], Trained] | NotFinite
 """A device's trained model and what its training counted, or why it failed."""
 
@@ -50,13 +52,14 @@ class StackTrainer:
     Args:
         model: the model of all devices; only its layers are read.
         width: number of places of the stack.
+        target: what the model is to say of a sample.
 
     Raises:
         BadInput: a layer has no stacked form; the message names it.
     """
 
-    def __init__(self, model: nn.Module, width: int) -> None:
-        self.width = width
+    def __init__(self, model: nn.Module, width: int, target: Target = CLASSES) -> None:
+        self.width, self.target = width, target
         self.places = Places(width, rows=1)
         self.network = stacked(model, self.places)
         self.parameters = [name for name, _ in model.named_parameters()]
@@ -79,8 +82,8 @@ class StackTrainer:
         Args:
             devices: at most `width`, by falling number of steps, with equal functions as corrections.
             rows: rows of a place's batch, see `padded_rows`.
-            batches: for each step the images of all places, (width * rows, channels, height, width), and their labels;
-                labels of padding and of places that take no step are `IGNORED`.
+            batches: for each step the samples of all places, (width * rows, ...), and their targets; those of padding
+                and of places that take no step are `IGNORED`, or 0 for numbers.
             lr, momentum, weight_decay: of SGD, as in `shared.training.loop.train`.
             stopped: called before each step.
 
@@ -99,19 +102,20 @@ class StackTrainer:
         leaves = [tensors[name].requires_grad_() for name in self.parameters]
         put(self.network, tensors)
         steps, counts = _Steps(devices, leaves, Sgd(lr, momentum, weight_decay)), self._counts(devices)
-        seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        seen: list[_Step] = []
         for step, (x, y) in enumerate(batches):
             if stopped is not None and stopped():
                 raise Cancelled(f"stopped after {step} steps of {len(devices)} devices")
             self.places.n_active = sum(step < device.n_steps for device in devices)
             self.places.counts = counts[step]
-            logits = self.network(self.with_layout(x))
-            losses = functional.cross_entropy(logits, y, reduction="none", ignore_index=IGNORED)
-            means = losses.view(self.width, rows).sum(1) / counts[step]
+            outputs, real = self.network(self.with_layout(x)), self.places.real()
+            n = (self.target.weights(y).view(self.width, rows) * real).sum(1)
+            losses = self.target.losses(outputs, y).view(self.width, rows) * real
+            means = losses.sum(1) / n.clamp(min=1)
             steps.take(self.places.n_active, torch.autograd.grad(means.sum(), leaves, materialize_grads=True))
-            seen.append((means.detach(), logits.detach(), y))
+            seen.append((means.detach(), n, outputs.detach(), y))
         put(self.network, {})  # the results alone keep the tensors
-        return _results(devices, tensors, seen)
+        return _results(devices, tensors, seen, self.target)
 
     def _counts(self, devices: Sequence[Device]) -> Tensor:
         """Samples of each place in each step, (steps, width); all rows where a place takes no step."""
@@ -157,19 +161,19 @@ def _stacked_lists(devices: Sequence[tuple[list[Tensor], ...]]) -> list[list[Ten
 
 
 def _results(
-    devices: Sequence[Device], tensors: Mapping[str, Tensor], seen: Sequence[tuple[Tensor, Tensor, Tensor]]
+    devices: Sequence[Device], tensors: Mapping[str, Tensor], seen: Sequence[_Step], target: Target
 ) -> list[Result]:
-    """The devices' results; `seen` has the mean losses, logits and labels of each step."""
-    by_step, n_correct = [[0.0]] * len(devices), [0] * len(devices)
+    """The devices' results."""
+    by_step, n_by_step, n_correct = [[0.0]] * len(devices), [[0.0]] * len(devices), [0] * len(devices)
     if seen:
-        means, logits, labels = (torch.stack(parts) for parts in zip(*seen, strict=True))
-        hits = (logits.argmax(2) == labels).view(*means.shape, -1).sum((0, 2))
-        by_step, n_correct = means.T.tolist(), hits.tolist()
+        means, counts, outputs, targets = (torch.stack(parts) for parts in zip(*seen, strict=True))
+        hits = target.hits(outputs, targets).view(*means.shape, -1).sum((0, 2))
+        by_step, n_by_step, n_correct = means.T.tolist(), counts.T.tolist(), hits.tolist()
     held = {name: tensor.detach() for name, tensor in tensors.items()}
     totals = {name: tensor.reshape(len(tensor), -1).sum(1).tolist() for name, tensor in held.items()}
     found: list[Result] = []
     for place, device in enumerate(devices):
-        own, n = by_step[place][: device.n_steps], sum(device.sizes)
+        own, predictions = by_step[place][: device.n_steps], n_by_step[place][: device.n_steps]
         odd = next((step for step, mean in enumerate(own) if not math.isfinite(mean)), None)
         name = next((name for name, total in totals.items() if not math.isfinite(total[place])), None)
         if odd is not None:
@@ -177,7 +181,8 @@ def _results(
         elif name is not None and not held[name][place].isfinite().all():
             found.append(NotFinite(f"{name} is not finite after step {device.n_steps}"))
         else:
-            loss = sum(mean * size for mean, size in zip(own, device.sizes, strict=True)) / max(n, 1)
+            n = int(sum(predictions))
+            loss = sum(mean * size for mean, size in zip(own, predictions, strict=True)) / max(n, 1)
             model = {name: tensor[place] for name, tensor in held.items()}
-            found.append((model, Trained(n, device.n_steps, loss, n_correct[place])))
+            found.append((model, Trained(sum(device.sizes), device.n_steps, loss, n_correct[place], n)))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
@@ -20,26 +20,36 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shared.core.errors import BadInput
+from shared.training.models import tied_names
 from shared.training.subnetworks.units import Axis, Units, WeightedLayer
 
 
-def units_of(model: nn.Module, input_shape: tuple[int, int, int]) -> Units:
+def units_of(model: nn.Module, shape: Sequence[int]) -> Units:
     """Returns the units of a network; the model is not changed.
 
     Args:
-        model: a model with a `head`, whose outputs are the classes.
-        input_shape: (channels, height, width).
+        model: a model with a `head`, whose outputs are no units.
+        shape: of one sample of numbers; of an image (channels, height, width).
 
     Raises:
-        BadInput: the model has a module or an operation whose effect on units is unknown.
+        BadInput: the model has a module or an operation whose effect on units is unknown, no `head`, or tied tensors.
     """
+    _check(model)
     weightless = _weightless(model)
     reading = _Reading(weightless)
-    image = torch.empty(2, *input_shape, device="meta")
-    reading.note(image, _Flow())
+    batch = torch.empty(2, *shape, device="meta")
+    reading.note(batch, _Flow())
     with torch.no_grad(), reading:
-        weightless(image)
+        weightless(batch)
     return reading.units()
+
+
+def _check(model: nn.Module) -> None:
+    if not isinstance(getattr(model, "head", None), nn.Module):
+        cause = f"sub-networks need the attribute `head` of the model, its last layer; {type(model).__name__} has none"
+        raise BadInput(cause, field="model.name")
+    for name, first in tied_names(model).items():
+        raise BadInput(f"sub-networks of tied tensors are not defined: {name} is {first}", field="model.name")
 
 
 def _weightless(model: nn.Module) -> nn.Module:

@@ -76,7 +76,7 @@ def fedavg(
 ) -> TensorMap:
     """Returns the model after rounds `first` to `num_rounds` of FedAvg over all seats or those `chosen` names."""
     wanted, seed = experiment.spec.model, stream(experiment.spec.seed, "model")
-    made = models.build(wanted.name, experiment.data.input_shape, experiment.data.n_classes, seed, wanted.projection)
+    made = models.build(wanted.name, experiment.data.sample, experiment.data.target, seed, wanted.projection)
     model = models.read_state(made)
     sizes = [len(seat.train) for seat in experiment.population.seats]
     for round_no in range(first, num_rounds + 1):

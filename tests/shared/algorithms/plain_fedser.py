@@ -29,9 +29,9 @@ def local(experiment: Experiment, seat: int) -> TensorMap:
     """Returns one seat's first local training with resolutions only; each KL's gradient comes from a smaller copy."""
     spec = experiment.spec
     wanted, data = spec.model, experiment.data
-    model = models.build(wanted.name, data.input_shape, data.n_classes, 0, wanted.projection)
+    model = models.build(wanted.name, data.sample, data.target, 0, wanted.projection)
     models.write_state(model, experiment.initial)
-    pixels = pixels_read(model, torch.zeros(2, *data.input_shape))
+    pixels = pixels_read(model, torch.zeros(2, *data.sample.shape))
     optimiser = torch.optim.SGD(model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
     drawn = batches(
         data.train_x,

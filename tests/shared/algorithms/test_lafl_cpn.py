@@ -129,7 +129,7 @@ def test_top_layers_are_mixed_and_all_else_is_the_global_model(p: int, mixed: se
     experiment = resolved(**spec)
     seat = experiment.seat(0)
     ctx = experiment.ctx(phase="train", round_no=2, n_clients=3, edge=0).at(seat=0)
-    other = models.read_state(models.build("conv_bn", experiment.data.input_shape, 10, seed=99))
+    other = models.read_state(models.build("conv_bn", experiment.data.sample, 10, seed=99))
     received = {name: tensor + 1 if "running" in name else tensor for name, tensor in experiment.initial.items()}
     trainer = trainer_for(experiment, Task(batch_size=16), seat.train, seat.test)
     start, weights, figures = _mixed_start(ctx, Own(previous=other, participations=1), received, trainer, None)

@@ -44,7 +44,7 @@ def spec_of(mu: float, **more: Any) -> dict[str, Any]:
 
 def model_of(experiment: Experiment, state: TensorMap) -> Any:
     """Returns a separate model with this state, which is never trained."""
-    found = models.build(experiment.spec.model.name, experiment.data.input_shape, experiment.data.n_classes, 0)
+    found = models.build(experiment.spec.model.name, experiment.data.sample, experiment.data.target, 0)
     models.write_state(found, state)
     return found.eval()
 

@@ -14,7 +14,7 @@ from shared.federation.messages import Task
 from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.shared.algorithms.layouts import Ended, resolved, run
 
 ROOMS = (2, 1)
@@ -107,7 +107,7 @@ def test_an_edge_tests_only_the_requested_models_on_the_union(
     spec = spec_of(name, client="edge", num_devices=4, test_fraction=0.25)
     experiment = resolved(**spec)
     ctx, edge = experiment.ctx(phase="train", round_no=1, n_clients=2, edge=0), experiment.algorithm.edge
-    trained = models.read_state(models.build(experiment.spec.model.name, experiment.data.input_shape, 10, seed=99))
+    trained = models.read_state(models.build(experiment.spec.model.name, experiment.data.sample, 10, seed=99))
     state = edge.begin(ctx, edge.init(ctx), Broadcast(model=experiment.initial)).state.replace(model=trained)
     trainer, tested = (
         trainer_for(experiment, Task(kind="evaluate"), experiment.seat(0).train, experiment.population.edges[0].test),

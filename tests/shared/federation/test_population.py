@@ -18,6 +18,7 @@ from shared.federation.test_sets import Samples
 from shared.simulation import DeviceSpec, ProfileSpec
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
+from shared.training.description import Classes, Sample
 
 K = 4
 
@@ -30,10 +31,10 @@ def dataset(n_train: int = 240, n_test: int = 80, digest: str = "data") -> Datas
         train_y=np.arange(n_train, dtype=np.int64) % K,
         test_x=np.zeros((n_test, 2, 2), np.uint8),
         test_y=np.arange(n_test, dtype=np.int64) % K,
-        train_writer=None,
-        test_writer=None,
-        n_classes=K,
-        input_shape=(1, 2, 2),
+        train_group=None,
+        test_group=None,
+        target=Classes(K),
+        sample=Sample((1, 2, 2), images=True),
         digest=digest,
     )
 
@@ -120,7 +121,7 @@ def test_every_sample_has_one_seat(partition: Any) -> None:
     assert every_one([seat.train for seat in found.seats]) == list(range(240))
     assert all(len(seat.train) for seat in found.seats)
     assert found.total_samples == 240
-    assert counts_of(found.seats, DATA).sum(axis=0).tolist() == [60] * K
+    assert counts_of(found.seats, found.labels).sum(axis=0).tolist() == [60] * K
 
 
 def test_a_part_of_the_data_has_the_classes_in_proportion() -> None:
@@ -304,7 +305,7 @@ def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
         (7, 1, 0, 77),
     ]
     assert [seat.role for seat in population_of(client="edge", edge_worker=False).seats] == ["train"] * 6
-    assert counts_of(found.seats, DATA)[6:].sum() == 0
+    assert counts_of(found.seats, found.labels)[6:].sum() == 0
 
 
 def test_held_out_seats_and_edge_clients_cannot_be_combined() -> None:
@@ -326,7 +327,7 @@ def test_the_digest_covers_every_change_of_the_population() -> None:
 
 
 def test_writers_are_kept_together() -> None:
-    written = replace(DATA, train_writer=np.arange(240, dtype=np.int64) // 10)
+    written = replace(DATA, train_group=np.arange(240, dtype=np.int64) // 10)
     found = population_of(written, partition="by_writer", data={"n_train": 120})
     owners = [{int(index) // 10 for index in seat.train} for seat in found.seats]
     assert sum(map(len, owners)) == len(set().union(*owners))

@@ -11,12 +11,16 @@ from shared.core.errors import BadInput
 from shared.core.scores import Score
 from shared.federation.scoring import Scoring, scoring_of
 from shared.federation.spec_parser import parse_spec
+from shared.training.description import Classes, Numbers, Target, Tokens
 from shared.training.losses import DEFAULT_LOSS, LOSSES, LossOfRun
 from shared.training.metrics.metric import Kind
 
 
 def scoring(kind: Kind = "classes", n_classes: int = 3, **fields: Any) -> Scoring:
-    return scoring_of(parse_spec(fields), kind, n_classes)
+    targets: dict[str, Target] = {
+        "classes": Classes(n_classes), "numbers": Numbers(), "tokens": Tokens(n_classes, length=2)
+    }  # fmt: skip
+    return scoring_of(parse_spec(fields), targets[kind])
 
 
 def test_by_default_the_kind_of_target_decides() -> None:
@@ -76,8 +80,8 @@ def score(**changes: Any) -> Score:
     ("name", "changes", "message"),
     [
         ("own", {}, None),
-        ("own", {"n": 9}, "of 9 samples, at most 8 are possible"),
-        ("own", {"n_correct": 5}, "with 5 of 4 samples correct"),
+        ("own", {"n": 9}, "of 9 predictions, at most 8 are possible"),
+        ("own", {"n_correct": 5}, "with 5 of 4 predictions correct"),
         ("own", {"states": {}}, "with states of [], not of ['f1']"),
         ("own", {"states": {"f1": (0,) * 9, "auc": (1,)}}, "with states of ['auc', 'f1'], not of ['f1']"),
         ("own", {"states": {"f1": (0,) * 8}}, "a state of f1 of 8 numbers, not 9"),
@@ -112,7 +116,7 @@ def test_every_loss_is_a_mean_and_a_sum_over_predictions_and_has_gradients(name:
     kind = next(iter(loss.kinds))
     outputs = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.3, 0.1]], requires_grad=True)
     targets = torch.tensor([2, 0]) if kind != "numbers" else torch.tensor([[0.0, 3.0, 2.0], [1.0, 0.0, 0.0]])
-    of_run = LossOfRun(loss, loss.params(), "classes" if kind == "tokens" else kind)
+    of_run = LossOfRun(loss, loss.params(), Numbers((3,)) if kind == "numbers" else Classes(3))
     mean = of_run.mean(outputs, targets)
     assert of_run.sum(outputs, targets).item() == pytest.approx(2 * mean.item())
     mean.backward()
@@ -125,10 +129,10 @@ def test_losses_equal_torchs_where_it_has_them() -> None:
     outputs, targets = torch.randn(6, 2, generator=g), 3 * torch.randn(6, 2, generator=g)
     known = {"mse": torch.nn.MSELoss(), "mae": torch.nn.L1Loss(), "huber": torch.nn.HuberLoss(delta=1.0)}
     for name, torchs in known.items():
-        loss = LossOfRun(LOSSES[name], LOSSES[name].params(), "numbers")
+        loss = LossOfRun(LOSSES[name], LOSSES[name].params(), Numbers((2,)))
         assert loss.mean(outputs, targets).item() == pytest.approx(torchs(outputs, targets).item(), rel=1e-6)
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
     entropy = torch.nn.functional.cross_entropy(outputs, labels).item()
-    flat = LossOfRun(LOSSES["focal"], LOSSES["focal"].params.model_validate({"gamma": 0.0}), "classes")
+    flat = LossOfRun(LOSSES["focal"], LOSSES["focal"].params.model_validate({"gamma": 0.0}), Classes(2))
     assert flat.mean(outputs, labels).item() == pytest.approx(entropy, rel=1e-6)  # gamma 0 is the cross-entropy
     assert set(DEFAULT_LOSS.values()) <= set(LOSSES)

@@ -20,7 +20,8 @@ from torch.nn import functional
 from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training import loop
 from shared.training.data.dataset import as_batch
-from shared.training.loop import Evaluated, Trained, batches, evaluate, train
+from shared.training.evaluation import Evaluated, evaluate
+from shared.training.loop import Trained, batches, train
 from shared.training.models import build, read_state
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +81,7 @@ def test_wrong_predictions_are_not_counted_as_correct() -> None:
 
 def test_no_batches_are_no_steps() -> None:
     model = Scalar(0.5)
-    assert train(model, [], lr=1.0) == Trained(0, 0, 0.0, 0)
+    assert train(model, [], lr=1.0) == Trained(0, 0, 0.0, 0, 0)
     assert model.w.item() == 0.5
 
 
@@ -401,7 +402,7 @@ def test_mlp_learns_real_digits(unpacked: Path) -> None:
     from shared.training.data.dataset import load
 
     data = load("digits", data_dir=None, cache_dir=unpacked)
-    model = build("mlp", data.input_shape, data.n_classes, seed=0)
+    model = build("mlp", data.sample, data.target, seed=0)
     source = batches(data.train_x, data.train_y, range(len(data.train_y)), batch_size=32, epochs=20, generator=seeded())
     train(model, source, lr=0.2)
     got = evaluate(model, data.test_x, data.test_y, range(len(data.test_y)))

@@ -22,6 +22,7 @@ from shared.core.errors import UnknownName
 from shared.training.data import dataset, image_folders, sources, synthetic_digits
 from shared.training.data.dataset import as_batch, load
 from shared.training.data.sources import DataMalformed, DataUnavailable
+from shared.training.description import Classes, Sample
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -50,15 +51,15 @@ def test_npz_is_mapped_read_only_with_its_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.train_x, small()["train_x"])
     assert got.train_y.tolist() == [0, 1, 2, 3, 4, 9]
     assert got.train_y.dtype == np.int64
-    assert (got.input_shape, got.n_classes) == ((1, 4, 5), 10)
-    assert got.train_writer is None
-    assert got.test_writer is None
+    assert (got.sample, got.target) == (Sample((1, 4, 5), images=True), Classes(10))
+    assert got.train_group is None
+    assert got.test_group is None
 
 
 def test_colour_images_give_three_channels_first(tmp_path: Path) -> None:
     colour = {"train_x": np.zeros((6, 4, 5, 3), np.uint8), "test_x": np.zeros((2, 4, 5, 3), np.uint8)}
     got = load("cifar10", data_dir=write(tmp_path / "d", "cifar10", **colour), cache_dir=tmp_path / "c")
-    assert got.input_shape == (3, 4, 5)
+    assert got.sample.shape == (3, 4, 5)
 
 
 def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
@@ -69,10 +70,10 @@ def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
         test_writer=np.array([1, 2], np.int32),
     )
     got = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
-    assert got.train_writer is not None
-    assert got.test_writer is not None
-    assert (got.train_writer.tolist(), got.test_writer.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
-    assert got.train_y.dtype == got.train_writer.dtype == np.int64
+    assert got.train_group is not None
+    assert got.test_group is not None
+    assert (got.train_group.tolist(), got.test_group.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
+    assert got.train_y.dtype == got.train_group.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def published(folder: Path, side: int = 64) -> Path:
 @pytest.mark.usefixtures("three")
 def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> None:
     got = load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
-    assert (got.input_shape, got.n_classes, got.train_x.shape) == ((3, 64, 64), 200, (6, 64, 64, 3))
+    assert (got.sample.shape, got.target.n_outputs, got.train_x.shape) == ((3, 64, 64), 200, (6, 64, 64, 3))
     assert got.train_y.tolist() == [0, 0, 1, 1, 2, 2]  # sorted names
     assert got.test_y.tolist() == [2, 0, 1]
     colours = [(40 * number, 100 * n, 7) for number in (1, 2, 0) for n in range(2)]
@@ -340,7 +341,7 @@ def test_a_failed_download_says_why_and_which_file_to_provide(tmp_path: Path, mo
 def test_digits_are_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
     got = load("digits", data_dir=None, cache_dir=unpacked)
     assert (got.train_x.shape, got.test_x.shape) == ((1438, 8, 8), (359, 8, 8))
-    assert (got.input_shape, got.n_classes) == ((1, 8, 8), 10)
+    assert (got.sample.shape, got.target.n_outputs) == ((1, 8, 8), 10)
     assert (got.train_x.min(), got.train_x.max()) == (0, 255)
     total = np.bincount(got.train_y) + np.bincount(got.test_y)
     np.testing.assert_array_equal(np.bincount(got.test_y), np.rint(total / 5))
@@ -389,7 +390,7 @@ def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> No
         _idx(raw / f"emnist-byclass-{part}-labels-idx1-ubyte", arrays[f"{part}_y"])
     got = load("emnist", data_dir=None, cache_dir=tmp_path)
     np.testing.assert_array_equal(got.train_x, arrays["train_x"])
-    assert got.n_classes == 62
+    assert got.target.n_outputs == 62
     assert got.train_y[0] == 61
 
 
@@ -406,7 +407,7 @@ def test_svhn_is_requested_by_split_and_transposed_to_channels_last(
     monkeypatch.setattr("shared.training.torchvision_compat.torchvision", lambda: fake)
     got = load("svhn", data_dir=None, cache_dir=tmp_path)
     assert got.train_x.shape == (2, 4, 5, 3)
-    assert got.input_shape == (3, 4, 5)
+    assert got.sample.shape == (3, 4, 5)
     assert [options["split"] for options in requested] == ["train", "test"]
     assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in requested)
 
@@ -446,12 +447,12 @@ def test_real_data_sets_load_as_their_readme_says(
     n_classes: int,
 ) -> None:
     got = load(name, data_dir=real_data, cache_dir=unpacked)
-    assert (len(got.train_x), len(got.test_y), got.input_shape, got.n_classes) == (
+    assert (len(got.train_x), len(got.test_y), got.sample.shape, got.target.n_outputs) == (
         n,
         n_test,
         shape,
         n_classes,
     )
     if name == "mnist":
-        assert got.train_writer is not None
-        assert len(np.unique(got.train_writer)) == 539
+        assert got.train_group is not None
+        assert len(np.unique(got.train_group)) == 539

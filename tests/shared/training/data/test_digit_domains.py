@@ -34,7 +34,7 @@ def spec_of(**options: Any) -> DataSpec:
 def test_images_of_all_sets_get_three_channels_of_one_size(folders: dict[str, Path]) -> None:
     got = open_data(spec_of(size=12), **folders)
     assert got.train_x.shape[1:] == (12, 12, 3)
-    assert (got.input_shape, got.n_classes, got.domains) == ((3, 12, 12), 10, FIVE)
+    assert (got.sample.shape, got.target.n_outputs, got.domains) == ((3, 12, 12), 10, FIVE)
     assert got.train_domain is not None
     grey = got.train_x[got.train_domain == 0]
     assert (grey == grey[..., :1]).all()
@@ -119,7 +119,7 @@ def test_images_that_exceed_the_memory_are_refused_before_they_are_created(
     assert refused.value.field == "data.size"
     monkeypatch.undo()
     monkeypatch.setattr(memory, "available_bytes", lambda: 2 * n * 16**2 * 3)
-    assert open_data(spec_of(size=16), data_dir=folders["data_dir"], cache_dir=tmp_path).input_shape == (3, 16, 16)
+    assert open_data(spec_of(size=16), data_dir=folders["data_dir"], cache_dir=tmp_path).sample.shape == (3, 16, 16)
 
 
 FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits", "usps"]}

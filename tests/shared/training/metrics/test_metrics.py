@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.scores import MAX_STATE, State, added
+from shared.training.description import Classes, Numbers, Target, Tokens
 from shared.training.metrics.auc import Auc, largest_error
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
 from shared.training.metrics.metric import FRACTION_BITS, Kind, MetricOfRun, fixed_sum, metric_of_run, rows_of
@@ -25,7 +26,13 @@ N = 1000
 def of_run(
     name: str, params: Mapping[str, Any] | None = None, kind: Kind = "classes", n_classes: int = 10
 ) -> MetricOfRun:
-    return metric_of_run(METRICS[name], params or {}, kind, n_classes, "metrics.0")
+    return metric_of_run(METRICS[name], params or {}, target_of(kind, n_classes), "metrics.0")
+
+
+def target_of(kind: Kind, n_classes: int) -> Target:
+    if kind == "classes":
+        return Classes(n_classes)
+    return Numbers() if kind == "numbers" else Tokens(n_classes, length=4)
 
 
 def classes(n_classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -144,18 +151,18 @@ def test_a_sum_of_numbers_is_exact_over_eighty_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "outputs", "targets", "padding", "n", "width"),
+    ("target", "outputs", "y", "n", "width"),
     [
-        ("classes", torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), None, 5, 3),
-        ("tokens", torch.zeros(2, 4, 3), torch.tensor([[1, 2, 0, 0], [1, 0, 0, 0]]), 0, 3, 3),
-        ("tokens", torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64), None, 8, 3),
-        ("numbers", torch.zeros(5), torch.zeros(5, 1), None, 5, 1),
+        (Classes(3), torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 5, 3),
+        (Tokens(3, 4, padding=0), torch.zeros(2, 4, 3), torch.tensor([[1, 2, 0, 0], [1, 0, 0, 0]]), 3, 3),
+        (Tokens(3, 4), torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64), 8, 3),
+        (Numbers(), torch.zeros(5), torch.zeros(5, 1), 5, 1),
+        (Numbers((2, 2)), torch.zeros(5, 4), torch.zeros(5, 2, 2), 5, 4),
     ],
 )
-def test_each_prediction_has_a_row(
-    kind: Kind, outputs: Tensor, targets: Tensor, padding: int | None, n: int, width: int
-) -> None:
-    rows, due = rows_of(kind, outputs, targets, padding)
+def test_each_prediction_has_a_row(target: Target, outputs: Tensor, y: Tensor, n: int, width: int) -> None:
+    assert target.n_predictions(y) == n
+    rows, due = rows_of(target, outputs, y)
     assert rows.shape == (n, width)
     assert len(due) == n
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training import compute_device
-from shared.training.loop import Batch, Elementwise, Trained, batches, images_at, shuffles, train
+from shared.training.loop import Batch, Elementwise, Trained, batches, samples_at, shuffles, train
 from shared.training.models import Shape, build, read_state, write_state
 from shared.training.stacked.batches import Shuffled, gathered, joined
 from shared.training.stacked.layers import Places, StackedConv2d, check_layers
@@ -122,7 +122,7 @@ def stack(
     x = np.concatenate([images for images, _ in data])
     drawn = [Shuffled(labels, client.order()) for client, (_, labels) in zip(clients, data, strict=True)]
     rows = max(padded_rows(client.batch_size, client.batch_size) for client in clients)
-    images = images_at(x, np.arange(len(x)), compute)
+    images = samples_at(x, np.arange(len(x)), compute)
     trainer = StackTrainer(model.to(compute), width)
     return trainer.train(devices, rows, gathered(drawn, images, width, rows, compute), **{**SGD, **changes})
 
@@ -228,7 +228,7 @@ def test_running_statistics_count_no_padding() -> None:
     found, start = model_of(result), client.start(model)
     x, _ = client.samples(shape, 10)
     write_state(model, start)
-    images = images_at(x, np.arange(3), CPU)(torch.arange(3))
+    images = samples_at(x, np.arange(3), CPU)(torch.arange(3))
     seen = model.features[0](images)  # type: ignore[index]
     mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3), unbiased=True)
     name = "features.1.running_"
@@ -289,7 +289,7 @@ def test_a_device_without_samples_keeps_its_model() -> None:
     some, none = Client(0, 24), Client(1, 0)
     found, unchanged = stack(model, shape, [some, none])
     assert bits_equal(model_of(unchanged), none.start(model))
-    assert unchanged[1] == Trained(0, 0, 0.0, 0)  # type: ignore[index]
+    assert unchanged[1] == Trained(0, 0, 0.0, 0, 0)  # type: ignore[index]
     assert bits_equal(model_of(found), model_of(stack(model, shape, [some])[0]))
     (alone_too,) = stack(model, shape, [none])
     assert bits_equal(model_of(alone_too), none.start(model))
@@ -371,7 +371,7 @@ def test_batches_that_devices_draw_themselves_are_stacked_alike() -> None:
     data = [client.samples(shape, 10) for client in clients]
     x = np.concatenate([images for images, _ in data])
     drawn = [Shuffled(labels, client.order()) for client, (_, labels) in zip(clients, data, strict=True)]
-    one = list(gathered(drawn, images_at(x, np.arange(len(x)), CPU), 3, 16, CPU))
+    one = list(gathered(drawn, samples_at(x, np.arange(len(x)), CPU), 3, 16, CPU))
 
     def own(client: Client, images: Any, labels: Any) -> Iterator[Batch]:
         return batches(

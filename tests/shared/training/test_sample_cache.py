@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from shared.training.data.dataset import as_batch
-from shared.training.image_cache import ImageCache
+from shared.training.sample_cache import SampleCache
 
 CPU = torch.device("cpu")
 X = np.random.default_rng(0).integers(0, 256, (20, 4, 4), dtype=np.uint8)
@@ -13,22 +13,22 @@ BYTES = 5 * 16 * 4
 
 
 def test_images_are_converted_once_and_have_the_same_bits() -> None:
-    cache = ImageCache(2 * BYTES)
-    first, again = (cache.floats(X, FIVE.copy(), CPU) for _ in range(2))
+    cache = SampleCache(2 * BYTES)
+    first, again = (cache.batch(X, FIVE.copy(), CPU) for _ in range(2))
     assert first is again
     assert torch.equal(first, as_batch(X[FIVE]))
 
 
 def test_no_more_is_kept_than_allowed_and_the_first_stay() -> None:
-    cache = ImageCache(BYTES + BYTES // 2)
-    first = cache.floats(X, FIVE, CPU)
-    other = cache.floats(X, OTHERS, CPU)
+    cache = SampleCache(BYTES + BYTES // 2)
+    first = cache.batch(X, FIVE, CPU)
+    other = cache.batch(X, OTHERS, CPU)
     assert torch.equal(other, as_batch(X[OTHERS]))
-    assert cache.floats(X, OTHERS, CPU) is not other
-    assert cache.floats(X, FIVE, CPU) is first
+    assert cache.batch(X, OTHERS, CPU) is not other
+    assert cache.batch(X, FIVE, CPU) is first
 
 
 def test_images_of_another_data_set_are_not_mixed_up() -> None:
-    cache, inverted = ImageCache(4 * BYTES), 255 - X
-    cache.floats(X, FIVE, CPU)
-    assert torch.equal(cache.floats(inverted, FIVE, CPU), as_batch(inverted[FIVE]))
+    cache, inverted = SampleCache(4 * BYTES), 255 - X
+    cache.batch(X, FIVE, CPU)
+    assert torch.equal(cache.batch(inverted, FIVE, CPU), as_batch(inverted[FIVE]))
