@@ -24,10 +24,20 @@ from shared.training.models.classifier import (
     tied_names,
     write_state,
 )
-from shared.training.models.zoo import MODELS, build, build_shapes, check_name, described, least_batch, outputs_of
+from shared.training.models.zoo import (
+    MODELS,
+    OF_OTHER_DATA,
+    build,
+    build_shapes,
+    check_name,
+    described,
+    least_batch,
+    outputs_of,
+)
 
 __all__ = [
     "MODELS",
+    "OF_OTHER_DATA",
     "Classifier",
     "Layer",
     "Shape",
