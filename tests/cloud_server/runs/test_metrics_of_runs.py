@@ -115,3 +115,58 @@ async def test_a_named_loss_is_what_devices_minimise(tmp_path: Path) -> None:
         focal = await fed.run(small_spec(loss={"name": "focal", "params": {"gamma": 1.0}}))
         assert plain.model_sha256 == same.model_sha256 != focal.model_sha256
         assert (focal.loss or 9) < (plain.loss or 0)  # of equal predictions the focal loss is the smaller
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Returns a folder with numbers to predict, and with text whose rows differ in length."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    y = x @ np.array([1.0, -2.0, 0.5]) + 3
+    np.savez(folder / "line.npz", train_x=x[:80], train_y=y[:80], test_x=x[80:], test_y=y[80:])
+    text = (1 + np.arange(7 * 40) % 5).reshape(40, 7)
+    mask = np.arange(6) < rng.integers(3, 7, 40)[:, None]
+    lines: dict[str, Any] = {"padding": np.array(0)}
+    for part, rows in (("train", slice(32)), ("test", slice(32, None))):
+        lines |= {f"{part}_x": text[rows, :-1], f"{part}_y": text[rows, 1:], f"{part}_mask": mask[rows]}
+    np.savez(folder / "lines.npz", **lines)
+    return folder
+
+
+async def test_a_regression_is_judged_by_its_error(tmp_path: Path, data: Path) -> None:
+    """The errors of a model with known bits, in the unit of the target; a named loss is that of training and test."""
+    spec = small_spec(data="line.npz", lr=0.05, num_rounds=6, loss="huber", metrics=["mae", "rmse"])
+    async with Federation(tmp_path / "f", common={"data_dir": data}) as fed:
+        default = await fed.run({**spec, "metrics": [], "loss": None})
+        assert [metric.label for metric in default.metrics] == ["mae"]
+        info = await fed.run({**spec, "stop": {"metric": "rmse", "target": 1.0}})
+        assert (info.accuracy, info.headline.higher_is_better) == (None, False)
+        opened = open_data(info.spec.data, data_dir=data, cache_dir=tmp_path / "cache")
+        experiment = Experiment(info.spec, opened)
+        model = experiment.model.eval()
+        models.write_state(model, load((await fed.client.get(f"/runs/{info.run}/models/global")).content))
+        targets = np.asarray(opened.test_y)
+        outputs = model(opened.encode(np.asarray(opened.test_x))).detach()
+        gap = outputs.reshape(len(targets), -1).double().numpy() - targets.reshape(len(targets), -1)
+        assert info.scores["mae"] == pytest.approx(np.abs(gap).mean(), rel=1e-6)
+        assert info.scores["rmse"] == pytest.approx(math.sqrt((gap**2).mean()), rel=1e-6)
+        huber = np.where(np.abs(gap) < 1, gap**2 / 2, np.abs(gap) - 0.5).mean()
+        assert info.loss == pytest.approx(huber, rel=1e-5)
+        last = await fed.round(info.run, info.rounds)
+        values = [row.own_metrics["mae"] for row in last.seats]
+        assert last.clients["own"].worst_decile == max(values)  # the largest error is the worst
+        assert (last.client_accuracy, {row.own_accuracy for row in last.seats}) == (None, {None})
+
+
+async def test_text_is_scored_by_its_tokens_without_padding(tmp_path: Path, data: Path) -> None:
+    model = {"data": "lines.npz", "model": "char_lstm", "lr": 1.0, "batch_size": 4}
+    async with Federation(tmp_path / "f", common={"data_dir": data}) as fed:
+        info = await fed.run(small_spec(**model, metrics=["perplexity", "accuracy", "f1"]))
+        scores = (await fed.round(info.run, 2)).evaluation or {}
+        opened = open_data(info.spec.data, data_dir=data, cache_dir=tmp_path / "cache")
+        assert scores["global"].n == int((np.asarray(opened.test_y) != 0).sum()) < 8 * 6
+        assert scores["global"].metrics["perplexity"] == pytest.approx(math.exp(scores["global"].loss or 0), rel=1e-6)
+        assert info.accuracy is not None
+        assert info.score == info.scores["perplexity"]
