@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +21,11 @@ from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Choice, Stop
 from shared.training.description import Target
 from shared.training.loop import CLASSES
-from shared.training.losses import DEFAULT_LOSS, LOSSES, Loss, LossOfRun
+from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun
 from shared.training.metrics import classification
-from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
-from shared.training.metrics.metric import Metric, MetricOfRun, metric_of_run, params_of, rows_of
+from shared.training.metrics.catalogue import DEFAULT_METRIC, METRIC_VALUES
+from shared.training.metrics.metric import MetricOfRun, changed, metric_of_run, rows_of
 
-T = TypeVar("T")
 ACCURACY = classification.ACCURACY.name
 
 
@@ -87,7 +87,8 @@ class Scoring:
         if metric.label == ACCURACY:
             return score.accuracy
         state = score.states.get(metric.label)
-        return None if state is None else metric.value(state)
+        value = None if state is None else metric.value(state)
+        return value if value is not None and math.isfinite(value) else None
 
     def accuracy(self, score: Score) -> float | None:
         """Returns the accuracy of a score, None where targets are no classes."""
@@ -138,30 +139,6 @@ MAX_NAMED = 5
 """Labels that an error names."""
 
 
-def find_metric(name: str, field: str = "metrics") -> Metric:
-    """The metric of this name.
-
-    Raises:
-        UnknownName: listing the known names.
-    """
-    return _find("metric", name, METRICS, field)
-
-
-def find_loss(name: str, field: str = "loss") -> Loss:
-    """The loss of this name.
-
-    Raises:
-        UnknownName: listing the known names.
-    """
-    return _find("loss", name, LOSSES, field)
-
-
-def _find(what: str, name: str, known: Mapping[str, T], field: str) -> T:
-    if name not in known:
-        raise UnknownName(what, name, list(known), field=field)
-    return known[name]
-
-
 def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
     """How a spec's run scores outputs.
 
@@ -175,7 +152,7 @@ def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
     """
     chosen = spec.metrics or (Choice(name=DEFAULT_METRIC[target.kind]),)
     made = [
-        metric_of_run(find_metric(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}")
+        metric_of_run(METRIC_VALUES.get(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}")
         for at, each in enumerate(chosen)
     ]
     labels = [each.label for each in made]
@@ -213,9 +190,7 @@ def check_scoring(spec: ExperimentSpec) -> None:
         UnknownName, BadInput: naming the field.
     """
     labels = [
-        label_of(
-            each.name, params_of(find_metric(each.name, field), each.params, field).model_dump(exclude_defaults=True)
-        )
+        label_of(each.name, changed(METRIC_VALUES.get(each.name, field).parse(each.params, f"{field}.params")))
         for at, each in enumerate(spec.metrics)
         for field in [f"metrics.{at}"]
     ]
@@ -227,8 +202,8 @@ def check_scoring(spec: ExperimentSpec) -> None:
         raise BadInput(f"stop.metric: {why}", field="stop.metric")
     if spec.loss is None:
         return
-    params_of(find_loss(spec.loss.name), spec.loss.params, "loss")
-    if spec.loss.name == "cross_entropy" and not spec.loss.params:
+    params = LOSS_VALUES.get(spec.loss.name).parse(spec.loss.params, "loss.params")
+    if spec.loss.name in DEFAULT_LOSS.values() and not changed(params):  # that of the targets, if it fits them
         return
     local, _ = load_local(spec)
     if local.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
@@ -246,10 +221,10 @@ def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:
     """
     if spec.loss is None:
         return None
-    loss = find_loss(spec.loss.name)
-    params: Any = params_of(loss, spec.loss.params, "loss")
+    loss = LOSS_VALUES.get(spec.loss.name)
+    params = loss.parse(spec.loss.params, "loss.params")
     if target.kind not in loss.kinds:
         needed = " or ".join(sorted(loss.kinds))
         raise BadInput(f"loss: {loss.name} needs targets that are {needed}, not {target.kind}", field="loss")
-    is_own = loss.name == DEFAULT_LOSS[target.kind] and params == loss.params()
+    is_own = loss.name == DEFAULT_LOSS[target.kind] and not changed(params)
     return None if is_own else LossOfRun(loss, params, target)

@@ -10,29 +10,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from shared.core.records import Nothing, Record
+from shared.core.plugins import Kind, Value
+from shared.core.records import Record
 from shared.training.description import Target
-from shared.training.metrics.metric import Kind, rows_of
+from shared.training.metrics.metric import Kind as TargetKind
+from shared.training.metrics.metric import rows_of
 
 
-@dataclass(frozen=True)
-class Loss:
-    """A loss of a model's outputs.
+@dataclass(frozen=True, kw_only=True)
+class Loss(Value):
+    """A loss of a model's outputs; `each` gets None as parameters where it declares none.
 
     Attributes:
-        name: its name in specs.
-        description: what it is, in one sentence.
         kinds: of targets for which it is defined.
         each: from its parameters, outputs and targets, the loss of each prediction, (n,), differentiable. Outputs and
             targets have a row for each prediction, see `rows_of`.
-        params: record type of its parameters.
     """
 
-    name: str
-    description: str
-    kinds: frozenset[Kind]
+    kinds: frozenset[TargetKind]
     each: Callable[[Any, Tensor, Tensor], Tensor]
-    params: type[Record] = Nothing
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class LossOfRun:
     """
 
     loss: Loss
-    params: Record
+    params: Record | None
     target: Target
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -58,8 +54,8 @@ class LossOfRun:
         return self.loss.each(self.params, *rows_of(self.target, outputs, targets)).sum()
 
 
-CLASSES: frozenset[Kind] = frozenset({"classes", "tokens"})
-NUMBERS: frozenset[Kind] = frozenset({"numbers"})
+CLASSES: frozenset[TargetKind] = frozenset({"classes", "tokens"})
+NUMBERS: frozenset[TargetKind] = frozenset({"numbers"})
 
 
 class CrossEntropy(Record):
@@ -105,15 +101,41 @@ def _huber(params: Huber, outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.huber_loss(outputs, targets, reduction="none", delta=params.delta).mean(1)
 
 
-LOSSES: dict[str, Loss] = {
-    each.name: each
-    for each in (
-        Loss("cross_entropy", "cross-entropy in nats", CLASSES, _cross_entropy, CrossEntropy),
-        Loss("focal", "cross-entropy in which likely targets count less", CLASSES, _focal, Focal),
-        Loss("mse", "squared error", NUMBERS, lambda _, outputs, targets: (outputs - targets).square().mean(1)),
-        Loss("mae", "absolute error", NUMBERS, lambda _, outputs, targets: (outputs - targets).abs().mean(1)),
-        Loss("huber", "squared error of small, absolute error of large differences", NUMBERS, _huber, Huber),
-    )
-}
+def _squared(params: None, outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean(1)
+
+
+def _absolute(params: None, outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().mean(1)
+
+
+_BUILT_IN = (
+    Loss(
+        name="cross_entropy",
+        description="cross-entropy in nats",
+        kinds=CLASSES,
+        each=_cross_entropy,
+        params=CrossEntropy,
+    ),
+    Loss(
+        name="focal",
+        description="cross-entropy in which likely targets count less",
+        kinds=CLASSES,
+        each=_focal,
+        params=Focal,
+    ),
+    Loss(name="mse", description="squared error", kinds=NUMBERS, each=_squared),
+    Loss(name="mae", description="absolute error", kinds=NUMBERS, each=_absolute),
+    Loss(
+        name="huber",
+        description="squared error of small differences, absolute error of large ones",
+        kinds=NUMBERS,
+        each=_huber,
+        params=Huber,
+    ),
+)
+LOSSES: dict[str, Loss] = {each.name: each for each in _BUILT_IN}
+LOSS_VALUES: Kind[Loss] = Kind(Loss, "loss", "loss", lambda: LOSSES, lambda name: LOSSES[name])
+"""These losses and those of plug-ins."""
 DEFAULT_LOSS: dict[str, str] = {"classes": "cross_entropy", "tokens": "cross_entropy", "numbers": "mse"}
 """The loss of a run whose spec names none, by what its targets are: the targets' own."""

@@ -7,19 +7,18 @@ into a value, so that a metric is never a mean of clients' values, and no order 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.formatting import label_of
-from shared.core.records import Nothing, Record
+from shared.core.plugins import Value
+from shared.core.records import Record
 from shared.core.scores import MAX_STATE, State
-from shared.core.validation import explain
 from shared.training.description import Classes, Numbers, Target
 
 Kind = Literal["classes", "numbers", "tokens"]
@@ -35,13 +34,11 @@ def accepts_all(params: Any, state: State, n: int) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A measure of a model's outputs.
+@dataclass(frozen=True, kw_only=True)
+class Metric(Value):
+    """A measure of a model's outputs; its functions get None as parameters where it declares none.
 
     Attributes:
-        name: its name in specs and records.
-        description: what it is, in one sentence.
         kinds: of targets for which it is defined.
         state: from its parameters, outputs and targets of a batch, its state: int64, (size,). Both are as `rows_of`
             returns them, a row for each prediction, on the CPU and in float64 where they are no classes.
@@ -53,11 +50,8 @@ class Metric:
         signed: whether a state may have numbers below 0.
         higher_is_better: the direction of the metric.
         unit: `share` for values that are shown in percent, otherwise `number`.
-        params: record type of its parameters.
     """
 
-    name: str
-    description: str
     kinds: frozenset[Kind]
     state: Callable[[Any, Tensor, Tensor], Tensor]
     value: Callable[[Any, State], float | None]
@@ -66,7 +60,6 @@ class Metric:
     signed: bool = False
     higher_is_better: bool = True
     unit: Literal["share", "number"] = "number"
-    params: type[Record] = Nothing
 
 
 @dataclass(frozen=True)
@@ -80,13 +73,13 @@ class MetricOfRun:
     """
 
     metric: Metric
-    params: Record = field(default_factory=Nothing)
+    params: Record | None = None
     n_classes: int = 0
 
     @cached_property
     def label(self) -> str:
         """Its key in scores and records: its name, with the parameters that differ from their defaults."""
-        return label_of(self.metric.name, self.params.model_dump(exclude_defaults=True))
+        return label_of(self.metric.name, changed(self.params))
 
     @cached_property
     def largest(self) -> tuple[int, ...]:
@@ -138,7 +131,7 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
         BadInput: a parameter is wrong, the metric is not defined for such targets, or its state would be too large.
     """
     n_classes = 0 if isinstance(target, Numbers) else target.n
-    made = MetricOfRun(metric, params_of(metric, raw, where), n_classes)
+    made = MetricOfRun(metric, metric.parse(raw, f"{where}.params"), n_classes)
     if target.kind not in metric.kinds:
         needed = " or ".join(sorted(metric.kinds))
         raise BadInput(f"{where}: {metric.name} needs targets that are {needed}, not {target.kind}", field=where)
@@ -148,19 +141,9 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     return made
 
 
-def params_of(found: Any, raw: Mapping[str, Any], where: str) -> Record:
-    """Returns the parameters of a metric or loss, validated; `where` is its path in the spec.
-
-    Raises:
-        BadInput: with the path of the wrong field.
-    """
-    try:
-        params: Record = found.params.model_validate(dict(raw))
-    except ValidationError as error:
-        known = ", ".join(found.params.model_fields) or "none"
-        cause = explain(error, found.params, prefix=[*where.split("."), "params"])
-        raise BadInput(f"{cause.detail}; parameters of {found.name}: {known}", field=cause.field) from None
-    return params
+def changed(params: Record | None) -> dict[str, Any]:
+    """Returns the parameters that differ from their defaults."""
+    return params.model_dump(exclude_defaults=True) if params is not None else {}
 
 
 def rows_of(target: Target, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

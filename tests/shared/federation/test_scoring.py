@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from shared.core.scores import Score
 from shared.federation.scoring import Scoring, scoring_of
 from shared.federation.spec_parser import parse_spec
 from shared.training.description import Classes, Numbers, Target, Tokens
-from shared.training.losses import DEFAULT_LOSS, LOSSES, LossOfRun
+from shared.training.losses import DEFAULT_LOSS, LOSSES, CrossEntropy, LossOfRun
 from shared.training.metrics.metric import Kind
 
 
@@ -31,7 +32,7 @@ def test_by_default_the_kind_of_target_decides() -> None:
     assert scoring(loss="cross_entropy").loss is None
     named = scoring(loss={"name": "cross_entropy", "params": {"smoothing": 0.1}}).loss
     assert named is not None
-    assert named.params.model_dump() == {"smoothing": 0.1}
+    assert named.params == CrossEntropy(smoothing=0.1)
 
 
 def test_a_spec_without_loss_and_metrics_does_not_mention_them() -> None:
@@ -116,7 +117,7 @@ def test_every_loss_is_a_mean_and_a_sum_over_predictions_and_has_gradients(name:
     kind = next(iter(loss.kinds))
     outputs = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.3, 0.1]], requires_grad=True)
     targets = torch.tensor([2, 0]) if kind != "numbers" else torch.tensor([[0.0, 3.0, 2.0], [1.0, 0.0, 0.0]])
-    of_run = LossOfRun(loss, loss.params(), Numbers((3,)) if kind == "numbers" else Classes(3))
+    of_run = LossOfRun(loss, loss.parse({}, "loss"), Numbers((3,)) if kind == "numbers" else Classes(3))
     mean = of_run.mean(outputs, targets)
     assert of_run.sum(outputs, targets).item() == pytest.approx(2 * mean.item())
     mean.backward()
@@ -129,10 +130,57 @@ def test_losses_equal_torchs_where_it_has_them() -> None:
     outputs, targets = torch.randn(6, 2, generator=g), 3 * torch.randn(6, 2, generator=g)
     known = {"mse": torch.nn.MSELoss(), "mae": torch.nn.L1Loss(), "huber": torch.nn.HuberLoss(delta=1.0)}
     for name, torchs in known.items():
-        loss = LossOfRun(LOSSES[name], LOSSES[name].params(), Numbers((2,)))
+        loss = LossOfRun(LOSSES[name], LOSSES[name].parse({}, "loss"), Numbers((2,)))
         assert loss.mean(outputs, targets).item() == pytest.approx(torchs(outputs, targets).item(), rel=1e-6)
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
     entropy = torch.nn.functional.cross_entropy(outputs, labels).item()
-    flat = LossOfRun(LOSSES["focal"], LOSSES["focal"].params.model_validate({"gamma": 0.0}), Classes(2))
+    flat = LossOfRun(LOSSES["focal"], LOSSES["focal"].parse({"gamma": 0.0}, "loss"), Classes(2))
     assert flat.mean(outputs, labels).item() == pytest.approx(entropy, rel=1e-6)  # gamma 0 is the cross-entropy
     assert set(DEFAULT_LOSS.values()) <= set(LOSSES)
+
+
+PLUGIN = """
+import math
+import torch
+from shared.training.losses import Loss
+from shared.training.metrics.metric import Metric
+
+def counts(params, outputs, targets):
+    return torch.tensor([len(targets), int((outputs.argmax(1) < targets).sum())])
+
+UNDERSHOT = Metric(
+    name="undershot",
+    description="share of predictions that are too low",
+    kinds=frozenset({"classes"}),
+    state=counts,
+    value=lambda params, state: state[1] / state[0] if state[0] else math.nan,
+    largest=lambda params, n_classes: (1, 1),
+    higher_is_better=False,
+    unit="share",
+)
+CUBED = Loss(
+    name="cubed",
+    description="cubed absolute error",
+    kinds=frozenset({"numbers"}),
+    each=lambda params, outputs, targets: (outputs - targets).abs().pow(3).mean(1),
+)
+"""
+
+
+def test_a_package_brings_metrics_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scoring_plugin").mkdir()
+    (tmp_path / "scoring_plugin" / "__init__.py").write_text("")
+    (tmp_path / "scoring_plugin" / "mine.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STRATA_PLUGINS", "scoring_plugin")
+    found = scoring(metrics=["undershot"])
+    assert found.infos[0].model_dump() == {"label": "undershot", "higher_is_better": False, "unit": "share"}
+    states = found.states(torch.eye(3), torch.tensor([0, 2, 2]))
+    assert states == {"undershot": (3, 1)}
+    assert found.value(Score(n=3, n_correct=2, loss_sum=1.0, states=states)) == pytest.approx(1 / 3)
+    assert found.value(Score(n=0, n_correct=0, loss_sum=0.0, states={"undershot": (0, 0)})) is None  # not NaN
+    loss = scoring("numbers", 0, loss="cubed").batch_loss(torch.tensor([1.0, 4.0]), torch.tensor([[3.0], [1.0]]))
+    assert loss.item() == (8 + 27) / 2
+    monkeypatch.delenv("STRATA_PLUGINS")
+    with pytest.raises(BadInput, match="unknown metric 'undershot'"):
+        parse_spec({"metrics": ["undershot"]})
