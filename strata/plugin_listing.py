@@ -43,7 +43,7 @@ def _rows() -> Iterator[Brought]:
     for kind in KINDS:
         for name, found in kind.plugged().items():
             value: Any = found.value
-            description = getattr(value, "description", None) or getattr(value, "paper", "")
+            description: str = getattr(value, "description", "") or getattr(value, "paper", "")
             yield Brought(found.package, known[found.package], kind.word, name, _parameters(value.params), description)
 
 

@@ -31,6 +31,7 @@ from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.registry import total_rounds
+from shared.federation.scoring import check_stop
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
@@ -165,6 +166,7 @@ class RunManager:
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
+            check_stop(stop, [metric.label for metric in info.metrics])
             info = info.with_more_rounds(num_rounds, stop)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)

@@ -21,8 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from shared.core.formatting import duration, number, percent, size
+from shared.core.formatting import duration, number, size
 from shared.run_records.events import Event
+from shared.run_records.rounds import Evaluation
 from shared.run_records.runs import FINAL, RunInfo
 from strata.api.client import Client
 
@@ -101,23 +102,21 @@ class _EventTotals:
     """Values known from events only: the run itself has them at its end."""
 
     n_lost: int = 0
-    accuracy: float | None = None
-    loss: float | None = None
+    newest: Evaluation | None = None
 
     def take(self, event: Event) -> None:
         """Count lost contributions; keep the newest evaluation of the global model."""
         if event.kind == "contribution.lost":
             self.n_lost += len(event.data.get("seats") or ()) or 1
         elif event.kind == "round.evaluated":
-            on_global = (event.data.get("evaluation") or {}).get("global") or {}
-            self.accuracy = on_global.get("accuracy", self.accuracy)
-            self.loss = on_global.get("loss", self.loss)
+            on_global = (event.data.get("evaluation") or {}).get("global")
+            self.newest = Evaluation.model_validate(on_global) if on_global else self.newest
 
     def joined(self, info: RunInfo) -> RunInfo:
-        """The run with the newest evaluation. Once the run has ended, its own accuracy is the newest."""
-        if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
+        """The run with the newest evaluation. Once the run has ended, its own scores are the newest."""
+        if self.newest is None or (info.status in FINAL and info.score is not None):
             return info
-        return info.replace(accuracy=self.accuracy, loss=self.loss)
+        return info.replace(**self.newest.of_run)
 
 
 class LiveView:
@@ -174,8 +173,8 @@ class LineView:
         self._shown: tuple[str, int, float | None, str | None] | None = None
 
     def show(self, info: RunInfo, n_lost: int) -> None:
-        """Print a line if the round, status, accuracy or reason has changed."""
-        now = (info.status, info.rounds, info.accuracy, info.reason)
+        """Print a line if the round, status, score or reason has changed."""
+        now = (info.status, info.rounds, info.score, info.reason)
         if now != self._shown:
             self._shown = now
             eta = _eta_s(info)
@@ -253,7 +252,7 @@ def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
     if info.reason and info.status not in FINAL:
         return info.reason
     parts = {
-        "accuracy": percent(info.accuracy),
+        info.headline.label: info.headline.text(info.score),
         "loss": number(info.loss),
         "up": size(info.bytes_up),
         "down": size(info.bytes_down),

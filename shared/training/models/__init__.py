@@ -27,6 +27,7 @@ from shared.training.models.classifier import (
 from shared.training.models.zoo import (
     MODEL_FACTORIES,
     MODELS,
+    OF_OTHER_DATA,
     ModelFactory,
     build,
     build_shapes,
@@ -39,6 +40,7 @@ from shared.training.models.zoo import (
 __all__ = [
     "MODELS",
     "MODEL_FACTORIES",
+    "OF_OTHER_DATA",
     "Classifier",
     "Layer",
     "ModelFactory",
