@@ -17,6 +17,7 @@ from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, now, placement_events, round_events
 from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
+from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.results_writer import ResultsFolder, RoundDone
@@ -81,7 +82,7 @@ class RunExecutor:
         return self.requested == "run"
 
     def _agents(self) -> list[AgentEntry]:
-        return self.services.shares.of(self.info.run)
+        return with_plugins(self.services.shares.of(self.info.run), self.info.spec)
 
     @property
     def _results(self) -> ResultsFolder:
@@ -101,6 +102,7 @@ class RunExecutor:
         if not self.may_continue():
             await self._halt()
             return
+        check_nodes(self.services.registry, self.info.spec)
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self.report_nodes()

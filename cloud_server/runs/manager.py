@@ -13,6 +13,7 @@ from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.plugin_checks import check_nodes
 from cloud_server.runs.provenance import (
     check_data,
     last_provenance,
@@ -81,10 +82,11 @@ class RunManager:
 
         Raises:
             BadInput: the spec is wrong, or needs a device, a tracker or a model that is missing; names field and cause.
-            Conflict: the idempotency key was used with another spec.
+            Conflict: the idempotency key was used with another spec, or a node lacks a plug-in that the spec uses.
         """
         run_spec = parse_run_spec(raw)
         spec = run_spec.experiment
+        check_nodes(self.services.registry, spec)
         check_trackers(run_spec.tracking)
         if spec.init is not None:
             await source_of(self.services, spec.init)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import BadInput
+from shared.core.plugins import PluginParams
 from shared.core.records import Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
     LEFT_OUT,
+    SELECTIONS,
     AlgorithmSpec,
     Choice,
     Count,
@@ -69,6 +71,7 @@ class ExperimentSpec(Record):
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
         optimizer: of the devices, anew in each visit; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
+        select, select_params: the policy that selects the seats which train, and the parameters of a plug-in's policy.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
@@ -139,6 +142,7 @@ class ExperimentSpec(Record):
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
+    select_params: PluginParams = Field(default_factory=dict)
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -254,23 +258,6 @@ MIN_WAIT_S, MAX_WAIT_S = 0.1, 86_400.0
 """Bounds on a deadline in wall seconds, with `clock: real`: no device answers faster, and a day is too long to wait."""
 
 
-def check_counts(spec: ExperimentSpec) -> None:
-    """Check that the numbers of edges, devices and training samples are possible together, as far as they are fixed.
-
-    Raises:
-        BadInput: naming the field and both numbers.
-    """
-    devices = spec.max_devices or spec.num_devices
-    if devices is None:
-        return
-    if spec.num_edges is not None and spec.num_edges > devices:
-        raise BadInput(f"num_edges: {spec.num_edges} edges for {devices} devices", field="num_edges")
-    dealt = not isinstance(spec.partition, SampledPartition)
-    if spec.data.n_train is not None and dealt and devices > spec.data.n_train:
-        many = f"{devices} devices for {spec.data.n_train} training samples"
-        raise BadInput(f"data.n_train: {many}", field="data.n_train")
-
-
 def check_fits(spec: ExperimentSpec) -> None:
     """Check that the fields of a spec fit together.
 
@@ -316,15 +303,13 @@ def _numbers(spec: ExperimentSpec) -> None:
 
 def _selection(spec: ExperimentSpec) -> None:
     if spec.fraction_train < 1 and spec.select == "all":
-        *names, last = (name for name in get_args(Selection) if name != "all")
+        *names, last = (name for name in SELECTIONS if name != "all")
         raise ValueError(f"fraction_train below 1 needs select: {', '.join(names)} or {last}")
     if spec.fraction_candidates is not None:
         if spec.select != "power_of_choice":
             raise ValueError("fraction_candidates needs select: power_of_choice")
         if spec.fraction_candidates < spec.fraction_train:
-            raise ValueError(
-                "fraction_candidates is below fraction_train: there must be at least as many candidates as chosen seats"
-            )
+            raise ValueError("fraction_candidates is below fraction_train: candidates are at least those that train")
     if spec.overselection and spec.select == "all":
         raise ValueError("overselection needs a policy that does not select all, such as select: random")
     if spec.overselection and spec.fraction_train == 1:
@@ -386,7 +371,7 @@ def _shares(spec: ExperimentSpec) -> None:
     rate = spec.arrival_rate
     if rate is not None and rate > 1 and rate != int(rate):
         raise ValueError(
-            f"arrival_rate {rate:g} is neither a share of a device's samples (up to 1) nor a whole number of samples"
+            f"arrival_rate {rate:g} is neither a share of the samples (up to 1) nor a whole number of them"
         )
     if not spec.plans:
         return

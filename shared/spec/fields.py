@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETER_BOUND
 from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
+from shared.core.plugins import NAME, PluginParams
 from shared.core.records import Record
 from shared.core.scores import MAX_METRICS
 from shared.core.validation import ID, no_repeats
@@ -21,21 +22,23 @@ LEFT_OUT = Field(exclude_if=lambda value: value is None)
 """A field that is not written where it is None, so that specs without it keep their digests and sizes."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
-Selection = Literal["all", "random", "fastest", "power_of_choice"]
-"""Names of the selection policies, which `shared.federation.selection` implements."""
+SELECTIONS = ("all", "random", "fastest", "power_of_choice")
+"""Names of the built-in selection policies, which `shared.federation.selection` implements."""
+Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(SELECTIONS)})]
+"""The name of a selection policy; plug-ins may bring others."""
 
 
 class LocalSpec(Record):
     """The algorithm whose local objective devices minimise, and its parameters."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
 
 
 class AlgorithmSpec(Record):
     """The algorithm and its parameters; `local` names another algorithm whose local objective its devices minimise."""
 
-    name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(default="fedavg", pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
     local: LocalSpec | None = None
 
@@ -55,7 +58,7 @@ class Choice(Record):
     """A loss or a metric by its name, and its parameters."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    params: dict[str, Any] = Field(default_factory=dict, max_length=1000, exclude_if=lambda params: not params)
+    params: PluginParams = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
