@@ -9,6 +9,8 @@ from shared.federation.registry import ALGORITHMS
 from shared.federation.selection import POLICIES
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.plugged import DATA_SOURCES
+from shared.training.losses import LOSS_VALUES
+from shared.training.metrics.catalogue import METRIC_VALUES
 from shared.training.models import MODEL_FACTORIES
 from shared.training.partition import PARTITIONERS
 
@@ -23,6 +25,8 @@ def packages_of(spec: ExperimentSpec) -> dict[str, str]:
         MODEL_FACTORIES.package_of(spec.model.name),
         PARTITIONERS.package_of(spec.partition.name),
         POLICIES.package_of(spec.select),
+        None if spec.loss is None else LOSS_VALUES.package_of(spec.loss.name),
+        *(METRIC_VALUES.package_of(metric.name) for metric in spec.metrics),
     }
     return {package: digest_of(package) for package in sorted(used - {None}, key=str) if package is not None}
 
