@@ -9,10 +9,20 @@ from shared.core.plugins import Kind, digests
 from shared.federation.registry import ALGORITHMS
 from shared.federation.selection import POLICIES
 from shared.training.data.plugged import DATA_SOURCES
+from shared.training.losses import LOSS_VALUES
+from shared.training.metrics.catalogue import METRIC_VALUES
 from shared.training.models import MODEL_FACTORIES
 from shared.training.partition import PARTITIONERS
 
-KINDS: tuple[Kind[Any], ...] = (ALGORITHMS, DATA_SOURCES, MODEL_FACTORIES, PARTITIONERS, POLICIES)
+KINDS: tuple[Kind[Any], ...] = (
+    ALGORITHMS,
+    DATA_SOURCES,
+    MODEL_FACTORIES,
+    PARTITIONERS,
+    POLICIES,
+    LOSS_VALUES,
+    METRIC_VALUES,
+)
 """The kinds of values that a package can bring."""
 
 

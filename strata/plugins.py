@@ -5,14 +5,17 @@ A package that `STRATA_PLUGINS` names brings values of these classes at the top 
 - `Algorithm`: see docs/how-to/own-algorithm.md.
 - `DataSource`, `ModelFactory`: a function that returns arrays, or a module.
 - `Partitioner`: which client owns which samples. Its function gets a `PartitionTask`.
-- `SelectionPolicy`: which seats train.
+- `Loss`, `Metric`: what devices minimise, and what models are judged by; see docs/metrics.md.
+- `SelectionPolicy`: which seats train. `n_selected` says how many, `at_each_home_edge` applies it by home edge.
 
 Importing this module loads neither the command line nor an HTTP or Docker client.
 """
 
-from shared.federation.selection import SelectionPolicy
+from shared.federation.selection import SelectionPolicy, at_each_home_edge, n_selected
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
+from shared.training.losses import Loss
+from shared.training.metrics.metric import Metric
 from shared.training.models import Classifier, ModelFactory
 from shared.training.partition import Partitioner, PartitionTask
 from strata import hooks
@@ -22,6 +25,8 @@ __all__ = [
     "Classes",
     "Classifier",
     "DataSource",
+    "Loss",
+    "Metric",
     "ModelFactory",
     "Numbers",
     "PartitionTask",
@@ -30,5 +35,7 @@ __all__ = [
     "SelectionPolicy",
     "Target",
     "Tokens",
+    "at_each_home_edge",
+    "n_selected",
 ]
 __all__ += hooks.__all__

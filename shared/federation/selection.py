@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,6 @@ from shared.federation.context import Context, EdgeView
 from shared.federation.population import Seat, by_home_edge
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 from shared.spec.experiment import ExperimentSpec
-
-Choice = Callable[[Context, Sequence[Seat], EdgeView], list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +69,15 @@ def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     return [seat.number for seat in seats]
 
 
-def _by_home_edge(choose: Choice) -> Choice:
+def at_each_home_edge(choose: Callable[..., list[int]]) -> Callable[..., list[int]]:
     """A policy that selects among the seats of each home edge separately.
 
     Seats that visit this edge because their home edge is lost are selected as they would have been there: faults do
     not change the selection.
     """
 
-    def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-        parts = [choose(ctx.at(edge=edge), own, view) for edge, own in by_home_edge(seats).items()]
+    def select(ctx: Context, seats: Sequence[Seat], view: EdgeView, *params: Any) -> list[int]:
+        parts = [choose(ctx.at(edge=edge), own, view, *params) for edge, own in by_home_edge(seats).items()]
         return sorted(number for part in parts for number in part)
 
     return select
@@ -86,7 +85,7 @@ def _by_home_edge(choose: Choice) -> Choice:
 
 def _random(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """Draws `fraction_train` of the seats (FedAvg's C), at least one, without replacement."""
-    n = _n_chosen(ctx, len(seats))
+    n = n_selected(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
     return [seats[i].number for i in chosen]
 
@@ -95,7 +94,7 @@ def _fastest(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """As many seats as `random`: those with the shortest expected visits; of equals the lower seats."""
     task = plain_task(ctx)
     took = {seat.number: expected(ctx, seat, samples_due(ctx, task, seat)).simulated_s for seat in seats}
-    return sorted(took, key=lambda number: (took[number], number))[: _n_chosen(ctx, len(seats))]
+    return sorted(took, key=lambda number: (took[number], number))[: n_selected(ctx, len(seats))]
 
 
 def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
@@ -107,7 +106,7 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> lis
     """
     holds = [seat for seat in seats if seat.n_train]
     weights = np.array([seat.n_train for seat in holds], np.float64)
-    n = min(_n_chosen(ctx, len(seats)), len(holds))
+    n = min(n_selected(ctx, len(seats)), len(holds))
     share = ctx.spec.fraction_candidates or min(2 * ctx.spec.fraction_train, 1.0)
     d = min(max(round(share * len(holds)), n), len(holds))
     if not d:
@@ -117,7 +116,7 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> lis
     return sorted(candidates, key=lambda number: (-view.losses.get(number, math.inf), number))[:n]
 
 
-def _n_chosen(ctx: Context, n: int) -> int:
+def n_selected(ctx: Context, n: int) -> int:
     """Number of seats to select of n: those needed, plus `overselection`."""
     return min(_beyond(ctx, _fraction_of(ctx, n)), n)
 
@@ -136,17 +135,17 @@ SELECTION: dict[str, SelectionPolicy] = {
     for policy in (
         SelectionPolicy(name="all", description="All seats of the edge.", choose=_all),
         SelectionPolicy(
-            name="random", description="A share of the seats, drawn at random.", choose=_by_home_edge(_random)
+            name="random", description="A share of the seats, drawn at random.", choose=at_each_home_edge(_random)
         ),
         SelectionPolicy(
             name="fastest",
             description="As many seats as `random`: those with the shortest expected visits.",
-            choose=_by_home_edge(_fastest),
+            choose=at_each_home_edge(_fastest),
         ),
         SelectionPolicy(
             name="power_of_choice",
             description="As many seats as `random`: of candidates those with the highest loss.",
-            choose=_by_home_edge(_power_of_choice),
+            choose=at_each_home_edge(_power_of_choice),
             uses_losses=True,
         ),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
 import re
@@ -115,18 +114,9 @@ async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.Mo
     assert math.isfinite(done.info.loss or math.nan)
 
 
-# ---- a selection policy and a spec field, in a copy of the code
+# ---- a selection policy; a spec field, in a copy of the code
 
 
-ROUNDS = """
-import asyncio, json, sys
-from pathlib import Path
-from tests.shared.algorithms.layouts import run
-
-for spec in json.loads(sys.argv[1]):
-    done = asyncio.run(run(Path(sys.argv[2]), spec, agent_devices=(6,)))
-    print(json.dumps([sorted(row.seat for row in detail.seats) for detail in done.rounds]))
-"""
 REFUSAL = """
 import sys
 from shared.core.errors import BadInput
@@ -164,20 +154,29 @@ def output(copy: Path, script: str, *args: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(copied: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def highest_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The page's selection policy, written to the path that the page names."""
+    (package := tmp_path / "mine" / "mypolicies").mkdir(parents=True)
+    (package / "losses.py").write_text(blocks("own-selection-policy.md")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("STRATA_PLUGINS", "mypolicies")
+    importlib.invalidate_caches()
+    yield "highest_loss"
+    for name in ("mypolicies", "mypolicies.losses"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(
+    highest_loss: str, tmp_path: Path
+) -> None:
     """With all seats as candidates, `power_of_choice` selects the same ones."""
-    function, entry, names = blocks("own-selection-policy.md")
-    policies = copied / "shared" / "federation" / "selection.py"
-    edit(policies, r"^SELECTION: ", lambda found: f"{function}\n\n{found}")
-    edit(policies, r"^\}\n\Z", lambda found: entry + found)
-    edit(copied / "shared" / "spec" / "fields.py", r"^Selection = .*\n", lambda _: names)
     spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
-    known = {**spec, "select": "power_of_choice", "fraction_candidates": 1.0}
-    shown, expected = output(
-        copied, ROUNDS, json.dumps([{**spec, "select": "highest_loss"}, known]), str(tmp_path / "runs")
-    )
-    assert shown == expected
-    assert {seat for seats in json.loads(shown) for seat in seats} == set(range(6))
+    shown = await run(tmp_path, {**spec, "select": highest_loss})
+    known = await run(tmp_path, {**spec, "select": "power_of_choice", "fraction_candidates": 1.0})
+    chosen = [[sorted(row.seat for row in detail.seats) for detail in done.rounds] for done in (shown, known)]
+    assert chosen[0] == chosen[1]
+    assert {seat for seats in chosen[0] for seat in seats} == set(range(6))
 
 
 def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> None:
