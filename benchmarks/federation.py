@@ -150,7 +150,7 @@ def federation(
         modules=modules,
         fork=fork,
         secure=secure,
-        env={**variables, "STRATA_ALGORITHMS": "benchmarks.algorithms"},
+        env={**variables, "STRATA_PLUGINS": "benchmarks.algorithms"},
     ) as topology:
         topology.wait_ready(READY_S)
         with Client(topology.url, timeout_s=ROUND_S, authority=topology.authority_file) as client:

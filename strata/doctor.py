@@ -88,13 +88,13 @@ def redis_server() -> Check:
 
 
 def algorithms() -> Check:
-    """Check that the built-in algorithms and those of STRATA_ALGORITHMS can be loaded."""
+    """Check that the built-in algorithms and those of STRATA_PLUGINS can be loaded."""
     from shared.federation.registry import all_algorithms
 
     try:
         return Check("algorithms", "ok", ", ".join(all_algorithms()))
     except Exception as error:  # a plug-in may raise anything
-        return Check("algorithms", "fail", _one_line(error), "fix the package that STRATA_ALGORITHMS names")
+        return Check("algorithms", "fail", _one_line(error), "fix the package that STRATA_PLUGINS names")
 
 
 def data_sets() -> Iterator[Check]:

@@ -12,11 +12,16 @@ os.environ["MPLBACKEND"] = "Agg"
 import asyncio  # noqa: E402 - after the variables above, on purpose
 import functools  # noqa: E402
 import inspect  # noqa: E402
-from collections.abc import Callable, Coroutine  # noqa: E402
+import signal  # noqa: E402
+from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+from shared.federation.experiment import ExperimentCache  # noqa: E402
+from tests.data_cache import data_of  # noqa: E402
 
 torch.set_num_threads(1)
 INTEGRATION = {
@@ -29,6 +34,30 @@ INTEGRATION = {
     "strata.launcher.topology",
 }
 """Modules whose functions and classes run the three tiers in this process, or servers and other processes."""
+
+
+def _interrupt(*_: object) -> None:
+    """Ends the session, as the default handler does.
+
+    Where that one is in place, asyncio sets another for each test, and Python writes the result of the test's coroutine
+    out as text to look the handler up: of models that takes longer than the test.
+    """
+    raise KeyboardInterrupt
+
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupt)
+
+NAMED = {"e2e", "smoke", "swarm"}
+"""Markers that stand by name in each file whose tests have them."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without the one marker that `-m` asks for: to import them takes longer than all their tests."""
+    wanted = config.option.markexpr
+    if wanted not in NAMED or collection_path.suffix != ".py":
+        return None
+    return wanted not in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -65,8 +94,16 @@ def _limited(test: Callable[..., Coroutine[Any, Any, None]], limit_s: float) -> 
     return limited
 
 
+@pytest.fixture(scope="session", autouse=True)
+def mapped_data() -> Iterator[None]:
+    """The tiers of all tests of this process share the arrays of data sets that need no file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExperimentCache, "data_of", data_of)
+        yield
+
+
 @pytest.fixture
 def counter_algorithm(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an algorithm whose devices keep a state: the number of their visits."""
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")
     return "probe_counter"

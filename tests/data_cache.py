@@ -1,4 +1,4 @@
-"""One folder of unpacked data for all tests of a session: unpacking takes longer than a round."""
+"""One folder of unpacked data for all tests of a session, and each data set mapped once: both take time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from shared.federation.experiment import ExperimentCache
+from shared.spec.experiment import ExperimentSpec
+from shared.training.data.dataset import Dataset
 
 
 @cache
@@ -15,3 +20,16 @@ def data_cache() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="strata-tests-data-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+_DATA: dict[Any, Dataset] = {}
+_open = ExperimentCache.data_of
+
+
+def data_of(cache: ExperimentCache, spec: ExperimentSpec) -> Dataset:
+    """The data set of a spec, as `ExperimentCache.data_of` opens it; one without a file of its own is kept."""
+    if cache.data_dir is not None or cache.cache_dir != data_cache():
+        return _open(cache, spec)
+    if spec.data not in _DATA:
+        _DATA[spec.data] = _open(cache, spec)
+    return _DATA[spec.data]

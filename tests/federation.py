@@ -143,7 +143,7 @@ class Federation:
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
         self.heartbeat_s = min(0.5, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
-        self.common = CommonSettings(cache_dir=data_cache(), **(common or {}))
+        self.common = CommonSettings(**{"cache_dir": data_cache(), "fsync": False, **(common or {})})
         self.router, self.clock = Router(), SkippingClock()
         self.store = MemoryStore(self.clock)
         self.store_error: str | None = None  # the reason for which the store does not answer

@@ -6,6 +6,7 @@ model serves one training or evaluation at a time.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -108,14 +109,15 @@ class Experiment:
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property
-    def _design(self) -> tuple[str, Sample, Target, int | None, float]:
+    def _design(self) -> tuple[str, Sample, Target, int | None, float, str]:
         """The arguments that determine the model's shapes."""
         wanted, data = self.spec.model, self.data
-        return wanted.name, data.sample, data.target, wanted.projection, wanted.width
+        params = json.dumps(wanted.params, sort_keys=True) if wanted.params else ""
+        return wanted.name, data.sample, data.target, wanted.projection, wanted.width, params
 
     def _first_model(self) -> nn.Module:
-        name, sample, target, projection, width = self._design
-        made: nn.Module = models.build(name, sample, target, stream_seed(f"{self.spec.seed}|model"), projection, width)
+        name, sample, target, *others = self._design
+        made: nn.Module = models.build(name, sample, target, stream_seed(f"{self.spec.seed}|model"), *others)
         return made
 
     @cached_property

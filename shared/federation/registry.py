@@ -1,22 +1,44 @@
-"""Finds algorithms by name.
+"""Finds algorithms by name: the built-in ones of `shared.algorithms`, and those of plug-ins (`shared.core.plugins`).
 
-A module `<name>.py` without a leading underscore holds `ALGORITHM`, and `PICTURES` if the algorithm has pictures of
-its own. `shared.algorithms` is searched, and the packages that `STRATA_ALGORITHMS` lists (comma-separated, importable).
+A built-in module `<name>.py` without a leading underscore holds `ALGORITHM`. A module may have `PICTURES`, if its
+algorithm has pictures of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import ModuleType
 from typing import Any
 
-from shared.core.errors import BadInput, UnknownName
+from shared.core.errors import BadInput
+from shared.core.plugins import Kind
 from shared.core.records import Record
 from shared.federation.hooks import Algorithm
 from shared.spec.experiment import ExperimentSpec
+
+PACKAGE = "shared.algorithms"
+
+
+@cache
+def _built_in() -> Mapping[str, str]:
+    """The modules of the built-in algorithms by name."""
+    found = pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__)
+    return {module.name: f"{PACKAGE}.{module.name}" for module in found if not module.name.startswith("_")}
+
+
+@cache
+def _load(name: str) -> Algorithm:
+    module = importlib.import_module(_built_in()[name])
+    algorithm = getattr(module, "ALGORITHM", None)
+    if not isinstance(algorithm, Algorithm) or algorithm.name != name:
+        raise BadInput(f"{module.__name__}.ALGORITHM is not an Algorithm with the module's name")
+    return algorithm
+
+
+ALGORITHMS: Kind[Algorithm] = Kind(Algorithm, "algorithm", "algorithm.name", _built_in, _load)
 
 
 def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
@@ -24,30 +46,34 @@ def load_algorithm(name: str, field: str = "algorithm.name") -> Algorithm:
 
     Raises:
         UnknownName: listing the known names.
-        BadInput: the module defines no algorithm of its name, or `PICTURES` that cannot be called.
+        BadInput: a built-in module defines no algorithm of its name, or a plug-in is not as it should be.
     """
-    return _load(_module_of(name, field))[0]
+    return ALGORITHMS.get(name, field)
 
 
 def pictures_of_algorithm(name: str) -> Callable[..., Any] | None:
     """`PICTURES` of an algorithm's module, a `shared.plots.algorithm_pictures.Pictures`; None where it defines none.
 
     Raises:
-        UnknownName, BadInput: as `load_algorithm` does.
+        UnknownName, BadInput: as `load_algorithm` does; `PICTURES` cannot be called.
     """
-    return _load(_module_of(name))[1]
+    load_algorithm(name)
+    module = _module_of(name)
+    pictures: Callable[..., Any] | None = getattr(module, "PICTURES", None)
+    if pictures is not None and not callable(pictures):
+        why = "it must be a function from a run's history to pictures"
+        raise BadInput(f"{module.__name__}.PICTURES cannot be called: {why}")
+    return pictures
 
 
-def _module_of(name: str, field: str = "algorithm.name") -> str:
-    known = _modules(os.environ.get("STRATA_ALGORITHMS", ""))
-    if name not in known:
-        raise UnknownName("algorithm", name, list(known), field=field)
-    return known[name]
+def _module_of(name: str) -> ModuleType:
+    plugged = ALGORITHMS.plugged()
+    return plugged[name].module if name in plugged else importlib.import_module(_built_in()[name])
 
 
 def all_algorithms() -> dict[str, Algorithm]:
     """Every algorithm by name, sorted."""
-    return {name: load_algorithm(name) for name in sorted(_modules(os.environ.get("STRATA_ALGORITHMS", "")))}
+    return ALGORITHMS.all()
 
 
 def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
@@ -65,45 +91,6 @@ def load_local(spec: ExperimentSpec) -> tuple[Algorithm, Record]:
     if own.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
         raise BadInput(f"{field}: {own.name} has a local objective of its own", field=field)
     return found, found.parse_params(local.params, f"{field}.params")
-
-
-@cache
-def _modules(more: str) -> dict[str, str]:
-    """Names of modules by algorithm; `more` is the value of `STRATA_ALGORITHMS`."""
-    found = {}
-    for package in ("shared.algorithms", *(part.strip() for part in more.split(",") if part.strip())):
-        for module in pkgutil.iter_modules(_folders(package)):
-            if not module.name.startswith("_"):
-                found[module.name] = f"{package}.{module.name}"
-    return found
-
-
-def _folders(package: str) -> list[str]:
-    """The folders of a package's modules.
-
-    Raises:
-        BadInput: there is no such package. An error inside the package is raised unchanged.
-    """
-    try:
-        return list(importlib.import_module(package).__path__)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{package}.".startswith(f"{error.name}."):
-            raise
-        raise BadInput(f"STRATA_ALGORITHMS: there is no package {package!r} on the Python path") from None
-    except (AttributeError, TypeError, ValueError):
-        raise BadInput(f"STRATA_ALGORITHMS: {package!r} is not a package (a folder of modules)") from None
-
-
-@cache
-def _load(module: str) -> tuple[Algorithm, Callable[..., Any] | None]:
-    """`ALGORITHM` and `PICTURES` of a module; None for pictures that it does not define."""
-    found = importlib.import_module(module)
-    algorithm, pictures = getattr(found, "ALGORITHM", None), getattr(found, "PICTURES", None)
-    if not isinstance(algorithm, Algorithm) or algorithm.name != module.rpartition(".")[2]:
-        raise BadInput(f"{module}.ALGORITHM is not an Algorithm with the module's name")
-    if pictures is not None and not callable(pictures):
-        raise BadInput(f"{module}.PICTURES cannot be called: it must be a function from a run's history to pictures")
-    return algorithm, pictures
 
 
 def total_rounds(spec: ExperimentSpec) -> int:

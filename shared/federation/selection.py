@@ -8,36 +8,55 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shared.core.errors import BadInput
+from shared.core.plugins import Kind, Value
 from shared.federation.context import Context, EdgeView
 from shared.federation.population import Seat, by_home_edge
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import Selection
 
 Choice = Callable[[Context, Sequence[Seat], EdgeView], list[int]]
 
 
-@dataclass(frozen=True)
-class SelectionPolicy:
+@dataclass(frozen=True, kw_only=True)
+class SelectionPolicy(Value):
     """A way to select the seats that train.
 
     Attributes:
-        choose: returns the numbers of the selected seats.
+        choose: returns the numbers of the selected seats; with `params`, their values are its last argument.
         uses_losses: whether it uses `view.losses`; if so, an edge keeps the losses between rounds.
     """
 
-    choose: Choice
+    choose: Callable[..., list[int]]
     uses_losses: bool = False
 
 
 def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-    """The numbers of the seats that train in this edge round, by the spec's `select`."""
-    return SELECTION[ctx.spec.select].choose(ctx, seats, view)
+    """The numbers of the seats that train in this edge round, by the spec's `select`.
+
+    Raises:
+        BadInput: a plug-in's policy selects a seat twice, or one that it was not given.
+    """
+    policy = POLICIES.get(ctx.spec.select)
+    params = policy.parse(ctx.spec.select_params, "select_params")
+    chosen = policy.choose(ctx, seats, view) if params is None else policy.choose(ctx, seats, view, params)
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= {seat.number for seat in seats}:
+        raise BadInput(f"select: {policy.name} selects a seat twice, or one that is not there", field="select")
+    return chosen
+
+
+def check_selection(spec: ExperimentSpec) -> None:
+    """Checks the name and the parameters of the spec's selection policy.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    POLICIES.get(spec.select).parse(spec.select_params, "select_params")
 
 
 def uses_losses(spec: ExperimentSpec) -> bool:
     """Whether the spec's selection policy uses the training losses of earlier visits."""
-    return SELECTION[spec.select].uses_losses
+    return POLICIES.get(spec.select).uses_losses
 
 
 def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
@@ -112,9 +131,26 @@ def _beyond(ctx: Context, n: int) -> int:
     return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 
 
-SELECTION: dict[Selection, SelectionPolicy] = {
-    "all": SelectionPolicy(_all),
-    "random": SelectionPolicy(_by_home_edge(_random)),
-    "fastest": SelectionPolicy(_by_home_edge(_fastest)),
-    "power_of_choice": SelectionPolicy(_by_home_edge(_power_of_choice), uses_losses=True),
+SELECTION: dict[str, SelectionPolicy] = {
+    policy.name: policy
+    for policy in (
+        SelectionPolicy(name="all", description="All seats of the edge.", choose=_all),
+        SelectionPolicy(
+            name="random", description="A share of the seats, drawn at random.", choose=_by_home_edge(_random)
+        ),
+        SelectionPolicy(
+            name="fastest",
+            description="As many seats as `random`: those with the shortest expected visits.",
+            choose=_by_home_edge(_fastest),
+        ),
+        SelectionPolicy(
+            name="power_of_choice",
+            description="As many seats as `random`: of candidates those with the highest loss.",
+            choose=_by_home_edge(_power_of_choice),
+            uses_losses=True,
+        ),
+    )
 }
+POLICIES: Kind[SelectionPolicy] = Kind(
+    SelectionPolicy, "selection policy", "select", lambda: SELECTION, lambda name: SELECTION[name]
+)

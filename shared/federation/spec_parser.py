@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from shared.core.errors import BadInput, UnknownName
 from shared.core.validation import explain
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.selection import check_selection
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S, check_counts
@@ -17,7 +18,7 @@ from shared.spec.run import RunSpec
 from shared.training.data.digit_domains import NAME, names_of
 from shared.training.data.open_data import check_data
 from shared.training.models import check_name
-from shared.training.partition import ByDomainPartition
+from shared.training.partition import ByDomainPartition, PluggedPartition, check_plugged
 
 
 def parse_spec(raw: Any) -> ExperimentSpec:
@@ -57,8 +58,9 @@ def check_names(spec: ExperimentSpec) -> None:
         raise BadInput(f"vectorised: {why}", field="vectorised")
     check_data(spec.data)
     check_partition(spec)
+    check_selection(spec)
     check_test_on(spec, names_of(spec.data))
-    check_name(spec.model.name, spec.model.width)
+    check_name(spec.model.name, spec.model.width, spec.model.params)
 
 
 def parse_run_spec(raw: Any) -> RunSpec:
@@ -71,12 +73,14 @@ def parse_run_spec(raw: Any) -> RunSpec:
 
 
 def check_partition(spec: ExperimentSpec) -> None:
-    """Check that a partition by domains names only domains of the spec's data.
+    """Check a plug-in's partition, and that a partition by domains names only domains of the spec's data.
 
     Raises:
         UnknownName, BadInput: naming the field.
     """
     names, partition = names_of(spec.data), spec.partition
+    if isinstance(partition, PluggedPartition):
+        check_plugged(partition)
     if not isinstance(partition, ByDomainPartition):
         return
     if not names:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import BadInput
-from shared.core.records import Record, canonical
+from shared.core.plugins import PluginParams
+from shared.core.records import LEFT_OUT, Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
+    SELECTIONS,
     AlgorithmSpec,
     Count,
     DeviceCount,
@@ -45,10 +47,6 @@ PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
 
 
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
-
-
 class ExperimentSpec(Record):
     """An experiment's description.
 
@@ -68,6 +66,8 @@ class ExperimentSpec(Record):
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
         optimizer: of the devices, anew in each visit; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
+        select: the policy that selects the seats which train in an edge round.
+        select_params: parameters of a plug-in's policy.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
         fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
             `fraction_train`.
@@ -136,6 +136,7 @@ class ExperimentSpec(Record):
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
+    select_params: PluginParams
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -315,7 +316,7 @@ def _numbers(spec: ExperimentSpec) -> None:
 
 def _selection(spec: ExperimentSpec) -> None:
     if spec.fraction_train < 1 and spec.select == "all":
-        *names, last = (name for name in get_args(Selection) if name != "all")
+        *names, last = (name for name in SELECTIONS if name != "all")
         raise ValueError(f"fraction_train below 1 needs select: {', '.join(names)} or {last}")
     if spec.fraction_candidates is not None:
         if spec.select != "power_of_choice":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, PARAMETER_BOUND
 from shared.core.number_sets import NumberSet
+from shared.core.plugins import NAME
 from shared.core.records import Record
 from shared.core.validation import ID
 
@@ -17,21 +18,23 @@ LARGEST_COUNT = 100_000
 """Most rounds of a run."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
-Selection = Literal["all", "random", "fastest", "power_of_choice"]
-"""Names of the selection policies, which `shared.federation.selection` implements."""
+SELECTIONS = ("all", "random", "fastest", "power_of_choice")
+"""Names of the built-in selection policies, which `shared.federation.selection` implements."""
+Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(SELECTIONS)})]
+"""The name of a selection policy; plug-ins may bring others."""
 
 
 class LocalSpec(Record):
     """The algorithm whose local objective devices minimise, and its parameters."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
 
 
 class AlgorithmSpec(Record):
     """The algorithm and its parameters; `local` names another algorithm whose local objective its devices minimise."""
 
-    name: str = Field(default="fedavg", pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str = Field(default="fedavg", pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
     local: LocalSpec | None = None
 

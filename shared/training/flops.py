@@ -72,7 +72,12 @@ def operations(loss: Callable[[], Tensor]) -> int:
 
 
 def model_and_batch(
-    model: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+    model: str,
+    sample: Sample | Shape,
+    target: Target | int,
+    projection: int | None = None,
+    width: float = 1.0,
+    params: str = "",
 ) -> tuple[Any, Tensor, Tensor]:
     """Returns a model with initial weights, and the samples and targets of a batch; the arguments are as for `build`.
 
@@ -80,12 +85,17 @@ def model_and_batch(
         UnknownName, BadInput: as for `build`.
     """
     whole, wanted = described(sample, target)
-    return build(model, whole, wanted, 0, projection, width), whole.example(BATCH), wanted.example(BATCH)
+    return build(model, whole, wanted, 0, projection, width, params), whole.example(BATCH), wanted.example(BATCH)
 
 
 @lru_cache(maxsize=64)
 def training_flops(
-    model: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+    model: str,
+    sample: Sample | Shape,
+    target: Target | int,
+    projection: int | None = None,
+    width: float = 1.0,
+    params: str = "",
 ) -> int:
     """Returns the operations of training on one sample with the target's loss; the arguments are as for `build`.
 
@@ -95,7 +105,7 @@ def training_flops(
         UnknownName: as for `build`.
         BadInput: as for `build`; or the model's outputs do not fit the target, or nothing in it can be counted.
     """
-    made, x, y = model_and_batch(model, sample, target, projection, width)
+    made, x, y = model_and_batch(model, sample, target, projection, width, params)
     _, wanted = described(sample, target)
 
     def loss() -> Tensor:

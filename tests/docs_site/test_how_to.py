@@ -44,7 +44,7 @@ def fedavgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (package := tmp_path / "mine" / "myalgs").mkdir(parents=True)
     (package / "fedavgm.py").write_text(blocks("own-algorithm.md")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("STRATA_ALGORITHMS", "myalgs")
+    monkeypatch.setenv("STRATA_PLUGINS", "myalgs")
     importlib.invalidate_caches()
     yield "fedavgm"
     for name in ("myalgs", "myalgs.fedavgm"):

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the probe algorithms loadable."""
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")

@@ -42,7 +42,7 @@ class Sample:
 
 
 async def record(folder: Path) -> list[Sample]:
-    """Records one body of each kind that tiers exchange in a round; `STRATA_ALGORITHMS` must name `PROBES`."""
+    """Records one body of each kind that tiers exchange in a round; `STRATA_PLUGINS` must name `PROBES`."""
     found: dict[str, Sample] = {}
     for algorithm in RECORDED:
         experiments = ExperimentCache(None, folder / "cache")

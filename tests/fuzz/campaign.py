@@ -95,7 +95,7 @@ def main() -> int:
     """Runs all parts and prints the table; the exit status is 1 if any failed."""
     seconds = float(sys.argv[1])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
-    os.environ["STRATA_ALGORITHMS"] = PROBES
+    os.environ["STRATA_PLUGINS"] = PROBES
     with tempfile.TemporaryDirectory() as folder:
         samples = asyncio.run(record(Path(folder)))
     parts = [

@@ -13,5 +13,5 @@ from tests.fuzz.bodies import PROBES, Sample, record
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     """Bodies that three tiers exchanged in a round of several algorithms."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRATA_ALGORITHMS", PROBES)
+        patch.setenv("STRATA_PLUGINS", PROBES)
         return asyncio.run(record(tmp_path_factory.mktemp("recorded")))

@@ -49,7 +49,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
 def main() -> None:
     """Records bodies as the first corpus, then fuzzes."""
     corpus, *options = sys.argv[1:]
-    os.environ["STRATA_ALGORITHMS"] = PROBES
+    os.environ["STRATA_PLUGINS"] = PROBES
     with tempfile.TemporaryDirectory() as folder:
         SAMPLES.extend(asyncio.run(record(Path(folder))))
     for index, sample in enumerate(SAMPLES):

@@ -123,7 +123,7 @@ def test_the_mutations_cause_both_valid_specs_and_refusals() -> None:
 
 @pytest.mark.parametrize("named", ["no_such_package", "os", ".relative", "tests.no_such", "json.decoder"])
 def test_a_mistake_in_strata_algorithms_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
-    monkeypatch.setenv("STRATA_ALGORITHMS", named)
-    with pytest.raises(BadInput, match="STRATA_ALGORITHMS: ") as caught:
+    monkeypatch.setenv("STRATA_PLUGINS", named)
+    with pytest.raises(BadInput, match="STRATA_PLUGINS: ") as caught:
         load_algorithm("fedavg")
     assert "\n" not in caught.value.detail

@@ -37,7 +37,7 @@ def environment(ttl_s: float = TTL_S) -> dict[str, str]:
     """Returns settings with short heartbeats: a node that is silent for `ttl_s` is lost."""
     beats = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), "0.3")
     lives = dict.fromkeys(("EDGE_TTL_S", "CLOUD_TTL_S"), f"{ttl_s:g}")
-    return {**beats, **lives, "CLOUD_SETTLE_S": "1", "STRATA_ALGORITHMS": "tests.probes"}
+    return {**beats, **lives, "CLOUD_SETTLE_S": "1", "STRATA_PLUGINS": "tests.probes"}
 
 
 class Deployment:

@@ -27,7 +27,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.checks import Description, Kind, checked, checked_images, of_images
 from shared.training.data.sources import (
@@ -45,8 +45,6 @@ from shared.training.data.sources import (
 )
 from shared.training.description import Normalisation, Sample, Target
 
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests."""
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 

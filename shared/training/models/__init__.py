@@ -25,8 +25,10 @@ from shared.training.models.classifier import (
     write_state,
 )
 from shared.training.models.zoo import (
+    MODEL_FACTORIES,
     MODELS,
     OF_OTHER_DATA,
+    ModelFactory,
     build,
     build_shapes,
     check_name,
@@ -37,9 +39,11 @@ from shared.training.models.zoo import (
 
 __all__ = [
     "MODELS",
+    "MODEL_FACTORIES",
     "OF_OTHER_DATA",
     "Classifier",
     "Layer",
+    "ModelFactory",
     "Shape",
     "buffer_names",
     "build",

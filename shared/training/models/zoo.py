@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from shared.core.errors import BadInput, UnknownName
+from shared.core.errors import BadInput
+from shared.core.plugins import Kind, PluginParams, Value
 from shared.core.randomness import seeded_default_generator
 from shared.core.records import Record
 from shared.training.description import Classes, Sample, Target
@@ -30,11 +33,13 @@ class ModelSpec(Record):
         name: name of the model, see `MODELS` and `OF_OTHER_DATA`; `torchvision.<name>` is a model of torchvision.
         projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of the hidden layers, for the models in `OF_ANY_WIDTH`.
+        params: parameters of a plug-in's model.
     """
 
     name: str = Field(default="mlp", pattern=r"^(torchvision\.)?[a-z][a-z0-9_]{0,63}$")
     projection: int | None = Field(default=None, ge=1, le=65_536)
     width: float = Field(default=1.0, gt=0, le=4)
+    params: PluginParams
 
     def __str__(self) -> str:
         named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"
@@ -67,17 +72,44 @@ OF_ANY_SHAPE = frozenset({"mlp"})
 """The models of images that take numbers of any shape, such as the rows of a table."""
 
 
-def check_name(name: str, width: float = 1.0) -> None:
-    """Checks a model's name and width.
+@dataclass(frozen=True, kw_only=True)
+class ModelFactory(Value):
+    """A model of a plug-in.
+
+    Attributes:
+        build: returns the module for samples, a target and, with `params`, their values. Its initial weights are drawn
+            from torch's default generator, which is seeded. A module of attributes `features` and `head` serves all
+            methods, as `Classifier` does.
+    """
+
+    build: Callable[..., nn.Module]
+
+
+def _built_in() -> Mapping[str, Any]:
+    return {**MODELS, **OF_OTHER_DATA}
+
+
+def _factory(name: str) -> ModelFactory:
+    summary = (getattr(_built_in()[name], "__doc__", None) or "").partition("\n")[0]
+    return ModelFactory(name=name, description=summary, build=partial(_made, name, width=1.0))
+
+
+MODEL_FACTORIES: Kind[ModelFactory] = Kind(ModelFactory, "model", "model.name", _built_in, _factory)
+
+
+def check_name(name: str, width: float = 1.0, params: Mapping[str, Any] | None = None) -> None:
+    """Checks a model's name, width and parameters.
 
     Raises:
         UnknownName: no model has that name; the message lists the known names.
-        BadInput: the model cannot be built with another width.
+        BadInput: the model cannot be built with another width, or a parameter is wrong.
     """
     if name.startswith(PREFIX):
         check_torchvision_name(name)
-    elif name not in MODELS and name not in OF_OTHER_DATA:
-        raise UnknownName("model", name, [*MODELS, *OF_OTHER_DATA], field="model.name")
+        if params:
+            raise BadInput(f"model.params: {name} has no parameters", field="model.params")
+    else:
+        MODEL_FACTORIES.get(name).parse(params or {}, "model.params")
     if width != 1 and name not in OF_ANY_WIDTH:
         raise BadInput(f"{name} has width 1 only; width goes with {', '.join(OF_ANY_WIDTH)}", field="model.width")
 
@@ -89,6 +121,7 @@ def build(
     seed: int,
     projection: int | None = None,
     width: float = 1.0,
+    params: str = "",
 ) -> Any:
     """Builds a model whose initial weights depend only on the arguments; the state of torch's generator is restored.
 
@@ -99,15 +132,16 @@ def build(
         seed: seed of the initial weights.
         projection: number of outputs of a projection head before the last layer; None means no projection head.
         width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
+        params: parameters of a plug-in's model, as JSON.
 
     Raises:
         UnknownName: no model has that name.
         BadInput: the model is not made for such samples or targets, or it cannot be built with another width.
     """
-    check_name(name, width)
+    check_name(name, width, json.loads(params or "{}"))
     sample, target = described(sample, target)
     with seeded_default_generator(seed):
-        made = _made(name, sample, target, width)
+        made = _made(name, sample, target, width, params)
         return made if projection is None else _projected(features_of(made, "model.projection"), projection)
 
 
@@ -117,7 +151,9 @@ def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Tar
     return whole, Classes(target) if isinstance(target, int) else target
 
 
-def _made(name: str, sample: Sample, target: Target, width: float) -> nn.Module:
+def _made(name: str, sample: Sample, target: Target, width: float, params: str = "") -> nn.Module:
+    if name in MODEL_FACTORIES.plugged():
+        return _plugged(MODEL_FACTORIES.get(name), sample, target, params)
     if name in OF_OTHER_DATA:
         return OF_OTHER_DATA[name](sample, target)
     if sample.dtype != "float32" or target.kind == "tokens" or (len(sample.shape) != 3 and name not in OF_ANY_SHAPE):
@@ -129,6 +165,19 @@ def _made(name: str, sample: Sample, target: Target, width: float) -> nn.Module:
         return torchvision_model(name, shape[0], target.n_outputs)
     make = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
     return make(shape, target.n_outputs)
+
+
+def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: str) -> nn.Module:
+    """The module of a plug-in's factory.
+
+    Raises:
+        BadInput: it returned something else. An error inside it is raised unchanged.
+    """
+    values = factory.parse(json.loads(params or "{}"), "model.params")
+    made: Any = factory.build(sample, target) if values is None else factory.build(sample, target, values)
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"{factory.name} builds a {type(made).__name__}, not a torch module", field="model.name")
+    return made
 
 
 def _projected(model: Classifier, n_outputs: int) -> Classifier:
@@ -143,16 +192,26 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 
 
 def build_shapes(
-    name: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+    name: str,
+    sample: Sample | Shape,
+    target: Target | int,
+    projection: int | None = None,
+    width: float = 1.0,
+    params: str = "",
 ) -> Any:
     """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `build`."""
     with torch.device("meta"):
-        return build(name, sample, target, 0, projection, width)
+        return build(name, sample, target, 0, projection, width, params)
 
 
 @lru_cache(maxsize=64)
 def least_batch(
-    name: str, sample: Sample | Shape, target: Target | int, projection: int | None = None, width: float = 1.0
+    name: str,
+    sample: Sample | Shape,
+    target: Target | int,
+    projection: int | None = None,
+    width: float = 1.0,
+    params: str = "",
 ) -> int:
     """Returns the least number of samples in a training batch.
 
@@ -162,7 +221,7 @@ def least_batch(
     Raises:
         UnknownName, BadInput: as for `build`.
     """
-    made = build(name, sample, target, 0, projection, width)
+    made = build(name, sample, target, 0, projection, width, params)
     seen: list[int] = []
 
     def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:

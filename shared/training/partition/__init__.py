@@ -30,13 +30,16 @@ from shared.training.partition.partition_specs import (
     EdgeSkewPartition,
     IidPartition,
     PartitionSpec,
+    PluggedPartition,
     SampledPartition,
     ShardsPartition,
 )
 from shared.training.partition.partitioners import Ints, PartitionTask, Parts, assign
+from shared.training.partition.plugged import PARTITIONERS, Partitioner, assign_plugged, check_plugged
 from shared.training.partition.sampled import ClassPools
 
 __all__ = [
+    "PARTITIONERS",
     "ByClassPartition",
     "ByDomainPartition",
     "ByGroupPartition",
@@ -47,15 +50,19 @@ __all__ = [
     "EdgeSkewPartition",
     "IidPartition",
     "PartitionSpec",
+    "PartitionTask",
+    "Partitioner",
+    "PluggedPartition",
     "SampledPartition",
     "ShardsPartition",
+    "check_plugged",
     "label_counts",
     "partition",
 ]
 
 
 def partition(
-    spec: DealtPartition,
+    spec: DealtPartition | PluggedPartition,
     labels: npt.NDArray[Any],
     n_clients: int,
     rng: np.random.Generator,
@@ -93,7 +100,8 @@ def partition(
         raise BadInput(f"labels {own.min()}..{own.max()} exceed 0..{n_classes - 1}", field="partition")
     ids = None if writers is None else np.array(writers, dtype=np.int64)
     of = None if domains is None else np.array(domains, dtype=np.int64)
-    parts = assign(spec, PartitionTask(own, n_clients, n_classes, rng, edges, ids, of, domain_names))
+    task = PartitionTask(own, n_clients, n_classes, rng, edges, ids, of, domain_names)
+    parts = assign_plugged(spec, task) if isinstance(spec, PluggedPartition) else assign(spec, task)
     empty = [i for i, part in enumerate(parts) if not len(part)]
     if empty:
         raise BadInput(

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
+from shared.core.plugins import NAME
+from shared.core.records import LEFT_OUT
 from shared.core.validation import no_repeats
 
 Alpha = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
 MinSamples = Annotated[int, Field(ge=1, le=100_000)]
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests."""
 QuantitySkew = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 
@@ -165,6 +175,52 @@ DealtPartition = (
     | EdgeSkewPartition
     | ByDomainPartition
 )
-"""The parameters of the partitioners that deal each sample to one client."""
-PartitionSpec = Annotated[DealtPartition | SampledPartition, Field(discriminator="name")]
+"""The parameters of the built-in partitioners that deal each sample to one client."""
+BUILT_IN: dict[str, type[BasePartition]] = {
+    "iid": IidPartition,
+    "dirichlet": DirichletPartition,
+    "shards": ShardsPartition,
+    "by_writer": ByWriterPartition,
+    "by_group": ByGroupPartition,
+    "edge_skew": EdgeSkewPartition,
+    "by_domain": ByDomainPartition,
+    "sampled": SampledPartition,
+}
+"""The built-in partitioners by name."""
+
+
+class PluggedPartition(_SetsSizes):
+    """A partitioner of a plug-in; further fields are its parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(pattern=NAME)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, which are not checked yet."""
+        return dict(self.model_extra or {})
+
+
+_OF_PLUG_INS = "object"
+"""As the type is called in the JSON schema, by which errors find the field."""
+
+
+def _tag(raw: Any) -> str:
+    """The name of a built-in partitioner; all others are those of plug-ins."""
+    name = raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", None)
+    return name if isinstance(name, str) and name in BUILT_IN else _OF_PLUG_INS
+
+
+PartitionSpec = Annotated[
+    Annotated[IidPartition, Tag("iid")]
+    | Annotated[DirichletPartition, Tag("dirichlet")]
+    | Annotated[ShardsPartition, Tag("shards")]
+    | Annotated[ByWriterPartition, Tag("by_writer")]
+    | Annotated[ByGroupPartition, Tag("by_group")]
+    | Annotated[EdgeSkewPartition, Tag("edge_skew")]
+    | Annotated[ByDomainPartition, Tag("by_domain")]
+    | Annotated[SampledPartition, Tag("sampled")]
+    | Annotated[PluggedPartition, Tag(_OF_PLUG_INS)],
+    Discriminator(_tag),
+]
 """The parameters of any partitioner."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from cloud_server.dashboard.forms import fields_of, parse_value, with_value
@@ -11,7 +9,7 @@ from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_spec
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import Selection
+from shared.spec.fields import SELECTIONS
 
 FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_schema())}
 
@@ -22,7 +20,7 @@ def test_each_field_of_the_spec_has_the_input_of_its_type() -> None:
     assert list(kinds.values()) == ["text", "integer", "number", "switch", "choice", "yaml"]
     assert (FIELDS["num_rounds"].low, FIELDS["num_rounds"].high) == (1, 100_000)
     assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].nullable) == ("integer", True)
-    assert FIELDS["select"].choices == get_args(Selection)
+    assert FIELDS["select"].choices == SELECTIONS
 
 
 def test_default_values_leave_the_document_empty() -> None:

@@ -26,7 +26,9 @@ async def test_edge_keeps_losses_between_rounds_for_every_policy_that_uses_them(
         known.append(dict(view.losses))
         return [seats[ctx.round_no - 1].number]
 
-    monkeypatch.setitem(selection.SELECTION, "fastest", SelectionPolicy(in_turn, uses_losses=uses_losses))
+    monkeypatch.setitem(
+        selection.SELECTION, "fastest", SelectionPolicy(name="fastest", choose=in_turn, uses_losses=uses_losses)
+    )
     done = await run(tmp_path, small_spec(select="fastest", num_edges=1, num_rounds=3), n_edges=1)
     losses = {row.seat: row.train_loss for detail in done.rounds for row in detail.seats if row.outcome == "used"}
     before = [{seat: losses[seat] for seat in range(n)} for n in range(3)]

@@ -12,7 +12,7 @@ from shared.training.models import Classifier, Shape
 @pytest.fixture(autouse=True)
 def probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the probe algorithms loadable."""
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")
 
 
 @pytest.fixture(autouse=True)

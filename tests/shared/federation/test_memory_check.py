@@ -20,7 +20,7 @@ RESNET18 = 11_173_962
 
 
 def test_single_updates_of_very_many_devices_are_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRATA_ALGORITHMS", "tests.probes")
+    monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")
     spec = parse_spec({"num_devices": 100_000, "num_edges": 2, "model": "resnet18"})
     fedavg, held = load_algorithm("fedavg"), load_algorithm("probe_refuse")
     monkeypatch.setattr(memory_check, "available_bytes", lambda: 16 * 10**9)

@@ -20,7 +20,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Writes a module of a user's package."""
     (package := tmp_path / f"of_{tmp_path.name}").mkdir()  # names of modules are kept by package
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("STRATA_ALGORITHMS", package.name)
+    monkeypatch.setenv("STRATA_PLUGINS", package.name)
 
     def write(name: str, text: str) -> None:
         (package / f"{name}.py").write_text(text, encoding="utf-8")
