@@ -9,7 +9,7 @@ from shared.core.errors import BadInput
 from shared.training.data import digit_domains
 from shared.training.data.dataset import Dataset, DataSpec, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
-from shared.training.data.sources import DATASETS, Arrays, DataMalformed, DataUnavailable, check_name
+from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable, check_name
 
 
 def check_data(spec: DataSpec) -> None:
@@ -18,8 +18,6 @@ def check_data(spec: DataSpec) -> None:
     Raises:
         UnknownName, BadInput: the name or an option is wrong; the error has the field.
     """
-    if spec.file is not None and spec.name in (*DATASETS, digit_domains.NAME):
-        raise BadInput(f"{spec.name} is a data set of another source; give data.name another value", field="data.name")
     if spec.name == digit_domains.NAME:
         digit_domains.check_domains(spec)
         return
