@@ -28,7 +28,7 @@ RUN python3 -m venv /app/venv \
 
 # The folder that a tier's volume is mounted on: a new volume takes over its owner.
 RUN useradd --uid 10001 --create-home strata \
-    && mkdir -p /data /datasets /join/edge /join/device /join/fleet /join/public \
+    && mkdir -p /data /datasets /plugins /join/edge /join/device /join/fleet /join/public \
     && chown -R strata:strata /data /join
 
 WORKDIR /app
@@ -47,6 +47,7 @@ ENV PYTHONUNBUFFERED=1 \
     MPLBACKEND=Agg \
     MPLCONFIGDIR=/data/cache/matplotlib \
     STRATA_DATA_DIR=/datasets \
+    PYTHONPATH=/plugins \
     STRATA_CACHE_DIR=/data/cache \
     HEALTH_PORT=8000
 

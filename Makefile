@@ -47,7 +47,7 @@ define sessions
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 
-.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
+.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ cast: cast-tools ## Record docs/cast.svg, the terminal of a real run, anew
 
 cast-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[cast]'
+
+notebook: install ## Run examples/first_federation.ipynb anew, whose outputs are kept
+	$(BIN)/python -m docs_site.notebook
 
 up: ## Start the whole system in containers (DEVICES=6), on http://127.0.0.1:8000
 	$(COMPOSE) up --build -d --scale device=$(DEVICES)

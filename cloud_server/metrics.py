@@ -61,6 +61,11 @@ class CloudMetrics(TierMetrics):
         self.accuracy = self.gauge(
             "run_accuracy_ratio", "Newest accuracy of the run that trains, or trained last", of=("global", "clients")
         )
+        self.score = self.gauge(
+            "run_score",
+            "Newest value of the headline metric of the run that trains, or trained last",
+            of=("global", "clients"),
+        )
         self.loss = self.gauge(
             "run_loss", "Newest loss of the run that trains, or trained last", of=("global", "train")
         )
@@ -68,8 +73,9 @@ class CloudMetrics(TierMetrics):
         self.shown_by("runs", "Runs that have not ended", "status", STATUSES, lambda: Counter(self._statuses.values()))
 
     def _forget_scores(self) -> None:
-        for series in (self.accuracy.labels("global"), self.accuracy.labels("clients")):
-            series.set(math.nan)
+        for gauge in (self.accuracy, self.score):
+            for of in ("global", "clients"):
+                gauge.labels(of).set(math.nan)
         for series in (self.loss.labels("global"), self.loss.labels("train")):
             series.set(math.nan)
 
@@ -117,6 +123,7 @@ class CloudMetrics(TierMetrics):
         elif event.kind == "round.evaluated" and run_id == self._run:
             scores: Mapping[str, Any] = data["evaluation"].get("global", {})
             self.accuracy.labels("global").set(_number(scores.get("accuracy")))
+            self.score.labels("global").set(_number(data["score"]))
             self.loss.labels("global").set(_number(scores.get("loss")))
 
     def _status(self, run_id: str, status: str) -> None:
@@ -138,6 +145,7 @@ class CloudMetrics(TierMetrics):
             for direction in DIRECTIONS:
                 self.link_bytes.labels(link, direction).inc(data[f"{link}_bytes_{direction}"])
         self.accuracy.labels("clients").set(_number(data["client_accuracy"]))
+        self.score.labels("clients").set(_number(data["clients"].get("own", {}).get("mean")))
         self.loss.labels("train").set(_number(data["train_loss"]))
 
 

@@ -15,6 +15,7 @@ from device_agent.membership import Membership, agent_id
 from device_agent.metrics import AgentMetrics
 from device_agent.routes import ROUTES
 from device_agent.settings import AgentSettings
+from shared.core.plugins import digests
 from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
 from shared.identity.assignments import Assignments
@@ -75,6 +76,7 @@ def build(
         port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
         versions=versions(),
+        plugins=digests(),
     )
 
     def heartbeat() -> AgentHeartbeat:

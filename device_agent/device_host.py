@@ -10,7 +10,6 @@ from typing import Any
 
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
-from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import Contribution, Failure, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order
@@ -136,14 +135,13 @@ class DeviceHost:
         """Decodes an order into torch's own memory; the memory of its body is freed."""
         body, header = received.take()
         experiment = self.experiments.of(key.spec)
-        order: VisitOrder[Any] = copy_tensors(
-            codec.decode(
-                experiment.wire_types.visit_order,
-                body,
-                header=header,
-                model=experiment.shapes,
-                n_seats=len(experiment.population.seats),
-            )
+        order: VisitOrder[Any] = codec.decode(
+            experiment.wire_types.visit_order,
+            body,
+            header=header,
+            model=experiment.shapes,
+            n_seats=len(experiment.population.seats),
+            copied=True,
         )
         check_order(order, len(experiment.population.seats))
         return experiment, order

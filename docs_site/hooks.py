@@ -5,6 +5,7 @@ MkDocs calls them by their names (`hooks` in mkdocs.yml); `make docs` runs it fr
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -17,6 +18,8 @@ from mkdocs.structure.pages import Page
 
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
+from docs_site.notebook import NOTEBOOK, PAGE
+from docs_site.notebook import page as notebook_page
 from docs_site.rest import REST, SCHEMAS, rest_page, schemas_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +30,7 @@ STYLE = "site.css"
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Replace the patterns in the navigation by the existing pages."""
     pages = [path.relative_to(config.docs_dir).as_posix() for path in sorted(Path(config.docs_dir).rglob("*.md"))]
-    config.nav = expanded(config.nav or [], [*pages, REST, SCHEMAS])
+    config.nav = expanded(config.nav or [], [*pages, REST, SCHEMAS, PAGE])
     return config
 
 
@@ -65,10 +68,12 @@ def _filled(nav: list[Any], free: list[str]) -> list[Any]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the REST reference, generated from the code, and the site's style sheet."""
+    """Add the REST reference, generated from the code, the notebook of examples/, and the site's style sheet."""
     api = create_app(CloudSettings()).openapi()
-    style = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
-    for name, content in {REST: rest_page(api), SCHEMAS: schemas_page(api), STYLE: style}.items():
+    made = {REST: rest_page(api), SCHEMAS: schemas_page(api)}
+    made[PAGE] = notebook_page(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
+    made[STYLE] = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
+    for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
 

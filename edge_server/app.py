@@ -19,6 +19,7 @@ from edge_server.round_handler import RoundHandler
 from edge_server.routes import ROUTES
 from edge_server.settings import EdgeSettings
 from edge_server.state_store import EdgeStateStore
+from shared.core.plugins import digests
 from shared.core.versions import versions
 from shared.federation.experiment import ExperimentCache
 from shared.identity.node_keys import NodeKeys
@@ -96,6 +97,7 @@ def build(
         port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
         versions=versions(),
+        plugins=digests(),
     )
     states = EdgeStateStore(
         edge_name=settings.name,

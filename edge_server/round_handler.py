@@ -18,7 +18,6 @@ from edge_server.rounds.twins import Twins
 from edge_server.state_store import EdgeStateStore
 from edge_server.visits_between_rounds import VisitsBetweenRounds
 from shared.core.errors import Conflict, NotReady
-from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
 from shared.runtime.compute_thread import ComputeThread
@@ -82,14 +81,13 @@ class RoundHandler:
         """The order with tensors copied into torch's memory, and its size; frees the memory of the body."""
         body, header = received.take()
         experiment = self.experiments.of(spec)
-        order: RoundOrder[Any] = copy_tensors(
-            codec.decode(
-                experiment.wire_types.round_order,
-                body,
-                header=header,
-                model=experiment.shapes,
-                n_seats=len(experiment.population.seats),
-            )
+        order: RoundOrder[Any] = codec.decode(
+            experiment.wire_types.round_order,
+            body,
+            header=header,
+            model=experiment.shapes,
+            n_seats=len(experiment.population.seats),
+            copied=True,
         )
         return experiment, order, len(body)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from edge_server.rounds.edge_checkpoint import EdgeMemory, decode_checkpoint, encode_checkpoint
+from edge_server.rounds.edge_checkpoint import EdgeMemory, as_decoded, decode_checkpoint, encode_checkpoint
 from edge_server.rounds.placements import KeptPlacement
 from edge_server.rounds.twins import Twins
 from shared.core.errors import NotFound, PlacementUnknown
@@ -29,6 +29,8 @@ from shared.wire import codec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+NEWEST = 4
+"""Runs and edges whose newest checkpoint is kept in memory; those of others are read from their files."""
 MAX_OBSERVATIONS = 2000
 """Bounds the sightings in one answer with the twins of a run: with many twins, each shows less of its history."""
 
@@ -57,6 +59,7 @@ class EdgeStateStore:
     thread: ComputeThread
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _decoded: tuple[bytes, KeptPlacement] | None = None
+    _newest: dict[tuple[str, int], tuple[str, EdgeMemory]] = field(default_factory=dict)
 
     # ---- placements
 
@@ -95,16 +98,20 @@ class EdgeStateStore:
     async def memory(self, experiment: Experiment, order: RoundOrder[Any]) -> EdgeMemory:
         """What the edge remembered after the round from which the order continues.
 
-        It is empty before the first round, and where nothing is kept here.
+        It is empty before the first round, and where nothing is kept here. The checkpoint that was written last is
+        handed out once from this process' memory, as its round changes it; otherwise it is read from its file.
         """
+        newest, memory = self._newest.pop((order.run_id, order.edge), ("", EdgeMemory()))
         if order.base is None:
             return EdgeMemory()
-        digest = await self._get(self._state_key(order, order.base))
-        if digest is None:
+        found = await self._get(self._state_key(order, order.base))
+        if found is None:
             log.warning("run %s: the state of edge %s is not kept here, it starts anew", order.run_id, order.edge)
             return EdgeMemory()
-        data = await self.thread.run(self.blobs.open, digest.decode())
-        return await self.thread.run(decode_checkpoint, experiment, data)
+        digest = found.decode()
+        if digest == newest:
+            return memory
+        return await self.thread.run(lambda: decode_checkpoint(experiment, self.blobs.open(digest)))
 
     async def twins_before(self, order: RoundOrder[Any]) -> dict[int, Twin]:
         """The twins by seat after the round from which the order continues."""
@@ -137,7 +144,10 @@ class EdgeStateStore:
         kept = {key(order, version) for version in (before, after) for key in (self._state_key, self._twins_key)}
         known = TwinList(twins=tuple(twin for _, twin in sorted(twins.known.items())))
         async with self._committing:
-            digest = await self.thread.run(lambda: self.blobs.put(encode_checkpoint(experiment, memory).parts))
+            digest, newest = await self.thread.run(self._write, experiment, memory)
+            self._newest[order.run_id, order.edge] = digest, newest
+            while len(self._newest) > NEWEST:
+                del self._newest[next(iter(self._newest))]
 
             async def commit() -> None:
                 states = await self.store.scan(redis_keys.edge_states(self.edge_name, order.run_id, order.edge))
@@ -151,6 +161,11 @@ class EdgeStateStore:
 
             await self._retried(commit)
 
+    def _write(self, experiment: Experiment, memory: EdgeMemory) -> tuple[str, EdgeMemory]:
+        """Writes the file of a checkpoint; returns its digest, and the memory for the next round."""
+        digest = self.blobs.put(encode_checkpoint(experiment, memory).parts)
+        return digest, as_decoded(experiment, memory)
+
     # ---- whole runs
 
     async def runs(self) -> set[str]:
@@ -162,6 +177,7 @@ class EdgeStateStore:
     async def forget(self, run_id: str) -> None:
         """Removes everything of a deleted run."""
         log_event("run.deleted", run=run_id)
+        self._newest = {key: kept for key, kept in self._newest.items() if key[0] != run_id}
         async with self._committing:
             for prefix in redis_keys.all_of_run_at_edge(self.edge_name, run_id):
                 await self.store.delete_prefix(prefix)

@@ -1,6 +1,80 @@
-"""The user's side: `strata.hooks` for algorithms of one's own, and the `strata` command, which starts a local topology
-of processes and is a client of the public REST API.
+"""StrataFL from Python: runs as objects. `strata.hooks` is for algorithms of one's own; `strata` is a command too.
 
-Modules that load torch (all that know the API's records) are imported inside the commands that need them, so that
-`strata --help` answers at once.
+    import strata
+
+    with strata.local(edges=2, devices=20) as cloud:
+        run = cloud.run(data="digits", num_rounds=5, lr=0.1).wait()
+        print(run.accuracy)
+
+- `local` starts a cloud, edges and devices on this machine, `connect` connects to a cloud that runs: a `Cloud` each.
+- `Cloud.run` starts a `Run`; `load_run` reads one that was saved. `Run.rounds` gives a `Round` each.
+- `sweep` runs combinations of values and returns a `Sweep`; `compare` puts runs side by side.
+- `Spec` is a spec that is checked as it is written.
+- `StrataError` is what everything here raises, with `detail` and, of wrong input, `field`; its kinds are in `errors`.
+
+Everything is loaded when it is first used: importing this package is cheap, and `strata.hooks` loads no client.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shared.core import errors
+    from shared.core.errors import StrataError
+    from shared.run_records.rounds import RoundInfo as Round
+    from strata.objects.cloud import Cloud, connect
+    from strata.objects.comparison import Comparison, compare
+    from strata.objects.local import local
+    from strata.objects.plot import Plot
+    from strata.objects.run import Run, RunFailed, load_run
+    from strata.objects.spec import Spec
+    from strata.objects.sweep import Sweep, sweep
+
+__all__ = [
+    "Cloud",
+    "Comparison",
+    "Plot",
+    "Round",
+    "Run",
+    "RunFailed",
+    "Spec",
+    "StrataError",
+    "Sweep",
+    "compare",
+    "connect",
+    "errors",
+    "load_run",
+    "local",
+    "sweep",
+]
+
+_PLACES = {
+    "Cloud": "strata.objects.cloud:Cloud",
+    "Comparison": "strata.objects.comparison:Comparison",
+    "Plot": "strata.objects.plot:Plot",
+    "Round": "shared.run_records.rounds:RoundInfo",
+    "Run": "strata.objects.run:Run",
+    "RunFailed": "strata.objects.run:RunFailed",
+    "Spec": "strata.objects.spec:Spec",
+    "StrataError": "shared.core.errors:StrataError",
+    "Sweep": "strata.objects.sweep:Sweep",
+    "compare": "strata.objects.comparison:compare",
+    "connect": "strata.objects.cloud:connect",
+    "errors": "shared.core.errors:",
+    "load_run": "strata.objects.run:load_run",
+    "local": "strata.objects.local:local",
+    "sweep": "strata.objects.sweep:sweep",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'strata' has no attribute {name!r}")
+    module, _, inside = _PLACES[name].partition(":")
+    found = import_module(module)
+    globals()[name] = value = getattr(found, inside) if inside else found
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from shared.core.errors import StrataError
-from strata.commands import certs, compare, doctor, export, listings, log, report, run, runs, sweep, topology
+from strata.commands import certs, compare, doctor, export, listings, log, plugins, report, run, runs, sweep, topology
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
 
@@ -32,6 +32,7 @@ for _command in (
     listings.agents,
     listings.edges,
     listings.twins,
+    plugins.plugins,
     certs.identities,
     certs.revoke,
     doctor.doctor,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shared.core.errors import NotFound
-from strata.launcher import home
-
-if TYPE_CHECKING:
-    from strata.api.client import Client
+from strata.connection import connect as connect
+from strata.connection import known_url as known_url
+from strata.connection import named_url as named_url
 
 
 class Format(StrEnum):
@@ -60,11 +57,6 @@ RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
 RUNS_DIR = Path("runs")
 
 
-def named_url(url: str | None) -> str | None:
-    """The cloud that the user named, by option or STRATA_URL."""
-    return url or os.environ.get("STRATA_URL") or None
-
-
 def server_of(url: str | None, agents: int | None) -> str | None:
     """The cloud on which to run, None for a local topology. Only a local topology lets the user choose `agents`.
 
@@ -75,27 +67,3 @@ def server_of(url: str | None, agents: int | None) -> str | None:
     if cloud and agents is not None:
         raise typer.BadParameter("--agents is only for a local topology; the cloud given by --url has its own agents")
     return cloud
-
-
-def known_url(url: str | None) -> str | None:
-    """The cloud that the user named, else the one of a running `strata up`."""
-    named = named_url(url)
-    if named:
-        return named
-    running = home.running()
-    return running.url if running else None
-
-
-def connect(url: str | None) -> Client:
-    """A client of the cloud that the user named, else of a running `strata up`.
-
-    Raises:
-        NotFound: no cloud was named and none runs here.
-    """
-    from strata.api.client import Client
-
-    found, running = known_url(url), home.running()
-    if found is None:
-        raise NotFound("no cloud found: start one with `strata up`, or give its address with --url or STRATA_URL")
-    known = running is not None and running.url == found and running.authority
-    return Client(found, authority=Path(running.authority) if running and known else None)

@@ -8,10 +8,12 @@ Tables fit the terminal: when it is too narrow, a table leaves out its least imp
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
@@ -122,6 +124,16 @@ class Terminal(Console):
         """Render an object; characters in its text that cannot be printed are escaped."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else escaped(text), style, control)
+
+
+def quiet() -> Console:
+    """A console that prints nothing, not even in a notebook."""
+    return Console(quiet=True, force_terminal=False, force_jupyter=False)
+
+
+def working(words: str, console: Console) -> AbstractContextManager[object]:
+    """Shows these words while the context is open; not in a notebook, where rich would need ipywidgets."""
+    return contextlib.nullcontext() if console.is_jupyter else console.status(words)
 
 
 def escaped(text: str) -> str:

@@ -1,30 +1,80 @@
-"""Reading specs: YAML or JSON files with overrides and the trace files that they name."""
+"""Reading specs: YAML or JSON files, mappings and `Spec`s, with overrides and the trace files that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shared.core import parsing
 from shared.core.errors import BadInput
+from shared.core.records import Record
 from shared.federation.spec_parser import parse_run_spec
 from shared.simulation import parse_traces
+from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 
+SpecSource = str | os.PathLike[str] | Mapping[str, Any] | ExperimentSpec
+"""A spec: the path of a YAML or JSON file, its fields, or one that has been validated."""
 
-def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
-    """Read a YAML or JSON file, apply `key=value` overrides (dotted keys, YAML values), validate.
+
+def read_spec(source: SpecSource, overrides: Sequence[str] = ()) -> RunSpec:
+    """Read a spec, apply `key=value` overrides (dotted keys, YAML values), validate.
+
+    Trace files are named relative to the spec's file, in a mapping relative to the current folder.
 
     Raises:
         BadInput: the file cannot be read or is not a mapping, or a field is invalid.
     """
+    raw, folder = _fields_of(source)
+    for override in overrides:
+        override_field(raw, override)
+    return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], folder)} if "devices" in raw else raw)
+
+
+def overrides_of(fields: Mapping[str, Any]) -> list[str]:
+    """Fields by dotted key as the overrides that the command line takes: `{"algorithm.params.mu": 0.1}`.
+
+    Raises:
+        BadInput: a value is none that a spec can have.
+    """
+    return [f"{key}={written(key, value)}" for key, value in fields.items()]
+
+
+def written(key: str, value: Any) -> str:
+    """A value as JSON, which YAML includes.
+
+    Raises:
+        BadInput: the value of `key` is none that JSON can write.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(f"{key}: {error}", field=key) from None
+
+
+def _plain(value: Any) -> Any:
+    """The value of a record, a path, or a number or array of numpy or torch, as JSON knows it."""
+    if isinstance(value, Record):
+        return value.model_dump(mode="json", exclude_none=True)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a spec has no values of type {type(value).__name__}")
+
+
+def _fields_of(source: SpecSource) -> tuple[dict[str, Any], Path]:
+    """The fields of a spec as they were written, and the folder of the files that it names."""
+    if isinstance(source, Mapping | ExperimentSpec):
+        return json.loads(written("spec", dict(source) if isinstance(source, Mapping) else source)), Path()
+    path = Path(source)
     raw = parsing.load(_text_of(path), str(path))
     if not isinstance(raw, dict):
         raise BadInput(f"{path}: a spec must be a mapping of fields")
-    for override in overrides:
-        override_field(raw, override)
-    return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], path.parent)} if "devices" in raw else raw)
+    return raw, path.parent
 
 
 def _with_traces(raw: Any, folder: Path) -> Any:

@@ -9,8 +9,9 @@ from typing import TypeGuard
 from rich.table import Table
 from rich.text import Text
 
-from shared.core.formatting import duration, number, percent, size
+from shared.core.formatting import duration, number, size
 from shared.results.text_tables import TextColumn, round_columns, run_figures
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo, UnreadableRun
 from shared.run_records.visits import VisitRow
@@ -25,7 +26,9 @@ _MAX_ROUNDS = 40
 
 def runs_table(runs: Sequence[RunInfo], unreadable: Sequence[UnreadableRun] = ()) -> Table:
     """A line for each run; at the end those that the cloud cannot read."""
-    table = Table("run", "name", "algorithm", "status", "rounds", "accuracy", "loss", "wall", "created")
+    alike = all(info.headline == ACCURACY for info in runs)
+    score = "accuracy" if alike else "score"
+    table = Table("run", "name", "algorithm", "status", "rounds", score, "loss", "wall", "created")
     for info in runs:
         table.add_row(
             info.run,
@@ -33,7 +36,7 @@ def runs_table(runs: Sequence[RunInfo], unreadable: Sequence[UnreadableRun] = ()
             info.algorithm,
             status_text(info.status, info.reason),
             f"{info.rounds}/{info.num_rounds}",
-            percent(info.accuracy),
+            info.headline.text(info.score) + ("" if alike else f" {info.headline.label}"),
             number(info.loss),
             duration(info.wall_s),
             info.created_at,
@@ -60,11 +63,11 @@ def run_table(info: RunInfo) -> Table:
     return table
 
 
-def rounds_table(rounds: Sequence[RoundInfo]) -> FittedTable:
+def rounds_table(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (ACCURACY,)) -> FittedTable:
     """One row for each round; of very many rounds, the first, the last and evenly spaced ones in between."""
     shown = thinned(rounds, _MAX_ROUNDS)
     lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
-    columns = terminal_columns(round_columns(shown), lost=lost)
+    columns = terminal_columns(round_columns(shown, metrics), lost=lost)
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
 
 

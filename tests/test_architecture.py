@@ -95,7 +95,10 @@ WITHIN = {
     "device_agent.routes": "settings membership dependencies",
     "device_agent.app": "settings metrics device_host membership dependencies routes",
     "device_agent.__main__": "settings membership app",
+    "strata": "objects",
     "strata.hooks": "",
+    "strata.plugins": "hooks",
+    "strata.plugin_listing": "",
     "strata.api": "",
     "strata.output": "",
     "strata.tables": "output",
@@ -104,12 +107,14 @@ WITHIN = {
     "strata.spec_files": "",
     "strata.launcher": "api",
     "strata.fleet": "launcher",
-    "strata.options": "api launcher",
+    "strata.connection": "api launcher",
+    "strata.options": "connection launcher",
     "strata.doctor": "api launcher",
     "strata.runs": "api launcher output",
     "strata.sweeps": "api output runs spec_files",
+    "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
-    "sweeps",
+    "sweeps plugin_listing",
     "strata.main": "commands output",
 }
 
@@ -123,7 +128,7 @@ def _allowed_imports() -> dict[str, frozenset[str]]:
     for package, below in WITHIN.items():
         top = package.partition(".")[0]
         allowed[package] = frozenset(all_of_shared | {f"{top}.{lower}" for lower in below.split()})
-    return allowed | dict.fromkeys(PRODUCT, frozenset[str]())
+    return dict.fromkeys(PRODUCT, frozenset[str]()) | allowed
 
 
 ALLOWED = _allowed_imports()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from cloud_server.runs import results_writer, round_record
+from device_agent.settings import AgentSettings
 from edge_server.rounds.round_log import RoundLog
 from shared.core.number_sets import NumberSet
 from shared.federation.population.devices import Devices
 from shared.results.folder import SEATS
+from shared.service.api.membership import AgentRegistration
+from shared.service.api.nodes import WantedTopology
+from shared.spec.experiment import ExperimentSpec
 from tests.faults import at
 from tests.federation import EDGE_PORT, Gate, PassOn
 from tests.shared.algorithms.layouts import Recorder, ended, federation, results_so_far, run
@@ -170,3 +176,23 @@ async def test_held_out_devices_are_tested_by_at_most_as_many_as_train(tmp_path:
     all_of_few = many(num_devices=40, fraction_train=0.25, held_out_fraction=0.5, test_clients="all")
     every = await run(tmp_path, all_of_few, tamper=recorder, agent_devices=(40,))
     assert [sum(row.outcome == "evaluated" for row in detail.seats) for detail in every.rounds] == [20] * ROUNDS
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda n: ExperimentSpec(num_devices=n),
+        lambda n: ExperimentSpec(max_devices=n),
+        lambda n: ExperimentSpec(test_clients=n),
+        lambda n: AgentSettings(devices=n),
+        lambda n: AgentRegistration(agent="a-1", name="a", devices=n, profile="standard", port=1, nonce="0" * 16),
+        lambda n: WantedTopology(devices=n),
+        lambda n: WantedTopology(devices={"device": n}),
+    ],
+    ids=["num_devices", "max_devices", "test_clients", "agent", "registration", "topology", "service"],
+)
+def test_spec_agent_and_api_have_the_same_limit(of: Callable[[int], object]) -> None:
+    """An agent of a run with more devices than it may host would die at its start."""
+    assert of(1_000_000)
+    with pytest.raises(ValidationError):
+        of(1_000_001)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from shared.run_records.metrics import MetricInfo
+
 _SORT = (
     "(a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : "
     "(a == null) - (b == null) || String(a ?? '').localeCompare(String(b ?? ''), undefined, {numeric: true})"
@@ -47,6 +49,21 @@ def row_of(cells: dict[str, Any]) -> dict[str, Any]:
 def percentage(share: float | None) -> Figure:
     """A share as a cell."""
     return Figure(share, "" if share is None else f"{share:.2%}")
+
+
+def score(metric: MetricInfo, value: float | None) -> Figure:
+    """A metric's value as a cell."""
+    return percentage(value) if metric.unit == "share" else figure(value)
+
+
+def named_score(metric: MetricInfo, value: float | None) -> Figure:
+    """A metric's value with its name as a cell, for tables of runs that measure different ones."""
+    return Figure(value, "" if value is None else f"{score(metric, value).text} {metric.label}")
+
+
+def as_title(label: str) -> str:
+    """A metric's label at the beginning of a title."""
+    return label[:1].upper() + label[1:]
 
 
 def figure(value: float | None, unit: str = "") -> Figure:

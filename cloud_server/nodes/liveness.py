@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydantic import Field
+
 from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.versions import differing, versions
@@ -37,6 +39,7 @@ class AgentEntry(Record):
         online: whether it makes visits; set by `PATCH /agents/{id}`.
         left: the fleet has stopped it: no round waits for it, and its seats are free.
         versions: of its Python and packages.
+        plugins: digests of its plug-in packages by name.
     """
 
     agent: str
@@ -48,6 +51,7 @@ class AgentEntry(Record):
     online: bool = True
     left: bool = False
     versions: dict[str, str]
+    plugins: dict[str, str] = Field(default_factory=dict)
 
     @property
     def left_out(self) -> str | None:
@@ -61,11 +65,12 @@ class AgentEntry(Record):
 
 
 class EdgeEntry(Record):
-    """A registered edge; `versions` as of an agent."""
+    """A registered edge; `versions` and `plugins` as of an agent."""
 
     edge: str
     url: str
     versions: dict[str, str]
+    plugins: dict[str, str] = Field(default_factory=dict)
 
     @property
     def left_out(self) -> str | None:

@@ -105,6 +105,7 @@ class Registry:
             devices=registration.devices,
             profile=registration.profile,
             versions=registration.versions,
+            plugins=registration.plugins,
         )
         if entry.agent in self.agents:  # what a user has set outlasts a registration
             known = self.agents[entry.agent]
@@ -128,6 +129,7 @@ class Registry:
             edge=registration.edge,
             url=await self._called_back(edge_identity(registration.edge), source, registration),
             versions=registration.versions,
+            plugins=registration.plugins,
         )
         if self.edges.get(entry.edge) != entry:
             log.info("edge %s at %s", entry.edge, entry.url)
@@ -298,10 +300,9 @@ class Registry:
 
     def left_out(self) -> str:
         """The first nodes that are heard, but left out of runs, each with the reason; empty if there are none."""
-        now = self.clock()
         edges = [(name, entry.left_out) for name, entry in sorted(self.edges.items()) if entry.left_out]
         agents = [(entry.name, entry.left_out) for _, entry in sorted(self.agents.items()) if entry.left_out]
-        heard = [f"edge {name} ({why})" for name, why in edges if self.seen_edges[name].is_live(now)]
+        heard = [f"edge {name} ({why})" for name, why in edges if self.seen_edges[name].is_live(self.clock())]
         return "; ".join(heard + [f"agent {name} ({why})" for name, why in agents][:3])[:500]
 
     def agent_lost_s(self, agent: str) -> float:

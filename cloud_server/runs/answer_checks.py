@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from shared.core.bounds import MAX_COUNT
 from shared.core.errors import WireError
 from shared.core.number_sets import NumberSet
 from shared.core.update_annotations import Mean, clients_in, fields_with
@@ -20,7 +21,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import RoundAnswer
 from shared.federation.update_checks import check_origin
-from shared.run_records.visits import VisitRecord
+from shared.run_records.visits import Scored, VisitRecord
 
 USED = frozenset({"used", "used_late"})
 """Outcomes of visits whose update is in the edge's sum; of one that only `collected` it may be."""
@@ -56,6 +57,7 @@ class AnswerChecks:
         self._check_failures(answer)
         for line in answer.lines:
             self._check_line(line)
+        self._check_scores(answer, "the edge")
         self._check_weight(answer)
         update: Any = answer.update
         if answer.partial_sum is not None:
@@ -102,10 +104,25 @@ class AnswerChecks:
         if line.n_samples > held:
             claim = f"the answer of edge {self.edge}: seat {line.seat} trained on {line.n_samples} samples"
             raise WireError(f"{claim}, {whose} {held}", field="lines.n_samples")
-        for name in ("train", "received", "own"):
-            score = getattr(line, name)
-            if score is not None and score.n_correct > score.n:
-                raise WireError(f"the answer of edge {self.edge}: `{name}` of seat {line.seat} is no score")
+        self._check_scores(line, f"seat {line.seat}")
+
+    def _check_scores(self, scored: Scored, whose: str) -> None:
+        """Checks that scores are of as many samples as there are, with the states of the run's metrics."""
+        most = len(self.experiment.data.train_y) + len(self.experiment.data.test_y)
+        found = [("received", scored.received, most), ("own", scored.own, most)]
+        found += [(f"own_on.{name}", score, self._n_tests[name]) for name, score in scored.own_on.items()]
+        if isinstance(scored, VisitRecord):
+            found.append(("train", scored.train, MAX_COUNT))  # which passes through a sample any number of times
+        for name, score, limit in found:
+            fault = None if score is None else self.experiment.scoring.fault(name, score, limit)
+            if fault is not None:
+                raise WireError(f"the answer of edge {self.edge}: {whose} has {fault}")
+
+    @cached_property
+    def _n_tests(self) -> dict[str, int]:
+        """Samples of each test set of the spec's `test_on`."""
+        sets = self.experiment.population.test_sets
+        return {name: sum(len(part.samples) for part in sets[name]) for name in self.experiment.spec.test_on}
 
     def _check_weight(self, answer: RoundAnswer[Any]) -> None:
         """Checks the weight of the edge's sum or update against the visits that are behind it."""

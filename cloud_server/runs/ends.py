@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloud_server.runs.repository import RunRepository
 from shared.federation.experiment import Experiment
+from shared.run_records.metrics import MetricInfo
 from shared.run_records.runs import RunInfo
 from shared.spec.fields import Stop
 
@@ -18,14 +19,26 @@ async def reached(repository: RunRepository, info: RunInfo, experiment: Experime
     if info.stop is None or not info.rounds:
         return None
     spent = _spent(info.stop, info)
-    if spent is not None or info.stop.accuracy is None:
+    if spent is not None or not info.stop.by_metric:
         return spent
-    last = (await _accuracies(repository, info, experiment))[-info.stop.times :]
-    if len(last) < info.stop.times or min(last) < info.stop.accuracy:
+    metric, (name, target) = _metric(info), _target(info.stop)
+    last = (await _values(repository, info, experiment, metric))[-info.stop.times :]
+    if len(last) < info.stop.times or not metric.reached(metric.worst(last), target):
         return None
-    return f"accuracy {last[-1]:.4g} reached stop.accuracy {info.stop.accuracy:g}" + (
+    return f"{metric.label} {last[-1]:.4g} reached stop.{name} {target:g}" + (
         f" in {info.stop.times} evaluations in a row" if info.stop.times > 1 else ""
     )
+
+
+def _metric(info: RunInfo) -> MetricInfo:
+    """The metric of the run's `stop`."""
+    wanted = info.stop.metric if info.stop else None
+    return next((metric for metric in info.metrics if metric.label == wanted), info.headline)
+
+
+def _target(stop: Stop) -> tuple[str, float]:
+    """The field that holds the value to reach, and that value."""
+    return ("accuracy", stop.accuracy) if stop.accuracy is not None else ("target", stop.target or 0.0)
 
 
 def _spent(stop: Stop, info: RunInfo) -> str | None:
@@ -38,10 +51,11 @@ def _spent(stop: Stop, info: RunInfo) -> str | None:
     return None
 
 
-async def _accuracies(repository: RunRepository, info: RunInfo, experiment: Experiment) -> list[float]:
-    """The headline accuracies of the rounds that were evaluated, in order."""
-    if experiment.algorithm.headline == "global model":
-        found = [scores.get("global") for _, scores in sorted((await repository.evaluations(info.run)).items())]
-        return [score.accuracy for score in found if score is not None and score.accuracy is not None]
+async def _values(repository: RunRepository, info: RunInfo, experiment: Experiment, metric: MetricInfo) -> list[float]:
+    """The values of a metric in the rounds that were evaluated, in order: of the global model, or the clients' mean."""
     rows = await repository.rounds(info.run)
-    return [row.client_accuracy for row in rows if row.client_accuracy is not None]
+    if experiment.algorithm.headline == "global model":
+        values = [row.on_global(metric) for row in rows]
+    else:
+        values = [row.over_clients(metric) for row in rows]
+    return [value for value in values if value is not None]

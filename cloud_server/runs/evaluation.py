@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from shared.federation.experiment import Experiment
 from shared.federation.hooks import test_by_owner
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
@@ -92,8 +93,10 @@ class Evaluator:
     async def _evaluate(
         self, run_id: str, experiment: Experiment, ctx: Context, checkpoint: Checkpoint[Any], final: bool
     ) -> dict[str, Evaluation]:
-        found = evaluations(await self.thread.run(_scores, experiment, ctx, checkpoint.state, final))
-        await self.repository.save_evaluation(run_id, checkpoint.round_no, found, final)
+        scores = await self.thread.run(_scores, experiment, ctx, checkpoint.state, final)
+        found = {name: experiment.scoring.evaluation(score) for name, score in scores.items()}
+        headline = experiment.scoring.infos[0]
+        await self.repository.save_evaluation(run_id, checkpoint.round_no, found, headline, final=final)
         return found
 
     async def finish(self, run_id: str) -> None:
@@ -148,15 +151,11 @@ def evaluation_due(before: RunInfo, after: RunInfo) -> PendingEvaluation | None:
     return PendingEvaluation(final=last) if last or due else None
 
 
-def evaluations(scores: dict[str, Score]) -> dict[str, Evaluation]:
-    """Scores as the API shows them."""
-    return {name: Evaluation(n=s.n, accuracy=s.accuracy, loss=s.loss) for name, s in scores.items()}
-
-
-def over_clients(detail: RoundDetail, held_out: NumberSet) -> dict[str, Evaluation]:
+def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo) -> dict[str, Evaluation]:
     """Unweighted means over clients (seats, or edges) of the last evaluation: of the received and of the own model.
 
-    Held-out seats have means of their own. Clients without test samples do not count.
+    Held-out seats have means of their own. Clients without test samples do not count. On the sets of `test_on` rows
+    have the headline metric alone.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
     groups: dict[str, list[VisitRow | EdgeRow]] = {
@@ -166,16 +165,31 @@ def over_clients(detail: RoundDetail, held_out: NumberSet) -> dict[str, Evaluati
     found: dict[str, Evaluation] = {}
     for name, members in groups.items():
         for which in ("received", "own"):
-            pairs = [
-                (accuracy, loss)
-                for row in members
-                for accuracy, loss in [(getattr(row, f"{which}_accuracy"), getattr(row, f"{which}_loss"))]
-                if accuracy is not None and loss is not None
-            ]
-            if pairs:
-                accuracy, loss = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
-                found[f"{name}_{which}"] = Evaluation(n=len(pairs), accuracy=accuracy, loss=loss)
+            tested = [row for row in members if getattr(row, f"{which}_loss") is not None]
+            if tested:
+                found[f"{name}_{which}"] = _mean_of(tested, which)
         for test_set in sorted({key for row in members for key in row.own_on}):
             values = [row.own_on[test_set] for row in members if test_set in row.own_on]
-            found[f"{name}_own_on_{test_set}"] = Evaluation(n=len(values), accuracy=sum(values) / len(values))
+            mean = sum(values) / len(values)
+            is_accuracy = headline.label == ACCURACY.label
+            found[f"{name}_own_on_{test_set}"] = Evaluation(
+                n=len(values),
+                accuracy=mean if is_accuracy else None,
+                metrics={} if is_accuracy else {headline.label: mean},
+            )
     return found
+
+
+def _mean_of(rows: Sequence[VisitRow | EdgeRow], which: str) -> Evaluation:
+    """The means over clients of the figures of one model; of a metric, over those for which it has a value."""
+    accuracies = [value for row in rows if (value := getattr(row, f"{which}_accuracy")) is not None]
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for label, value in getattr(row, f"{which}_metrics").items():
+            values[label].append(value)
+    return Evaluation(
+        n=len(rows),
+        accuracy=sum(accuracies) / len(accuracies) if accuracies else None,
+        loss=sum(getattr(row, f"{which}_loss") for row in rows) / len(rows),
+        metrics={label: sum(each) / len(each) for label, each in values.items()},
+    )

@@ -17,6 +17,7 @@ from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, now, placement_events, round_events
 from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
+from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.results_writer import ResultsFolder, RoundDone
@@ -81,7 +82,7 @@ class RunExecutor:
         return self.requested == "run"
 
     def _agents(self) -> list[AgentEntry]:
-        return self.services.shares.of(self.info.run)
+        return with_plugins(self.services.shares.of(self.info.run), self.info.spec)
 
     @property
     def _results(self) -> ResultsFolder:
@@ -101,6 +102,7 @@ class RunExecutor:
         if not self.may_continue():
             await self._halt()
             return
+        check_nodes(self.services.registry, self.info.spec)
         state = self.state = await self._load_or_create_state()
         self.began = time.monotonic()
         await self.report_nodes()
@@ -158,9 +160,8 @@ class RunExecutor:
         files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
         provenance = await self.services.thread.run(provenance_of, experiment)
         async with self.lock:
-            info = self.info.replace(
-                spec=experiment.spec, resolved=True, provenance=provenance, changes=(), init_sha256=init_sha256
-            )
+            info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
+            info = info.replace(provenance=provenance, changes=(), init_sha256=init_sha256)
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
@@ -197,7 +198,7 @@ class RunExecutor:
         before = self.info
         if before.stop is None:
             return False
-        if before.stop.accuracy is not None:
+        if before.stop.by_metric:
             await self.services.evaluator.finish(before.run)
         ended_by = await reached(self.services.repository, before, state.experiment)
         if ended_by is None:
@@ -353,13 +354,13 @@ class RunExecutor:
 
     async def _halt(self) -> None:
         """Pause or stop, as requested."""
-        scores = await self.services.repository.evaluations(self.info.run)
-        newest = scores.get(max(scores, default=0), {}).get("global")
+        found = await self.services.repository.evaluations(self.info.run)
+        newest = found.get(max(found, default=0), {}).get("global")
         status: Status = "paused" if self.requested == "pause" else "stopped"
         await self.report_nodes()
         async with self.lock:
             info = self.info.replace(status=status, reason=None, wall_s=self._wall_s())
-            await self._save(info.replace(accuracy=newest.accuracy, loss=newest.loss) if newest else info)
+            await self._save(info.replace(**newest.of_run) if newest else info)
         await self.write_results(self.info)
 
     async def end(self, status: Literal["failed", "paused"], reason: str) -> None:

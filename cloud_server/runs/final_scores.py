@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
 
 from cloud_server.runs.evaluation import over_clients
 from cloud_server.runs.run_state import CloudServices, RunState
 from shared.core.scores import Spread
 from shared.federation.context import Context
-from shared.run_records.rounds import Evaluation, RoundDetail
+from shared.run_records.rounds import Evaluation, RoundDetail, RunScores
 
 
-class FinalScores(TypedDict):
+class FinalScores(RunScores):
     """The fields of `RunInfo` that a complete run has."""
 
     final: dict[str, Evaluation]
     clients: Mapping[str, Spread]
-    accuracy: float | None
-    loss: float | None
     accuracy_of: str
     models: tuple[str, ...]
 
@@ -36,15 +33,14 @@ async def final_scores(
         detail: the evaluation by every seat that followed it.
     """
     experiment = state.experiment
-    of_clients = over_clients(detail, experiment.population.held_out)
+    of_clients = over_clients(detail, experiment.population.held_out, experiment.scoring.infos[0])
     final = {**await _evaluation(services, run_id, state, ctx), **of_clients}
     key = "global" if experiment.algorithm.headline == "global model" else "clients_own"
     head = final.get(key) or final.get("clients_received")
     return {
         "final": final,
         "clients": detail.clients,
-        "accuracy": head.accuracy if head else None,
-        "loss": head.loss if head else None,
+        **(head or Evaluation(n=0)).of_run,
         "accuracy_of": experiment.algorithm.headline,
         "models": tuple(experiment.algorithm.cloud.models(ctx, state.checkpoint.state)),
     }

@@ -13,6 +13,7 @@ from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.plugin_checks import check_nodes
 from cloud_server.runs.provenance import (
     check_data,
     last_provenance,
@@ -30,6 +31,7 @@ from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.registry import total_rounds
+from shared.federation.scoring import check_stop
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
@@ -80,10 +82,11 @@ class RunManager:
 
         Raises:
             BadInput: the spec is wrong, or needs a device, a tracker or a model that is missing; names field and cause.
-            Conflict: the idempotency key was used with another spec.
+            Conflict: the idempotency key was used with another spec, or a node lacks a plug-in that the spec uses.
         """
         run_spec = parse_run_spec(raw)
         spec = run_spec.experiment
+        check_nodes(self.services.registry, spec)
         check_trackers(run_spec.tracking)
         if spec.init is not None:
             await source_of(self.services, spec.init)
@@ -163,6 +166,7 @@ class RunManager:
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
+            check_stop(stop, [metric.label for metric in info.metrics])
             info = info.with_more_rounds(num_rounds, stop)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)

@@ -28,9 +28,9 @@ from cloud_server.runs.events import EventListener, RunEvent
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, TooMany
-from shared.core.tensor_records import copy_tensors
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
+from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 from shared.run_records.visits import VisitRow
@@ -252,7 +252,7 @@ class RunRepository:
         except (BlobMissing, BlobCorrupt) as error:
             raise StateUnreadable(f"the stored state of run {run_id} cannot be read: {error.detail}") from None
         state: Checkpoint[Any] = await self.thread.run(
-            lambda: copy_tensors(codec.decode(kind, data, model=experiment.shapes, stored=True))
+            lambda: codec.decode(kind, data, model=experiment.shapes, stored=True, copied=True)
         )
         return state
 
@@ -310,10 +310,14 @@ class RunRepository:
 
     # ---- evaluations
 
-    async def save_evaluation(self, run_id: str, round_no: int, scores: dict[str, Evaluation], final: bool) -> None:
-        """Store the evaluation of a round."""
+    async def save_evaluation(
+        self, run_id: str, round_no: int, scores: dict[str, Evaluation], headline: MetricInfo, *, final: bool
+    ) -> None:
+        """Store the evaluation of a round; the event names the headline metric and its value of the global model."""
         data = {name: score.model_dump(mode="json") for name, score in scores.items()}
-        event = RunEvent("round.evaluated", {"round_no": round_no, "evaluation": data, "final": final})
+        score = scores["global"].value(headline) if "global" in scores else None
+        about = {"round_no": round_no, "metric": headline.label, "score": score}
+        event = RunEvent("round.evaluated", {**about, "evaluation": data, "final": final})
         batch = Batch().put(redis_keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
         batch.delete(redis_keys.cloud_due(run_id, round_no))
         await self._commit(run_id, batch, event)

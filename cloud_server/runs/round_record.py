@@ -17,7 +17,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
 from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow, flat_scores
+from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow
 from shared.simulation.cost_model import LinkUse, link_cost
 
 MAX_LOST_ROWS = 1000
@@ -74,7 +74,7 @@ class Recorder:
         """The record of the round; `figures` are those of the algorithm at the cloud."""
         replies = [reply for _, reply in answers.each]
         visits = [visit for reply in replies for visit in reply.answer.lines]
-        train = sum((visit.train for visit in visits if visit.train), Score(n=0, n_correct=0, loss_sum=0.0))
+        train = sum((visit.train for visit in visits if visit.train), Score.nothing())
         edges, clients = self._edge_rows(answers), self._spreads(answers)
         return RoundDetail(
             round_no=self.ctx.round_no,
@@ -85,7 +85,7 @@ class Recorder:
             n_used=sum(visit.outcome in ("used", "used_late") for visit in visits),
             labels=dict(sorted(Counter(visit.label for visit in visits if visit.label is not None).items())),
             train_loss=train.loss,
-            client_accuracy=clients["own"].mean if "own" in clients else None,
+            client_accuracy=self._mean_accuracy(answers),
             clients=clients,
             **_bytes_of(visits, edges),
             report_bytes=sum(visit.report_bytes for visit in visits),
@@ -127,20 +127,31 @@ class Recorder:
         ]
 
     def _spreads(self, answers: EdgeReplies) -> dict[str, Spread]:
-        """The spread of accuracies over clients (seats and edges), without held-out seats."""
-        members: list[VisitRecord | RoundAnswer[Any]] = []
-        role = self.experiment.population.role
+        """The spread of the headline metric over clients (seats and edges), without held-out seats."""
+        scoring, members = self.experiment.scoring, self._clients(answers)
+        scores = {which: [getattr(item, which) for item in members] for which in ("received", "own")}
+        for name in self.experiment.spec.test_on:
+            scores[f"own_on_{name}"] = [item.own_on.get(name) for item in members]
+        found = {
+            which: [value for score in own if (value := scoring.value(score)) is not None]
+            for which, own in scores.items()
+        }
+        better = scoring.headline.metric.higher_is_better
+        return {which: Spread.of(values, higher_is_better=better) for which, values in found.items() if values}
+
+    def _mean_accuracy(self, answers: EdgeReplies) -> float | None:
+        """The unweighted mean over clients of their own models' accuracies."""
+        found = [self.experiment.scoring.accuracy(item.own) for item in self._clients(answers) if item.own is not None]
+        values = [accuracy for accuracy in found if accuracy is not None]
+        return sum(values) / len(values) if values else None
+
+    def _clients(self, answers: EdgeReplies) -> list[VisitRecord | RoundAnswer[Any]]:
+        """What has the scores of clients: the visits of seats that are not held out, and the answers of edges."""
+        role, members = self.experiment.population.role, list[VisitRecord | RoundAnswer[Any]]()
         for _, reply in answers.each:
             members += [visit for visit in reply.answer.lines if role(visit.seat) != "held_out"]
             members.append(reply.answer)
-        found = {
-            which: [score.accuracy for item in members if (score := getattr(item, which)) is not None and score.n]
-            for which in ("received", "own")
-        }
-        for name in self.experiment.spec.test_on:
-            scores = [item.own_on[name] for item in members if name in item.own_on]
-            found[f"own_on_{name}"] = [score.accuracy for score in scores if score.accuracy is not None]
-        return {which: Spread.of(values) for which, values in found.items() if values}
+        return members
 
     def _edge_name(self, edge: int | None) -> str | None:
         return None if edge is None else self.round_map.edges.get(edge) or self.round_map.away.get(edge)
@@ -176,7 +187,8 @@ class Recorder:
 
     def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
         agent, profile = self.placement.agent_of(visit.seat), self._profile(edge, visit.seat)
-        return VisitRow.of(visit, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
+        scores = self.experiment.scoring.row(visit)
+        return VisitRow.of(visit, scores, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges
 
@@ -209,7 +221,7 @@ def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply) 
         reason="unavailable" if all_off(reply.answer.lines) else None,
         n_used=reply.answer.n_updates,
         fresh_state=reply.answer.fresh_state,
-        **flat_scores(reply.answer),
+        **experiment.scoring.row(reply.answer),
         down_bytes=use.down_bytes,
         up_bytes=use.up_bytes,
         down_s=cost.down_s,

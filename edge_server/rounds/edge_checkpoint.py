@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from edge_server.rounds.flights import StoredVisits
@@ -59,10 +60,19 @@ def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
 def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
     """The memory in a checkpoint, with tensors copied into torch's memory."""
     if not _keeps_more(experiment):
-        return EdgeMemory(copy_tensors(codec.decode(experiment.algorithm.edge_state, data, stored=True)))
-    kept = copy_tensors(codec.decode(_record_type(experiment), data, stored=True))
+        return EdgeMemory(codec.decode(experiment.algorithm.edge_state, data, stored=True, copied=True))
+    kept = codec.decode(_record_type(experiment), data, stored=True, copied=True)
     late = LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
     return EdgeMemory(kept.state, late, kept.stored_visits)
+
+
+def as_decoded(experiment: Experiment, memory: EdgeMemory) -> EdgeMemory:
+    """The memory as `decode_checkpoint` returns it after `encode_checkpoint`, without either."""
+    late, losses = {}, {}
+    if _keeps_more(experiment):
+        late = {seat: copy_tensors(item) for seat, item in sorted(memory.late.late.items())}
+        losses = dict(sorted(memory.late.losses.items()))
+    return EdgeMemory(copy_tensors(memory.state), LateUpdateBuffer(late, losses), memory.stored_visits)
 
 
 def _keeps_more(experiment: Experiment) -> bool:
@@ -72,5 +82,11 @@ def _keeps_more(experiment: Experiment) -> bool:
 
 def _record_type(experiment: Experiment) -> type[Any]:
     algorithm = experiment.algorithm
-    kind: type[Any] = EdgeCheckpoint[algorithm.edge_state, algorithm.update, algorithm.message_type]  # type: ignore[name-defined]
+    return _checkpoint_of(algorithm.edge_state, algorithm.update, algorithm.message_type)
+
+
+@lru_cache(maxsize=64)
+def _checkpoint_of(state: type[Any], update: type[Any], message: type[Any]) -> type[Any]:
+    """The type of a checkpoint; pydantic makes it anew in each round if nobody keeps it."""
+    kind: type[Any] = EdgeCheckpoint[state, update, message]  # type: ignore[valid-type]
     return kind

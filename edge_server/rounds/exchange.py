@@ -201,8 +201,8 @@ class Exchange:
 
     def _check_update(self, seats: Sequence[int], update: Any) -> None:
         """Checks that an update, or the stand-in of a sum, can come from the visits of these seats."""
-        visits = [self._ctx(seat) for seat in seats]
-        check_origin(self.experiment, visits[0], update, clients_of(visits))
+        ctx = self._ctx(seats[0])
+        check_origin(self.experiment, ctx, update, clients_of(ctx, seats))
 
     def _ctx(self, seat: int) -> Context:
         """The context of a seat's visit; what all visits of a phase share is made once, since it counts all seats."""

@@ -17,6 +17,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Kind, Outcome, Task
 from shared.federation.population import Seat
+from shared.federation.scoring import Scoring
 
 MAX_ANSWER_TIMES = 4
 """A seat's share of a sum has, sent alone, at most this many times the bytes of the whole answer: tensors of a sum are
@@ -39,7 +40,7 @@ class VisitLimits:
         least_trained, most_trained: samples that it passes through training.
         most_tested: samples on which it can have tested a model.
         test_sets: sizes of the test sets of the spec's `test_on`.
-        per_sample: most predictions of a sample, which scores count.
+        scoring: the run's metrics.
     """
 
     seat: int
@@ -49,7 +50,7 @@ class VisitLimits:
     most_trained: int = 0
     most_tested: int = 0
     test_sets: Mapping[str, int] = field(default_factory=dict)
-    per_sample: int = 1
+    scoring: Scoring = field(default_factory=Scoring)
 
     def check(self, outcome: Outcome[Any]) -> None:
         """Checks the numbers of a visit's outcome.
@@ -91,12 +92,9 @@ class VisitLimits:
             self._refuse("uploads.n_samples", f"an update of {n_samples} training samples, it has {self.n_samples}")
 
     def _check_score(self, name: str, score: Score | None, most: int) -> None:
-        if score is None:
-            return
-        if score.n > (possible := most * self.per_sample):
-            self._refuse(name, f"a score `{name}` of {score.n} predictions, at most {possible} are possible")
-        if score.n_correct > score.n:
-            self._refuse(name, f"a score `{name}` with {score.n_correct} of {score.n} predictions correct")
+        fault = self.scoring.fault(name, score, most) if score is not None else None
+        if fault is not None:
+            self._refuse(name, fault)
 
     def _refuse(self, name: str, claim: str) -> None:
         raise WireError(f"seat {self.seat} reports {claim}", field=f"outcomes.{name}")
@@ -121,7 +119,7 @@ def limits_of(experiment: Experiment, ctx: Context, task: Task, seat: Seat) -> V
         most_trained=most,
         most_tested=len(experiment.data.train_y) + len(experiment.data.test_y),
         test_sets={name: sum(len(part.samples) for part in tests[name]) for name in ctx.spec.test_on},
-        per_sample=experiment.data.target.per_sample,
+        scoring=experiment.scoring,
     )
 
 

@@ -40,6 +40,7 @@ class WaveTiming:
     ctx: Context
     dispatch: Dispatch
     replies: AgentReplies
+    _first_costs: dict[int, Cost] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def _refusal_cutoff(self) -> Cutoff:
@@ -155,9 +156,11 @@ class WaveTiming:
         return self.dispatch.at_s + self.clock.cost(self.ctx, seat, use, least).simulated_s
 
     def _first_exchange_cost(self, seat: int) -> Cost:
-        """The cost of the whole first exchange of a visit."""
-        use = self.replies.links.get(seat, LinkUse())
-        return self.clock.cost(self.ctx, seat, use, self.replies.outcomes[seat])
+        """The cost of the whole first exchange of an answered visit; its decision and its record need it."""
+        if seat not in self._first_costs:
+            use = self.replies.links.get(seat, LinkUse())
+            self._first_costs[seat] = self.clock.cost(self.ctx, seat, use, self.replies.outcomes[seat])
+        return self._first_costs[seat]
 
     def _cost_until_drop(self, seat: int) -> Cost:
         """The cost of a dropped visit until the device drops it."""

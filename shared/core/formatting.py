@@ -34,6 +34,11 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, bool | list | tuple | dict) else value
 
 
+def label_of(name: str, params: Mapping[str, Any]) -> str:
+    """Formats a name with parameters: `top_k(k=3)`, or the name alone."""
+    return f"{name}({', '.join(f'{key}={value}' for key, value in params.items())})" if params else name
+
+
 def percent(share: float | None) -> str:
     """Formats a share: `97.50 %`, a dash for None."""
     return "-" if share is None else f"{100 * share:.2f} %"

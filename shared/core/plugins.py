@@ -32,9 +32,7 @@ GROUP = "strata.plugins"
 MAX_PACKAGES = 50
 MAX_PACKAGE_BYTES = 64 * 2**20
 NAME = r"^[a-z][a-z0-9_]{0,63}$"
-PluginParams = Annotated[
-    dict[str, Any], Field(default_factory=dict, max_length=1000, exclude_if=lambda value: not value)
-]
+PluginParams = Annotated[dict[str, Any], Field(max_length=1000, exclude_if=lambda value: not value)]
 """The parameters of a plug-in's value in a spec, which its own model checks; not written where there are none."""
 
 

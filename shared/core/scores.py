@@ -1,27 +1,52 @@
-"""Scores of evaluations, and the distribution of accuracies over clients."""
+"""Scores of evaluations, and the distribution of a metric over clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from shared.core.bounds import Count, Real
+from shared.core.bounds import Count, Label, Real
 from shared.core.records import Record
+
+MAX_STATE = 2**16
+"""Most numbers of a metric's state."""
+MAX_STATE_NUMBER = 2**100
+"""Largest absolute number of a metric's state: a sum over `MAX_COUNT` predictions of up to 2^47 each."""
+MAX_METRICS = 16
+"""Most metrics of a run, and of a score."""
+State = Annotated[
+    tuple[Annotated[int, Field(ge=-MAX_STATE_NUMBER, le=MAX_STATE_NUMBER)], ...], Field(max_length=MAX_STATE)
+]
+"""The state of a metric: whole numbers, so that the sum of states is exact and depends on no order."""
 
 
 class Score(Record):
     """The counts of one evaluation; scores can be added.
 
+    A prediction belongs to each value of a target: one a sample where targets are classes or single numbers.
+
     Attributes:
         n: number of predictions: one for each sample, or for each token of a sequence that is not padding.
         n_correct: number of predictions whose most likely class is the label; 0 of numbers.
-        loss_sum: sum of the predictions' losses: cross-entropies in nats, or squared errors.
+        loss_sum: sum of the predictions' losses: by default cross-entropies in nats, or squared errors.
+        states: by label, the states of the run's further metrics; the state of the accuracy is `n` and `n_correct`.
     """
 
     n: Count
     n_correct: Count
     loss_sum: Real
+    states: dict[Label, State] = Field(
+        default_factory=dict, max_length=MAX_METRICS, exclude_if=lambda states: not states
+    )
+
+    @classmethod
+    def nothing(cls) -> Score:
+        """The score of no samples, to which others are added."""
+        return cls(n=0, n_correct=0, loss_sum=0.0)
 
     @property
     def accuracy(self) -> float | None:
@@ -38,11 +63,29 @@ class Score(Record):
             n=self.n + other.n,
             n_correct=self.n_correct + other.n_correct,
             loss_sum=self.loss_sum + other.loss_sum,
+            states=added(self.states, other.states),
         )
 
 
+def added(one: Mapping[str, State], other: Mapping[str, State]) -> dict[str, State]:
+    """Returns the sums of states, exactly; a state that only one side has is that of no other samples.
+
+    Raises:
+        ValueError: two states of one label differ in length.
+    """
+    sums = dict(one)
+    for label, state in other.items():
+        sums[label] = tuple(a + b for a, b in zip(one[label], state, strict=True)) if label in one else state
+    return sums
+
+
 class Spread(Record):
-    """The distribution of accuracies over clients, unweighted: the numbers of a box plot."""
+    """The distribution of a metric over clients, unweighted: the numbers of a box plot, and how even it is.
+
+    Attributes:
+        variance: mean squared deviation from the mean (divided by n); None in records of earlier versions.
+        worst_decile: mean over the ceil(n / 10) clients with the worst values; None in such records.
+    """
 
     n: int
     mean: float
@@ -51,9 +94,27 @@ class Spread(Record):
     median: float
     q3: float
     max: float
+    variance: float | None = None
+    worst_decile: float | None = None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Returns the spread of at least one value; quartiles are interpolated linearly."""
+    def of(cls, values: Sequence[float], *, higher_is_better: bool = True) -> Spread:
+        """Returns the spread of at least one value; quartiles are interpolated linearly.
+
+        Clients with equal values are interchangeable in the worst decile, so that ties need no rule. Variance and
+        worst decile are sums without rounding until the end, which depend on no order.
+        """
         low, q1, median, q3, high = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
-        return cls(n=len(values), mean=sum(values) / len(values), min=low, q1=q1, median=median, q3=q3, max=high)
+        n, worst = len(values), sorted(values, reverse=not higher_is_better)[: -(-len(values) // 10)]
+        centre = math.fsum(values) / n
+        return cls(
+            n=n,
+            mean=sum(values) / n,
+            min=low,
+            q1=q1,
+            median=median,
+            q3=q3,
+            max=high,
+            variance=math.fsum((value - centre) ** 2 for value in values) / n,
+            worst_decile=math.fsum(worst) / len(worst),
+        )

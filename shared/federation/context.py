@@ -145,7 +145,7 @@ class Context(Generic[Params]):
         """Key of this client in `PerClient` fields: `device-3`, or `edge-1` where the edge is the client."""
         if self.spec.client == "edge" or self.seat is None:
             return f"edge-{self.edge}"
-        return f"device-{self.seat}"
+        return device_id(self.seat)
 
     def seed(self, purpose: str) -> int:
         """A 63-bit seed for this purpose at this place and time of the run."""
@@ -161,6 +161,11 @@ class Context(Generic[Params]):
     def numpy_rng(self, purpose: str) -> np.random.Generator:
         """A numpy generator for this purpose at this place and time of the run."""
         return np.random.default_rng(self.seed(purpose))
+
+
+def device_id(seat: int) -> str:
+    """The key of a device in `PerClient` fields."""
+    return f"device-{seat}"
 
 
 class NoParams(Record):

@@ -32,6 +32,7 @@ from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.scoring import scoring_of
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.update_weights import check_steps, largest_total
 from shared.simulation.cost_model import LinkUse
@@ -59,6 +60,7 @@ class Experiment:
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
         tied_names: further names of tied tensors, with the first.
+        scoring: the loss that training minimises, and the metrics that evaluations measure.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
         samples: encoded samples of the clients that train here.
@@ -79,6 +81,7 @@ class Experiment:
             update=self.algorithm.update,
             report=self.algorithm.report,
         )
+        self.scoring = scoring_of(spec, data.target)
         self.population: Population = population(spec, data)
         first = models.build_shapes(*self._design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
@@ -116,8 +119,9 @@ class Experiment:
         return wanted.name, data.sample, data.target, wanted.projection, wanted.width, params
 
     def _first_model(self) -> nn.Module:
-        name, sample, target, *others = self._design
-        made: nn.Module = models.build(name, sample, target, stream_seed(f"{self.spec.seed}|model"), *others)
+        name, sample, target, projection, width, params = self._design
+        seed = stream_seed(f"{self.spec.seed}|model")
+        made: nn.Module = models.build(name, sample, target, seed, projection, width, params)
         return made
 
     @cached_property

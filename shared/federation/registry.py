@@ -59,11 +59,12 @@ def pictures_of_algorithm(name: str) -> Callable[..., Any] | None:
     """
     load_algorithm(name)
     module = _module_of(name)
-    pictures: Callable[..., Any] | None = getattr(module, "PICTURES", None)
+    pictures: Any = getattr(module, "PICTURES", None)
     if pictures is not None and not callable(pictures):
         why = "it must be a function from a run's history to pictures"
         raise BadInput(f"{module.__name__}.PICTURES cannot be called: {why}")
-    return pictures
+    found: Callable[..., Any] | None = pictures
+    return found
 
 
 def _module_of(name: str) -> ModuleType:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from shared.core.errors import BadInput, UnknownName
 from shared.core.validation import explain
 from shared.federation.registry import load_algorithm, load_local
+from shared.federation.scoring import check_scoring
 from shared.federation.selection import check_selection
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.test_sets import check_test_on
@@ -44,7 +45,7 @@ def parse_as(raw: Any, kind: type[S]) -> S:
 
 
 def check_names(spec: ExperimentSpec) -> None:
-    """Check every name in a spec against its registry, and that algorithm, data, partition and test sets fit together.
+    """Check every name in a spec against its registry, and that algorithm, loss, data, partition and tests fit.
 
     Raises:
         UnknownName, BadInput: naming the field.
@@ -56,6 +57,7 @@ def check_names(spec: ExperimentSpec) -> None:
     if spec.vectorised is not None and local.objective is not None:
         why = f"the objective of {local.name} is written for one device; only the cross-entropy is known for many"
         raise BadInput(f"vectorised: {why}", field="vectorised")
+    check_scoring(spec)
     check_data(spec.data)
     check_partition(spec)
     check_selection(spec)

@@ -13,7 +13,7 @@ from typing import Any
 from shared.core.errors import BadInput, WireError
 from shared.core.records import Record
 from shared.core.update_annotations import Mean, averaged_type, fields_with, unexpected_client
-from shared.federation.context import Context
+from shared.federation.context import Context, device_id
 from shared.federation.experiment import Experiment
 
 
@@ -35,12 +35,14 @@ def check_origin(experiment: Experiment, ctx: Context, update: Record, clients: 
     experiment.algorithm.check(ctx, update)
 
 
-def clients_of(visits: Iterable[Context]) -> frozenset[str]:
-    """The clients of which the updates of these visits may hold `PerClient` values.
+def clients_of(ctx: Context, seats: Iterable[int]) -> frozenset[str]:
+    """The clients of which the updates of these seats' visits may hold `PerClient` values.
 
     Empty if several visits may be made for the same client, since `PerClient` keeps one value of each.
     """
-    return frozenset(ctx.client_id for ctx in visits if ctx.spec.client == "device" and not ctx.spec.plans)
+    if ctx.spec.client != "device" or ctx.spec.plans:
+        return frozenset()
+    return frozenset(map(device_id, seats))
 
 
 def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> None:

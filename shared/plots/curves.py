@@ -1,6 +1,6 @@
-"""The pictures of every run: accuracy and loss, bytes on links, spread of accuracies over clients; and of a comparison.
+"""The pictures of every run: a metric and loss, bytes on links, the spread over clients; and of a comparison.
 
-A comparison shows accuracy against rounds, simulated time and bytes, and the spread over clients at the end.
+A comparison shows a metric against rounds, simulated time and bytes, and the spread over clients at the end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from shared.core.scores import Spread
 from shared.plots.history import RunHistory
 from shared.plots.palette import COLOURS
 from shared.plots.picture import Axis, Box, Boxes, Lines, Panel, Picture, Series, Value
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
 
 By = Literal["round", "time", "bytes"]
 _ROUND = Axis(label="round", whole=True)
-_ACCURACY, _LOSS = Axis(label="accuracy", unit="share"), Axis(label="loss")
+_LOSS = Axis(label="loss")
 _MODELS = {"own": "local model", "received": "received model"}
 _LINKS = (
     ("device_bytes_up", "devices to edges"),
@@ -28,12 +29,15 @@ _LINKS = (
 )
 
 
-def accuracy(history: RunHistory, by: By = "round") -> Picture | None:
-    """Accuracy and loss: of the global model, the mean over clients, and in training.
+def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = None) -> Picture | None:
+    """A metric and the loss: of the global model, the mean over clients, and in training.
 
     Args:
+        history: of the run.
         by: the x-axis: rounds, simulated time, or bytes on all links, up and down.
+        metric: one of the run's metrics; None means the headline.
     """
+    shown = metric or history.info.headline
     rows = history.trained
     if not rows:
         return None
@@ -47,24 +51,28 @@ def accuracy(history: RunHistory, by: By = "round") -> Picture | None:
         return Series(name=name, x=places, y=values, colour=colour, dash=int(colour > 0))
 
     upper = (
-        line("global model", lambda row: _global(row, "accuracy"), 0),
-        line("mean over clients", lambda row: row.client_accuracy, 1),
+        line("global model", lambda row: row.on_global(shown), 0),
+        line("mean over clients", lambda row: _over_clients(history, row, shown), 1),
     )
     lower = (
-        line("global model", lambda row: _global(row, "loss"), 0),
+        line("global model", lambda row: row.loss, 0),
         line("training", lambda row: row.train_loss, 2),
     )
     axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
     panels = [
         Lines(x=axis[by], y=y, series=tuple(filter(None, found)))
-        for y, found in ((_ACCURACY, upper), (_LOSS, lower))
+        for y, found in ((axis_of(shown), upper), (_LOSS, lower))
         if any(found)
     ]
     if not panels:
         return None
-    return Picture(
-        name="accuracy" if by == "round" else f"accuracy_by_{by}", title=_title(history), panels=tuple(panels)
-    )
+    name = shown.label if by == "round" else f"{shown.label}_by_{by}"
+    return Picture(name=name, title=_title(history), panels=tuple(panels))
+
+
+def axis_of(metric: MetricInfo) -> Axis:
+    """The axis of a metric's values."""
+    return Axis(label=metric.label, unit="share" if metric.unit == "share" else "")
 
 
 def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
@@ -73,9 +81,9 @@ def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
     return list(accumulate(row.simulated_s if by == "time" else row.bytes_up + row.bytes_down for row in rows))
 
 
-def _global(row: RoundInfo, figure: Literal["accuracy", "loss"]) -> Value:
-    found = (row.evaluation or {}).get("global")
-    return getattr(found, figure) if found else None
+def _over_clients(history: RunHistory, row: RoundInfo, metric: MetricInfo) -> Value:
+    """The mean over clients, which is recorded of the accuracy and of the headline metric."""
+    return row.over_clients(metric) if metric in (ACCURACY, history.info.headline) else None
 
 
 def bytes_on_links(history: RunHistory) -> Picture | None:
@@ -97,13 +105,14 @@ def _bytes(label: str) -> Axis:
 
 
 def clients(history: RunHistory) -> Picture | None:
-    """The spread of accuracies over clients, each on its own test set: by round, and as boxes at the end."""
+    """The spread of the headline metric over clients, each on its own test set: by round, and as boxes at the end."""
     which = "own" if any("own" in row.clients for row in history.rounds) else "received"
     course = [(row.round_no, row.clients[which]) for row in history.trained if which in row.clients]
     if not course:
         return None
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
-    y = Axis(label=f"{_MODELS[which]} accuracy", unit="share")
+    axis = axis_of(history.info.headline)
+    y = axis.replace(label=f"{_MODELS[which]} {axis.label}")
     whole = _band("min to max", numbers, spreads, ("min", "max"))
     half = _band("25th to 75th percentile", numbers, spreads, ("q1", "q3"))
     mean = Series(name="mean", x=tuple(numbers), y=tuple(spread.mean for spread in spreads), colour=0)
@@ -124,7 +133,7 @@ def _ends(history: RunHistory) -> tuple[Boxes, ...]:
         return ()
     boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
     x = Axis(label=f"at the end, {max(spread.n for spread in ends.values())} clients")
-    return (Boxes(x=x, y=_ACCURACY, boxes=boxes),)
+    return (Boxes(x=x, y=axis_of(history.info.headline), boxes=boxes),)
 
 
 def box(name: str, spread: Spread) -> Box:
@@ -162,7 +171,7 @@ class EvaluatedPoint(Protocol):
     @property
     def bytes_up(self) -> int: ...
     @property
-    def accuracy(self) -> float: ...
+    def value(self) -> float: ...
 
 
 class ComparedRun(Protocol):
@@ -170,6 +179,8 @@ class ComparedRun(Protocol):
 
     @property
     def info(self) -> RunInfo: ...
+    @property
+    def metric(self) -> MetricInfo: ...
     @property
     def label(self) -> str: ...
     @property
@@ -189,7 +200,7 @@ _MEASURES: tuple[tuple[Axis, Callable[[EvaluatedPoint], float]], ...] = (
 
 
 def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | None:
-    """Accuracy against rounds, simulated time and bytes, and the spread over clients; None without an evaluation.
+    """A metric against rounds, simulated time and bytes, and the spread over clients; None without an evaluation.
 
     A run has the same colour, line style and marker in all panels. The first point that reaches the target is ringed.
     """
@@ -197,13 +208,15 @@ def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | N
     if not runs:
         return None
     measures = dict.fromkeys(run.measure for run in runs)
-    y = Axis(label=f"accuracy ({next(iter(measures))})" if len(measures) == 1 else "accuracy", unit="share")
+    y = axis_of(runs[0].metric)
+    if len(measures) == 1:
+        y = y.replace(label=f"{y.label} ({next(iter(measures))})")
     looks = [_look(index, _n_equal(runs, index)) for index in range(len(runs))]
     panels: list[Panel] = []
     crowded = len(runs) > CROWD
     for x, of in _MEASURES:
         series = [_curve(run, look, of, target, crowded=crowded) for run, look in zip(runs, looks, strict=True)]
-        panels.append(Lines(x=x, y=y, series=tuple(series + _target_line(series, target))))
+        panels.append(Lines(x=x, y=y, series=tuple(series + _target_line(series, runs[0].metric, target))))
     boxes = tuple(
         box(run.label, run.clients).replace(colour=look["colour"], marker=look["marker"])
         for run, look in zip(runs, looks, strict=True)
@@ -228,7 +241,7 @@ def _curve(
     return Series(
         name=run.label,
         x=tuple(map(of, run.points)),
-        y=tuple(point.accuracy for point in run.points),
+        y=tuple(point.value for point in run.points),
         colour=look["colour"],
         dash=look["dash"],
         marker=look["marker"],
@@ -236,23 +249,24 @@ def _curve(
     )
 
 
-def _target_line(curves: Sequence[Series], target: float | None) -> list[Series]:
+def _target_line(curves: Sequence[Series], metric: MetricInfo, target: float | None) -> list[Series]:
     if target is None:
         return []
     ringed = ", circled where a run first reaches it" if any(each.highlight is not None for each in curves) else ""
     end = max(x for each in curves for x in each.x)
-    name = f"target {100 * target:.4g} %{ringed}"
+    value = f"{100 * target:.4g} %" if metric.unit == "share" else f"{target:.4g}"
+    name = f"target {value}{ringed}"
     return [Series(name=name, x=(0.0, end), y=(target, target), dash=1, marker=None, colour=len(COLOURS) - 1)]
 
 
 def _n_equal(runs: Sequence[ComparedRun], index: int) -> int:
-    """How many earlier runs have the same accuracies: a curve drawn over theirs must let them be seen.
+    """How many earlier runs have the same values: a curve drawn over theirs must let them be seen.
 
     0 where there are more runs than colours: then line styles distinguish runs already.
     """
     if len(runs) > len(COLOURS):
         return 0
-    curves = [[(point.round_no, point.accuracy) for point in run.points] for run in runs[: index + 1]]
+    curves = [[(point.round_no, point.value) for point in run.points] for run in runs[: index + 1]]
     return curves[:-1].count(curves[-1])
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side, from their results folders alone: accuracy against rounds, simulated time and bytes."""
+"""Runs side by side, from their results folders alone: a metric against rounds, simulated time and bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.core.errors import UnknownName
+from shared.core.errors import BadInput, UnknownName
 from shared.core.scores import Spread
 from shared.federation.registry import load_algorithm
 from shared.results.folder import read_rounds, read_run
 from shared.results.spec_differences import differing, flat, labels
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 
@@ -26,7 +27,7 @@ class Point:
     round_no: int
     simulated_s: float
     bytes_up: int
-    accuracy: float
+    value: float
 
 
 @dataclass(frozen=True)
@@ -35,37 +36,43 @@ class LearningCurve:
 
     Attributes:
         info: the run as its folder shows it.
+        metric: what the points show.
         points: its evaluations, in order.
-        measure: which accuracy the points show, as `RunInfo.accuracy_of` says it.
+        measure: of which model the points are, as `RunInfo.accuracy_of` says it.
         label: a short name, unique in the comparison.
         differs: by spec key in which the runs differ, this run's value; None if its spec lacks the key.
     """
 
     info: RunInfo
+    metric: MetricInfo
     points: tuple[Point, ...]
     measure: str
     label: str
     differs: dict[str, Any]
 
     @property
-    def accuracy(self) -> float | None:
-        """The run's headline accuracy; before it has one, that of its newest evaluation."""
-        if self.info.accuracy is not None:
-            return self.info.accuracy
-        return self.points[-1].accuracy if self.points else None
+    def value(self) -> float | None:
+        """The run's value of the metric; before it has one, that of its newest evaluation."""
+        value = self.info.value(self.metric)
+        return value if value is not None or not self.points else self.points[-1].value
 
     @property
     def clients(self) -> Spread | None:
-        """The spread over clients at the end: of local models if the run is judged by these, else of received ones."""
+        """The spread over clients at the end: of local models if the run is judged by these, else of received ones.
+
+        None unless the metric is the run's headline, of which alone the spread is recorded.
+        """
+        if self.metric.label != self.info.headline.label:
+            return None
         found = self.info.clients
         own = found.get("own") if self.measure == _CLIENTS else None
         return own or found.get("received")
 
     def reached(self, target: float | None) -> Point | None:
-        """The first evaluation with at least the target accuracy."""
+        """The first evaluation that is at least as good as the target."""
         if target is None:
             return None
-        return next((point for point in self.points if point.accuracy >= target), None)
+        return next((point for point in self.points if self.metric.reached(point.value, target)), None)
 
 
 @dataclass(frozen=True)
@@ -74,37 +81,58 @@ class Comparison:
 
     Attributes:
         curves: one for each run, in the order requested.
-        target: the accuracy to reach; None if no run has been evaluated.
+        metric: by which they are compared.
+        target: the value to reach; None if no run has been evaluated.
         remarks: reasons why figures are not comparable or not final.
     """
 
     curves: tuple[LearningCurve, ...]
+    metric: MetricInfo
     target: float | None
     remarks: tuple[str, ...]
 
 
-def compare(folders: Sequence[Path], target: float | None = None) -> Comparison:
+def compare(folders: Sequence[Path], target: float | None = None, metric: str | None = None) -> Comparison:
     """Compares runs.
 
     Args:
         folders: results folders, `runs/<id>`.
-        target: an accuracy from 0 to 1; None means the highest that all evaluated runs reach.
+        target: a value of the metric; None means the best that all evaluated runs reach.
+        metric: label of a metric that at least one run has measured; None means the headline of the first run.
 
     Raises:
         NotFound: a folder holds no run.
+        UnknownName: no run has measured the metric.
+        BadInput: the target is not a possible value of the metric.
     """
     infos = [read_run(folder) for folder in folders]
     specs = [flat(info.spec) for info in infos]
-    keys = differing(specs)
+    keys, by = differing(specs), _metric(infos, metric)
+    if target is not None and by.unit == "share" and not 0 <= target <= 1:
+        raise BadInput(f"target: {target:g} is no value of {by.label}, which is from 0 to 1", field="target")
     curves = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
         measure = _measure(info)
-        points = _points(read_rounds(folder), measure)
-        curves.append(LearningCurve(info, points, measure, label, {key: spec.get(key) for key in keys}))
-    if target is None:
-        tops = [max(point.accuracy for point in curve.points) for curve in curves if curve.points]
-        target = min(tops, default=None)
-    return Comparison(tuple(curves), target, tuple(_remarks(curves)))
+        points = _points(read_rounds(folder), measure, by) if by in (ACCURACY, *info.metrics) else ()
+        curves.append(LearningCurve(info, by, points, measure, label, {key: spec.get(key) for key in keys}))
+    tops = [by.best(point.value for point in curve.points) for curve in curves if curve.points]
+    if target is None and tops:
+        target = by.worst(tops)
+    return Comparison(tuple(curves), by, target, tuple(_remarks(curves)))
+
+
+def _metric(infos: Sequence[RunInfo], label: str | None) -> MetricInfo:
+    """The metric by which runs are compared.
+
+    Raises:
+        UnknownName: no run has measured the metric of this label.
+    """
+    if label is None:
+        return infos[0].headline if infos else ACCURACY
+    known = {metric.label: metric for info in infos for metric in info.metrics}
+    if label not in known:
+        raise UnknownName("metric", label, sorted(known), field="metric")
+    return known[label]
 
 
 def _measure(info: RunInfo) -> str:
@@ -117,7 +145,7 @@ def _measure(info: RunInfo) -> str:
         return info.accuracy_of
 
 
-def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
+def _points(rounds: Sequence[RoundInfo], measure: str, metric: MetricInfo) -> tuple[Point, ...]:
     """The evaluations of one kind, each with the totals up to it."""
     points, simulated_s, bytes_up = [], 0.0, 0
     for row in rounds:
@@ -125,10 +153,9 @@ def _points(rounds: Sequence[RoundInfo], measure: str) -> tuple[Point, ...]:
             continue
         simulated_s += row.simulated_s
         bytes_up += row.bytes_up
-        on_global = (row.evaluation or {}).get("global")
-        accuracy = row.client_accuracy if measure == _CLIENTS else on_global.accuracy if on_global else None
-        if accuracy is not None:
-            points.append(Point(row.round_no, simulated_s, bytes_up, accuracy))
+        value = row.over_clients(metric) if measure == _CLIENTS else row.on_global(metric)
+        if value is not None:
+            points.append(Point(row.round_no, simulated_s, bytes_up, value))
     return tuple(points)
 
 
@@ -136,11 +163,14 @@ def _remarks(curves: Sequence[LearningCurve]) -> list[str]:
     found, infos = [], [curve.info for curve in curves]
     tests = dict.fromkeys(map(_test_set, infos))
     if len(tests) > 1:
-        found.append(f"Different test sets ({'; '.join(tests)}): accuracies are not comparable.")
+        found.append(f"Different test sets ({'; '.join(tests)}): {_plural(curves)} are not comparable.")
+    headlines = dict.fromkeys(info.headline.label for info in infos)
+    if len(headlines) > 1:
+        found.append(f"Different headline metrics ({'; '.join(headlines)}): compared by {curves[0].metric.label}.")
     measured = [curve for curve in curves if curve.points]
     measures = dict.fromkeys(curve.measure for curve in measured)
     if len(measures) > 1:
-        found.append(f"Different accuracy measures ({'; '.join(measures)}): not comparable.")
+        found.append(f"Different {curves[0].metric.label} measures ({'; '.join(measures)}): not comparable.")
     steps = sorted({(curve.info.spec.eval_every_s or 0.0, curve.info.spec.eval_every) for curve in measured})
     if len(steps) > 1:
         rounds = [str(n) for seconds, n in steps if not seconds]
@@ -156,6 +186,11 @@ def _remarks(curves: Sequence[LearningCurve]) -> list[str]:
     if unseen:
         found.append(f"Not evaluated: left out of charts and target ({_listed(unseen)}).")
     return found
+
+
+def _plural(curves: Sequence[LearningCurve]) -> str:
+    label = curves[0].metric.label
+    return "accuracies" if label == ACCURACY.label else f"values of {label}"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from shared.results.comparison import Comparison
 from shared.results.matplotlib_figures import Sheet, drawn
 
 FORMATS = ("png", "svg", "pdf")
-_SHEET = Sheet(width_in=13.5, text_pt=10.0, dpi=300)
+SHEET = Sheet(width_in=13.5, text_pt=10.0, dpi=300)
 
 
 def file_format(path: Path) -> str:
@@ -41,4 +41,4 @@ def draw_comparison(path: Path, comparison: Comparison) -> bool:
 def drawn_comparison(comparison: Comparison, form: str = "png") -> bytes | None:
     """The picture as a file of that format; None if no run has been evaluated yet."""
     picture = comparison_picture(comparison.curves, comparison.target)
-    return None if picture is None else drawn(picture, form, _SHEET)
+    return None if picture is None else drawn(picture, form, SHEET)

@@ -178,6 +178,7 @@ def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:
         "accuracy": info.accuracy,
         "accuracy_of": info.accuracy_of,
         "loss": info.loss,
+        "scores": {metric.label: info.value(metric) for metric in info.metrics},
         "bytes_up": info.bytes_up,
         "bytes_down": info.bytes_down,
         "wall_s": info.wall_s,

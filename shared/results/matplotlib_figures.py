@@ -65,11 +65,18 @@ def drawn(picture: Picture, form: str = "png", sheet: Sheet = SCREEN) -> bytes:
 
     looks: dict[Any, Any] = {"svg.hashsalt": picture.name, "svg.fonttype": "none", "font.size": sheet.text_pt, **EXACT}
     with rc_context(looks):
-        figure = _side_by_side(picture, sheet) if picture.side_by_side else _stacked(picture, sheet)
-        buffer = io.BytesIO()
+        figure, buffer = figure_of(picture, sheet), io.BytesIO()
         when = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         figure.savefig(buffer, format=form, dpi=sheet.dpi, metadata=when)
     return buffer.getvalue()
+
+
+def figure_of(picture: Picture, sheet: Sheet = SCREEN) -> Any:
+    """A picture as Matplotlib's `Figure`, which pyplot does not know."""
+    from matplotlib import rc_context
+
+    with rc_context({"font.size": sheet.text_pt}):
+        return _side_by_side(picture, sheet) if picture.side_by_side else _stacked(picture, sheet)
 
 
 def _figure(width_in: float, height_in: float) -> Any:

@@ -25,9 +25,10 @@ from shared.core.formatting import csv_text
 from shared.core.records import Record
 from shared.results.folder import read_run
 from shared.results.spec_differences import text
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.runs import RunInfo
 
-FIGURES = ("accuracy", "loss", "rounds", "bytes_up", "bytes_down", "simulated_s")
+_COSTS = ("rounds", "bytes_up", "bytes_down", "simulated_s")
 _SEED = "seed"
 _SWEEP, _RESULTS, _SEEDS = "sweep.json", "results.csv", "over_seeds.csv"
 
@@ -69,6 +70,18 @@ class Sweep(Record):
 
 Row = tuple[Combination, RunInfo | None]
 """A combination with its run, as its results folder records it."""
+
+
+def metrics_of(rows: Sequence[Row]) -> tuple[MetricInfo, ...]:
+    """The metrics that the runs of a sweep measure; the accuracy before a run has begun."""
+    measured = dict.fromkeys(metric for _, info in rows if info and info.resolved for metric in info.metrics)
+    return tuple(measured) or (ACCURACY,)
+
+
+def figures_of(info: RunInfo | None, metrics: Sequence[MetricInfo]) -> dict[str, float | None]:
+    """The figures of a run by name: metrics, loss, costs."""
+    scores = {metric.label: info.value(metric) if info else None for metric in metrics}
+    return {**scores, **{name: getattr(info, name) if info else None for name in ("loss", *_COSTS)}}
 
 
 class SweepFolder:
@@ -162,10 +175,11 @@ def _run_in(folder: Path | None) -> RunInfo | None:
 
 def result_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A row for each combination: the swept keys first, then figures, digest, run and how it ended."""
+    metrics = metrics_of(rows)
     return [
         {
             **each.values,
-            **{name: getattr(info, name) if info else None for name in FIGURES},
+            **figures_of(info, metrics),
             "model_sha256": info.model_sha256 if info else None,
             "run": each.run,
             "status": each.status,
@@ -184,7 +198,8 @@ def over_seeds(rows: Sequence[Row]) -> list[tuple[list[Row], dict[str, Any] | No
     for row in rows:
         others = {key: value for key, value in row[0].values.items() if key != _SEED}
         groups.setdefault(text(others), []).append(row)
-    return [(group, _means(group)) for group in groups.values()]
+    metrics = metrics_of(rows)
+    return [(group, _means(group, metrics)) for group in groups.values()]
 
 
 def mean_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -192,15 +207,15 @@ def mean_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [means for _, means in over_seeds(rows) if means]
 
 
-def _means(group: Sequence[Row]) -> dict[str, Any] | None:
+def _means(group: Sequence[Row], metrics: Sequence[MetricInfo]) -> dict[str, Any] | None:
     values = group[0][0].values
     if _SEED not in values:
         return None
-    infos = [info for each, info in group if info is not None and each.status == "completed"]
+    figures = [figures_of(info, metrics) for each, info in group if info is not None and each.status == "completed"]
     found: dict[str, Any] = {key: value for key, value in values.items() if key != _SEED}
-    found["n"] = len(infos)
-    for name in FIGURES:
-        known = [value for value in (getattr(info, name) for info in infos) if value is not None]
+    found["n"] = len(figures)
+    for name in figures_of(None, metrics):
+        known = [value for of_run in figures if (value := of_run[name]) is not None]
         found[f"{name}_mean"] = statistics.fmean(known) if known else None
         found[f"{name}_sd"] = statistics.stdev(known) if len(known) > 1 else None
     return found

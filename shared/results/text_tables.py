@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.core.formatting import duration, number, percent, size
+from shared.core.formatting import duration, number, size
 from shared.core.scores import Spread
 from shared.results.comparison import Comparison
 from shared.results.spec_differences import described
+from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
 
@@ -33,18 +34,20 @@ class TextColumn:
 
 
 def comparison_columns(comparison: Comparison) -> list[TextColumn]:
-    """One row for each run: how it differs, its accuracy, what it spent until the target, and its totals."""
-    curves, target = comparison.curves, percent(comparison.target)
+    """One row for each run: how it differs, its value of the metric, what it spent until the target, and its totals."""
+    curves, metric = comparison.curves, comparison.metric
+    target = metric.text(comparison.target)
     infos, firsts = [curve.info for curve in curves], [curve.reached(comparison.target) for curve in curves]
     differences = [described(curve.differs) for curve in curves]
-    clients = [spread_text(curve.clients) for curve in curves]
+    spreads = [curve.clients for curve in curves]
     return [
         TextColumn("run", [info.run for info in infos], spare=5, words=True),
         TextColumn("name", [info.name for info in infos], words=True, fold=True),
         *([TextColumn("differs in", differences, words=True, fold=True)] if any(differences) else []),
         TextColumn("status", [status_words(info) for info in infos], spare=4, words=True, fold=True),
-        TextColumn("accuracy", [percent(curve.accuracy) for curve in curves]),
-        *([TextColumn("clients", clients, spare=2)] if any(curve.clients for curve in curves) else []),
+        TextColumn(metric.label, [metric.text(curve.value) for curve in curves]),
+        *([TextColumn("clients", [spread_text(each, metric) for each in spreads], spare=2)] if any(spreads) else []),
+        *evenness_columns(spreads, metric),
         TextColumn(f"rounds to {target}", [str(first.round_no) if first else "-" for first in firsts]),
         TextColumn(f"simulated to {target}", [duration(first.simulated_s) if first else "-" for first in firsts]),
         TextColumn(f"up to {target}", [size(first.bytes_up) if first else "-" for first in firsts]),
@@ -55,21 +58,40 @@ def comparison_columns(comparison: Comparison) -> list[TextColumn]:
     ]
 
 
-def round_columns(rounds: Sequence[RoundInfo]) -> list[TextColumn]:
-    """One row for each round; energy and attempts only where a round used energy or was repeated."""
+def evenness_columns(spreads: Sequence[Spread | None], metric: MetricInfo) -> list[TextColumn]:
+    """How even clients are: the mean of the worst tenth and the variance; none in records of earlier versions."""
+    if not any(spread and spread.worst_decile is not None for spread in spreads):
+        return []
+    worst = [metric.text(spread.worst_decile if spread else None) for spread in spreads]
+    return [
+        TextColumn("worst decile", worst, spare=7),
+        TextColumn("variance", [variance_text(spread) for spread in spreads], spare=7),
+    ]
+
+
+def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (ACCURACY,)) -> list[TextColumn]:
+    """One row for each round; energy and attempts only where a round used energy or was repeated.
+
+    Args:
+        rounds: of one run.
+        metrics: of that run, the headline first, of which alone the spread over clients is recorded.
+    """
     on_global = [(row.evaluation or {}).get("global") for row in rounds]
     spreads = [row.clients.get("own") or row.clients.get("received") for row in rounds]
-    means = [spread.mean if spread else row.client_accuracy for row, spread in zip(rounds, spreads, strict=True)]
+    head, *further = metrics
+    means = [spread.mean if spread else row.over_clients(head) for row, spread in zip(rounds, spreads, strict=True)]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
     return [
         TextColumn("round", [str(row.round_no) for row in rounds]),
         TextColumn("phase", [row.phase if row.kind == "train" else row.kind for row in rounds], spare=1, words=True),
         TextColumn("used", [f"{row.n_used}/{row.n_visits}" for row in rounds]),
-        TextColumn("accuracy", [percent(found.accuracy if found else None) for found in on_global]),
+        TextColumn(head.label, [head.text(row.on_global(head)) for row in rounds]),
+        *(TextColumn(each.label, [each.text(row.on_global(each)) for row in rounds], spare=2) for each in further),
         TextColumn("loss", [number(found.loss if found else None) for found in on_global], spare=2),
-        TextColumn("clients", [percent(mean) for mean in means], spare=3),
-        TextColumn("min", [percent(spread.min if spread else None) for spread in spreads], spare=7),
-        TextColumn("max", [percent(spread.max if spread else None) for spread in spreads], spare=7),
+        TextColumn("clients", [head.text(mean) for mean in means], spare=3),
+        TextColumn("min", [head.text(spread.min if spread else None) for spread in spreads], spare=7),
+        TextColumn("max", [head.text(spread.max if spread else None) for spread in spreads], spare=7),
+        *evenness_columns(spreads, head),
         TextColumn("train loss", [number(row.train_loss) for row in rounds], spare=6),
         TextColumn("up", [size(row.bytes_up) for row in rounds]),
         TextColumn("down", [size(row.bytes_down) for row in rounds], spare=4),
@@ -87,27 +109,36 @@ def _attempts(rounds: Sequence[RoundInfo]) -> list[str]:
 
 def run_figures(info: RunInfo) -> list[tuple[str, str]]:
     """The run's setting and results, as names and values."""
-    spec = info.spec
+    spec, (head, *further) = info.spec, info.metrics
     return [
         ("algorithm", str(spec.algorithm)),
         ("data, model", f"{spec.data.name}, {spec.model}"),
         ("devices, edges", f"{spec.num_devices or 'any'}, {spec.num_edges or 'any'}"),
         ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        ("accuracy", f"{percent(info.accuracy)} ({info.accuracy_of})"),
+        (head.label, f"{head.text(info.score)} ({info.accuracy_of})"),
+        *((each.label, each.text(info.value(each))) for each in further),
         ("loss", number(info.loss)),
-        *((f"clients, {name}", _spread_of(spread)) for name, spread in sorted(info.clients.items())),
+        *((f"clients, {name}", _spread_of(spread, head)) for name, spread in sorted(info.clients.items())),
         ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
         ("time", f"{duration(info.wall_s)} wall, {duration(info.simulated_s)} simulated"),
     ]
 
 
-def spread_text(spread: Spread | None) -> str:
+def spread_text(spread: Spread | None, metric: MetricInfo) -> str:
     """The mean over clients, with minimum and maximum."""
-    return f"{percent(spread.mean)} ({percent(spread.min)} to {percent(spread.max)})" if spread else "-"
+    return f"{metric.text(spread.mean)} ({metric.text(spread.min)} to {metric.text(spread.max)})" if spread else "-"
 
 
-def _spread_of(spread: Spread) -> str:
-    return f"{percent(spread.mean)} (mean of {spread.n}, {percent(spread.min)} to {percent(spread.max)})"
+def variance_text(spread: Spread | None) -> str:
+    """The variance over clients, with three digits."""
+    return "-" if spread is None or spread.variance is None else f"{spread.variance:.3g}"
+
+
+def _spread_of(spread: Spread, metric: MetricInfo) -> str:
+    ends = f"mean of {spread.n}, {metric.text(spread.min)} to {metric.text(spread.max)}"
+    if spread.worst_decile is not None:
+        ends += f"; worst decile {metric.text(spread.worst_decile)}, variance {variance_text(spread)}"
+    return f"{metric.text(spread.mean)} ({ends})"
 
 
 def status_words(info: RunInfo) -> str:

@@ -18,14 +18,14 @@ from shared.core.files import write_file
 from shared.core.records import Record, canonical
 from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line
 from shared.results.manifest import Manifest
-from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.metrics import ACCURACY, MetricInfo
+from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 
 _FIRST = ("round_no", "kind")
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
-_ROUNDS_HEADER = (*_COLUMNS, "accuracy", "loss")
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
@@ -61,7 +61,9 @@ def write_results(
     """
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
-    _merge(folder / "rounds.csv", _line(_ROUNDS_HEADER), {_key(row): [_round_line(row)] for row in rounds})
+    further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
+    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further)))
+    _merge(folder / "rounds.csv", header, {_key(row): [_round_line(row, further)] for row in rounds})
     links = {_key(row): _link_lines(row) for row in rounds}
     _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
     _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
@@ -115,14 +117,15 @@ def _key(row: RoundInfo) -> Key:
     return (row.round_no, row.kind == "evaluate")
 
 
-def _round_line(row: RoundInfo) -> bytes:
+def _round_line(row: RoundInfo, further: Sequence[MetricInfo]) -> bytes:
     """Returns all fields except the edges; structures are JSON; the global test set has further columns."""
     values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
     cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
-    on_global = (row.evaluation or {}).get("global")
+    on_global = (row.evaluation or {}).get("global") or Evaluation(n=0)
+    of_global = [on_global.accuracy, on_global.loss, *(on_global.value(metric) for metric in further)]
     return _line(
         ["" if cells[name] is None else cells[name] for name in _COLUMNS]
-        + ([on_global.accuracy, on_global.loss] if on_global else ["", ""])
+        + ["" if value is None else value for value in of_global]
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pydantic import Field
 
 from shared.core.records import Record
 from shared.core.scores import Spread
+from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
 
@@ -17,9 +18,10 @@ class EdgeRow(Record):
 
     `outcome`: `used`, `idle` (nothing to send; reason `unavailable` if all selected devices were off), `failed`,
     `away` (lost: its devices visited other edges). `simulated_s`: its edge rounds plus its link.
-    Accuracies and losses are the edge's own evaluation, where the edge is the client. `begin_s`: when its order was
-    sent, counted from the start of the round; below 0 if in an earlier round. `staleness`: versions that the global
-    model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from order to answer.
+    Accuracies, losses and further metrics are the edge's own evaluation, where the edge is the client. `begin_s`:
+    when its order was sent, counted from the start of the round; below 0 if in an earlier round. `staleness`: versions
+    that the global model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from
+    order to answer.
     """
 
     edge: str
@@ -32,6 +34,8 @@ class EdgeRow(Record):
     own_accuracy: float | None = None
     own_loss: float | None = None
     own_on: dict[str, float] = Field(default_factory=dict)
+    received_metrics: Values = Field(default_factory=dict)
+    own_metrics: Values = Field(default_factory=dict)
     down_bytes: int = 0
     up_bytes: int = 0
     down_s: float = 0.0
@@ -43,12 +47,30 @@ class EdgeRow(Record):
     fresh_state: bool = False
 
 
+class RunScores(TypedDict):
+    """The fields of a run that an evaluation fills."""
+
+    accuracy: float | None
+    loss: float | None
+    scores: dict[str, float]
+
+
 class Evaluation(Record):
-    """An evaluation on one named test set, e.g. `global`."""
+    """An evaluation on one named test set, e.g. `global`; `metrics` are the values of the run's further metrics."""
 
     n: int
     accuracy: float | None = None
     loss: float | None = None
+    metrics: Values = Field(default_factory=dict)
+
+    def value(self, metric: MetricInfo) -> float | None:
+        """Return the value of one of the run's metrics."""
+        return self.accuracy if metric.label == ACCURACY.label else self.metrics.get(metric.label)
+
+    @property
+    def of_run(self) -> RunScores:
+        """The figures as those of a run of which this is the headline evaluation."""
+        return {"accuracy": self.accuracy, "loss": self.loss, "scores": self.metrics}
 
 
 class RoundInfo(Record):
@@ -59,9 +81,9 @@ class RoundInfo(Record):
     the round was repeated on a new round map; only the last attempt counts. `report_bytes` is the part of
     `device_bytes_up` sent before a verdict; `labels` counts visits by the algorithm's label;
     `energy_j` is the sum over visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
-    accuracies of the models that clients (seats, or edges) `received` and of their `own`, each on its own test set, and
-    of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which devices, most of
-    them beside each other, tested models within `wall_s`.
+    headline metric's values of the models that clients (seats, or edges) `received` and of their `own`, each on its
+    own test set, and of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which
+    devices, most of them beside each other, tested models within `wall_s`.
     """
 
     round_no: int
@@ -92,6 +114,32 @@ class RoundInfo(Record):
     figures: dict[str, Any] = Field(default_factory=dict)
     edges: tuple[EdgeRow, ...] = ()
     evaluation: dict[str, Evaluation] | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the global model on the test set; None if it was not evaluated after this round."""
+        return self._of_global.accuracy if self._of_global else None
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the global model on the test set; None if it was not evaluated after this round."""
+        return self._of_global.loss if self._of_global else None
+
+    @property
+    def _of_global(self) -> Evaluation | None:
+        return (self.evaluation or {}).get("global")
+
+    def on_global(self, metric: MetricInfo) -> float | None:
+        """Return the value of one of the run's metrics on the global test set."""
+        found = (self.evaluation or {}).get("global")
+        return found.value(metric) if found else None
+
+    def over_clients(self, metric: MetricInfo) -> float | None:
+        """Return the mean over clients' own models of the headline metric or the accuracy."""
+        if metric.label == ACCURACY.label:
+            return self.client_accuracy
+        own = self.clients.get("own")
+        return own.mean if own else None
 
 
 class RoundDetail(RoundInfo):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from shared.core.bounds import RunReason
 from shared.core.errors import BadInput
 from shared.core.records import Record
-from shared.core.scores import Spread
+from shared.core.scores import MAX_METRICS, Spread
 from shared.core.validation import Id
+from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation, RoundDetail
 from shared.spec.experiment import ExperimentSpec
@@ -48,7 +49,9 @@ class RunInfo(Record):
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
     `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
-    it early; `ended_by` is the condition that did. `init_sha256` is the digest of the model of the spec's `init`.
+    it early; `ended_by` is the condition that did. `metrics` are what it measures, the headline first; `scores` are the
+    values of those that are not the accuracy, of what `accuracy` is of. `init_sha256` is the digest of
+    the model of the spec's `init`.
     """
 
     run: Id
@@ -62,6 +65,8 @@ class RunInfo(Record):
     phase: str | None = None
     accuracy: float | None = None
     loss: float | None = None
+    metrics: Annotated[tuple[MetricInfo, ...], Field(min_length=1, max_length=MAX_METRICS)] = (ACCURACY,)
+    scores: Values = Field(default_factory=dict)
     accuracy_of: str = "global model"
     bytes_up: int = 0
     bytes_down: int = 0
@@ -82,6 +87,20 @@ class RunInfo(Record):
     provenance: Provenance | None = None
     changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
+
+    @property
+    def headline(self) -> MetricInfo:
+        """The metric by which the run is judged."""
+        return self.metrics[0]
+
+    @property
+    def score(self) -> float | None:
+        """The value of the headline metric."""
+        return self.value(self.headline)
+
+    def value(self, metric: MetricInfo) -> float | None:
+        """Return the value of one of the run's metrics."""
+        return self.accuracy if metric.label == ACCURACY.label else self.scores.get(metric.label)
 
     def with_round(self, detail: RoundDetail, wall_s: float) -> RunInfo:
         """Return the run after a further training round, `wall_s` seconds after it began to train."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator, Field
@@ -11,6 +12,7 @@ from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.validation import visible
+from shared.run_records.metrics import Values
 
 VisibleLabel = Annotated[Label, AfterValidator(visible)]
 
@@ -101,8 +103,9 @@ class VisitRow(VisitFields):
 
     Attributes:
         profile: the device profile that the seat had in this round.
-        own_on: accuracies of the seat's own model on the test sets of `test_on`.
-        n_test: samples on which the received model was tested.
+        own_on: the headline metric's values of the seat's own model on the test sets of `test_on`.
+        received_metrics, own_metrics: values of the run's further metrics, by label.
+        n_test: predictions on which the received model was tested, one a sample unless targets are sequences.
     """
 
     edge: str
@@ -114,19 +117,24 @@ class VisitRow(VisitFields):
     own_accuracy: float | None = None
     own_loss: float | None = None
     own_on: dict[str, float] = Field(default_factory=dict)
+    received_metrics: Values = Field(default_factory=dict)
+    own_metrics: Values = Field(default_factory=dict)
     n_test: int = 0
 
     @classmethod
-    def of(cls, visit: VisitRecord, *, edge: str, agent: str | None, profile: str) -> VisitRow:
-        """The row of a visit that an edge has reported."""
+    def of(
+        cls, visit: VisitRecord, scores: Mapping[str, Any], *, edge: str, agent: str | None, profile: str
+    ) -> VisitRow:
+        """The row of a visit that an edge has reported, and its scores as the fields of a row."""
+        fields = vars(visit)
         return cls(
-            **{name: getattr(visit, name) for name in _SHARED},
+            **{name: fields[name] for name in _SHARED},
             edge=edge,
             agent=agent,
             profile=profile,
             train_loss=visit.train.loss if visit.train else None,
             n_test=visit.received.n if visit.received else 0,
-            **flat_scores(visit),
+            **scores,
         )
 
 
@@ -139,13 +147,3 @@ class Scored(Protocol):
     def own(self) -> Score | None: ...
     @property
     def own_on(self) -> dict[str, Score]: ...
-
-
-def flat_scores(scored: Scored) -> dict[str, Any]:
-    """The scores as accuracies and losses, by the names of their fields in a row."""
-    found: dict[str, Any] = {}
-    for which, score in (("received", scored.received), ("own", scored.own)):
-        found[f"{which}_accuracy"] = score.accuracy if score else None
-        found[f"{which}_loss"] = score.loss if score else None
-    on = {name: score.accuracy for name, score in scored.own_on.items()}
-    return {**found, "own_on": {name: accuracy for name, accuracy in on.items() if accuracy is not None}}

@@ -71,7 +71,7 @@ class CommonSettings(Environment):
 
     # Read by the launcher, the command line and Compose.
     also_known = frozenset(
-        {"algorithms", "ca_file", "home", "image", "log_format", "log_level", "port", "redis_server", "url"}
+        {"plugins", "ca_file", "home", "image", "log_format", "log_level", "port", "redis_server", "url"}
     )
     strict = False
 

@@ -23,10 +23,12 @@ from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
     SELECTIONS,
     AlgorithmSpec,
+    Choice,
     Count,
     DeviceCount,
     Init,
     LostVisits,
+    Metrics,
     Selection,
     Stop,
     SumBounds,
@@ -52,6 +54,8 @@ class ExperimentSpec(Record):
 
     Attributes:
         init: the model with which the run begins; None means one drawn by the seed.
+        loss: what training minimises, in the mean over predictions; None means the loss of the data's kind of target.
+        metrics: what evaluations measure; the first is the headline. None named means the metric of the kind of target.
         num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
             that are connected when the run starts.
         max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
@@ -66,11 +70,9 @@ class ExperimentSpec(Record):
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
         optimizer: of the devices, anew in each visit; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
-        select: the policy that selects the seats which train in an edge round.
-        select_params: parameters of a plug-in's policy.
+        select, select_params: the policy that selects the seats which train, and the parameters of a plug-in's policy.
         fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
-        fraction_candidates: share of an edge's seats that are candidates of `power_of_choice`; None means twice
-            `fraction_train`.
+        fraction_candidates: share of an edge's seats that `power_of_choice` draws; None: twice `fraction_train`.
         average_every: where samples are divided, when the edge averages what its seats trained: after their visit,
             after each epoch, or after each mini-batch.
         sync: whether edges wait for all their devices, and the cloud for all edges.
@@ -84,7 +86,7 @@ class ExperimentSpec(Record):
         late: whether a late update is dropped or used in a later round.
         staleness_discount: factor by which the weight of a late update is multiplied for each round that it is old.
         partial_work: whether seats that would be late get fewer steps instead.
-        overselection: share of seats that are selected beyond the wanted number; the first to answer are admitted.
+        overselection: share of seats selected beyond the wanted number; the first to answer are admitted.
         held_out_fraction: share of the seats that never train and only evaluate.
         test_fraction: share of a client's own samples that is its test set: one number, a distribution, or a list that
             clients take in turn. None means that the data set's test images are dealt like the training images.
@@ -100,8 +102,7 @@ class ExperimentSpec(Record):
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
         sum_bounds: largest elements of updates, up to which sums are exact.
-        edge_upload: what an edge sends to the cloud: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means
-            (4 bytes a parameter).
+        edge_upload: what an edge sends up: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means (4 bytes).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
         time_scale: with `clock: real`, wall seconds for each simulated second.
         device: where each process trains and evaluates: its CPU, or a GPU (CUDA).
@@ -115,6 +116,8 @@ class ExperimentSpec(Record):
     model: ModelSpec = ModelSpec()
     init: Annotated[Init | None, LEFT_OUT] = None
     partition: PartitionSpec = IidPartition()
+    loss: Annotated[Choice | None, LEFT_OUT] = None
+    metrics: Metrics = ()
 
     num_rounds: Count = 10
     stop: Annotated[Stop | None, LEFT_OUT] = None
@@ -136,7 +139,7 @@ class ExperimentSpec(Record):
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
-    select_params: PluginParams
+    select_params: PluginParams = Field(default_factory=dict)
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
@@ -179,10 +182,8 @@ class ExperimentSpec(Record):
         """Expand short forms: `data: mnist` is `data: {name: mnist}`, and `lr` may be rate and schedule together."""
         if not isinstance(raw, Mapping):
             return raw
-        fields = ("algorithm", "data", "model", "partition", "edge_link", "augment")
+        fields = ("algorithm", "data", "model", "partition", "edge_link", "augment", "lr_schedule")
         short: dict[str, Any] = {k: {"name": raw[k]} for k in fields if isinstance(raw.get(k), str)}
-        if isinstance(raw.get("lr_schedule"), str):
-            short["lr_schedule"] = {"name": raw["lr_schedule"]}
         return {**raw, **short, **rate_and_schedule(raw, cls.model_fields["lr"].default)}
 
     @model_validator(mode="after")
@@ -322,9 +323,7 @@ def _selection(spec: ExperimentSpec) -> None:
         if spec.select != "power_of_choice":
             raise ValueError("fraction_candidates needs select: power_of_choice")
         if spec.fraction_candidates < spec.fraction_train:
-            raise ValueError(
-                "fraction_candidates is below fraction_train: there must be at least as many candidates as chosen seats"
-            )
+            raise ValueError("fraction_candidates is below fraction_train: candidates are at least those that train")
     if spec.overselection and spec.select == "all":
         raise ValueError("overselection needs a policy that does not select all, such as select: random")
     if spec.overselection and spec.fraction_train == 1:
@@ -386,7 +385,7 @@ def _shares(spec: ExperimentSpec) -> None:
     rate = spec.arrival_rate
     if rate is not None and rate > 1 and rate != int(rate):
         raise ValueError(
-            f"arrival_rate {rate:g} is neither a share of a device's samples (up to 1) nor a whole number of samples"
+            f"arrival_rate {rate:g} is neither a share of the samples (up to 1) nor a whole number of them"
         )
     if not spec.plans:
         return

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, PARAMETER_BOUND
+from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETER_BOUND
+from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
 from shared.core.plugins import NAME
 from shared.core.records import Record
-from shared.core.validation import ID
+from shared.core.scores import MAX_METRICS
+from shared.core.validation import ID, no_repeats
 
 LARGEST_COUNT = 100_000
 """Most rounds of a run."""
+LEFT_OUT = Field(exclude_if=lambda value: value is None)
+"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
 SELECTIONS = ("all", "random", "fastest", "power_of_choice")
@@ -48,6 +52,36 @@ class AlgorithmSpec(Record):
 
     def __str__(self) -> str:
         return self.name if self.local is None else f"{self.name}, local {self.local.name}"
+
+
+class Choice(Record):
+    """A loss or a metric by its name, and its parameters."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    params: dict[str, Any] = Field(default_factory=dict, max_length=1000, exclude_if=lambda params: not params)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, raw: Any) -> Any:
+        """Expand the short form: `loss: mae` is `loss: {name: mae}`."""
+        return {"name": raw} if isinstance(raw, str) else raw
+
+    def __str__(self) -> str:
+        return label_of(self.name, self.params)
+
+
+def _one_metric(raw: Any) -> Any:
+    """Expand the short form: `metrics: f1` is `metrics: [f1]`."""
+    return [raw] if isinstance(raw, str | Mapping) else raw
+
+
+Metrics = Annotated[
+    tuple[Choice, ...],
+    Field(max_length=MAX_METRICS, exclude_if=lambda metrics: not metrics),
+    BeforeValidator(_one_metric),
+    AfterValidator(no_repeats),
+]
+"""The metrics of a run, left out of the spec where it names none."""
 
 
 class Vectorised(Record):
@@ -109,13 +143,17 @@ class Stop(Record):
 
     Attributes:
         accuracy: the run's headline accuracy, in `times` evaluations one after another.
-        times: number of evaluations in a row that reach `accuracy`.
+        metric: label of the metric that has to reach `target`; None means the run's headline metric.
+        target: value that it has to reach, from below or from above as its direction says, in place of `accuracy`.
+        times: number of evaluations in a row that reach `accuracy` or `target`.
         simulated_s: simulated seconds of the run.
         bytes: link bytes of the run, up and down.
         joules: energy of all visits of the run.
     """
 
     accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    metric: Annotated[Annotated[str, Field(min_length=1, max_length=100)] | None, LEFT_OUT] = None
+    target: Annotated[Annotated[float, Field(ge=-MAX_REAL, le=MAX_REAL)] | None, LEFT_OUT] = None
     times: Annotated[int, Field(ge=1, le=1000)] = 1
     simulated_s: Annotated[float, Field(gt=0, le=1e12)] | None = None
     bytes: Annotated[int, Field(gt=0, le=2**63 - 1)] | None = None
@@ -123,11 +161,21 @@ class Stop(Record):
 
     @model_validator(mode="after")
     def _has_a_condition(self) -> Stop:
-        if all(limit is None for limit in (self.accuracy, self.simulated_s, self.bytes, self.joules)):
-            raise ValueError("at least one of accuracy, simulated_s, bytes and joules is needed")
-        if self.times > 1 and self.accuracy is None:
-            raise ValueError("times counts evaluations that reach accuracy, which is missing")
+        limits = (self.accuracy, self.target, self.simulated_s, self.bytes, self.joules)
+        if all(limit is None for limit in limits):
+            raise ValueError("at least one of accuracy, target, simulated_s, bytes and joules is needed")
+        if self.accuracy is not None and self.target is not None:
+            raise ValueError("accuracy and target: a run has one target")
+        if self.metric is not None and self.target is None:
+            raise ValueError("metric needs target, the value that it has to reach")
+        if self.times > 1 and not self.by_metric:
+            raise ValueError("times counts evaluations that reach accuracy or target, which is missing")
         return self
+
+    @property
+    def by_metric(self) -> bool:
+        """Whether the value of a metric may end the run."""
+        return self.accuracy is not None or self.target is not None
 
 
 class Init(Record):

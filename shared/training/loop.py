@@ -1,4 +1,4 @@
-"""The training loop and the evaluation loop.
+"""The training loop.
 
 Results are bit-for-bit a function of the inputs: batches are drawn from the generator passed in, images lie in memory
 that torch allocated, convolutional models always run channels-last, and the tiers set one torch thread. Only dropout
@@ -89,15 +89,6 @@ class Trained:
     loss: float
     n_correct: int
     n_predictions: int
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """Result of an evaluation as sums over predictions, which can be added."""
-
-    n: int
-    n_correct: int
-    loss_sum: float
 
 
 def batches(
@@ -275,58 +266,6 @@ def train(
         loss_sum += mean * n_here
     _check_finite(model, n_steps)
     return Trained(n_samples, n_steps, loss_sum / max(n_predictions, 1), hits.total(), n_predictions)
-
-
-def evaluate(
-    model: nn.Module,
-    x: npt.NDArray[Any],
-    y: npt.NDArray[Any],
-    indices: npt.NDArray[np.int64] | Sequence[int],
-    *,
-    batch_size: int = 512,
-    transform: Transform | None = None,
-    stopped: Stopped | None = None,
-    target: Target = CLASSES,
-    encode: Encode = as_batch,
-) -> Evaluated:
-    """Evaluates a model in evaluation mode: counts predictions and the right ones, and sums losses.
-
-    Args:
-        model: not changed, its mode is restored; samples and targets are copied to its device.
-        x: samples, (n, ...).
-        y: targets, (n, ...).
-        indices: the samples, evaluated in this order.
-        batch_size: number of samples of a batch; `loss_sum` depends on it in its last bits.
-        transform: applied to each batch's samples.
-        stopped: called before each batch; the evaluation ends if it returns True.
-        target: what the model is to say of a sample.
-        encode: that of the data set.
-
-    Raises:
-        Cancelled: `stopped` returned True.
-        NotFinite: the loss is NaN or infinite.
-    """
-    chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = channels_last(model), model.training
-    device = next(model.parameters()).device
-    n, n_correct, loss_sum = 0, 0, 0.0
-    model.eval()
-    try:
-        with torch.no_grad():
-            for start in range(0, len(chosen), batch_size):
-                if stopped is not None and stopped():
-                    raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
-                part = chosen[start : start + batch_size]
-                samples, targets = encode(x[part]).to(device), as_targets(y[part]).to(device)
-                outputs = model(with_layout(samples if transform is None else transform(samples)))
-                loss_sum += target.loss_sum(outputs, targets).item()
-                n_correct += int(target.hits(outputs, targets).sum())
-                n += target.n_predictions(targets)
-    finally:
-        model.train(was_training)
-    if not math.isfinite(loss_sum):
-        raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
-    return Evaluated(n, n_correct, loss_sum)
 
 
 # ---- pieces of a step

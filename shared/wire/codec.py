@@ -154,6 +154,7 @@ def decode(
     model: Mapping[str, Tensor] | None = None,
     n_seats: int = 1,
     stored: bool = False,
+    copied: bool = False,
 ) -> R:
     """Returns the record in a body; its tensors are views of the body (of a copy, if that is read-only).
 
@@ -166,6 +167,8 @@ def decode(
         n_seats: the number of seats of which the body may hold messages or updates; the limit on the elements of
             sparse and compressed tensors is proportional to it.
         stored: this process wrote the body itself, so that these limits do not apply.
+        copied: the tensors are in torch's own memory, compressed ones decoded. Training on views of a body would give
+            other bits (torch's kernels depend on alignment), and they keep the whole body in memory.
 
     Raises:
         WireError: names the fault and the path of the field.
@@ -175,7 +178,8 @@ def decode(
     tensors = _views(header, memoryview(bytearray(view)) if view.readonly else view)
     allowance = unlimited if stored else only_whole if model is None else ModelAllowance(model, n_seats)
     try:
-        return kind.model_validate(from_json(header.record, tensors, allowance), context={"model": model})
+        found = from_json(header.record, tensors, allowance, copied=copied)
+        return kind.model_validate(found, context={"model": model})
     except ValidationError as error:
         raise misfit(kind, error) from None
 

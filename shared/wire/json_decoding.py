@@ -75,13 +75,19 @@ class ModelAllowance:
         within(self.taken, self.most, "elements of which not all travel")
 
 
-def from_json(value: Any, tensors: list[Tensor], allowance: Allowance) -> Any:
+def from_json(value: Any, tensors: list[Tensor], allowance: Allowance, *, copied: bool = False) -> Any:
     """Returns a JSON value with its tensors; every tensor must be used.
+
+    Args:
+        value: parsed, with references.
+        tensors: of the body.
+        allowance: limits what is made of fewer bytes than it has.
+        copied: whether whole tensors are copied and compressed ones decoded, so that none is a view of the body.
 
     Raises:
         WireError: names the fault and the path of the field.
     """
-    decoder = _Decoder(tensors, allowance)
+    decoder = _Decoder(tensors, allowance, copied)
     try:
         decoded = decoder.decode(value, MAX_DEPTH)
     except WireError as error:
@@ -98,11 +104,11 @@ class _Decoder:
     Attributes:
         used: numbers of the tensors that were referred to.
         path: to the current value; after an error, to the one at fault.
-        made: tensors made of fewer bytes than they have, by the reference that describes them.
+        made: copies, and tensors made of fewer bytes than they have, by the reference that describes them.
     """
 
-    def __init__(self, tensors: list[Tensor], allowance: Allowance) -> None:
-        self.tensors, self.allowance = tensors, allowance
+    def __init__(self, tensors: list[Tensor], allowance: Allowance, copied: bool) -> None:
+        self.tensors, self.allowance, self.copied = tensors, allowance, copied
         self.used: set[int] = set()
         self.path: list[object] = []
         self.made: dict[Hashable, Tensor] = {}
@@ -144,6 +150,10 @@ class _Decoder:
         self.used.add(index)
         return self.tensors[index]
 
+    def _whole(self, index: Any) -> Tensor:
+        tensor = self._tensor(index)
+        return self._once((TENSOR, index), tensor.clone) if self.copied else tensor
+
     def _kept(self, reference: Any) -> Tensor:
         index, where, shape = _items(
             reference, 3, "a tensor of which some positions travel has values, places and a shape"
@@ -170,14 +180,19 @@ class _Decoder:
             raise WireError(what)
         parts = tuple(self._tensor(index) for index in indices)
         self.allowance(shape)
-        return self._once((CODED, codec, *indices, shape), lambda: from_parts(codec, shape, parts, self.path_text))
+
+        def make() -> Tensor:
+            coded = from_parts(codec, shape, parts, self.path_text)
+            return coded.decoded() if self.copied else coded
+
+        return self._once((CODED, codec, *indices, shape), make)
 
     def _once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
-    _readers = {TENSOR: _tensor, KEPT: _kept, MASK: _mask, CODED: _coded}  # noqa: RUF012 - a constant
+    _readers = {TENSOR: _whole, KEPT: _kept, MASK: _mask, CODED: _coded}  # noqa: RUF012 - a constant
 
 
 def _items(value: Any, n: int, what: str) -> tuple[Any, ...]:

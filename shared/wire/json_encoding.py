@@ -128,7 +128,7 @@ def _coded(value: Coded, tensors: TensorIndex, depth: int) -> object:
 
 def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
     kind = type(value)
-    sparse, plain = _sparse(value, tensors), PLAIN if depth else ()
+    sparse, plain = _sparse(value, tensors) if _kept_by(kind) else {}, PLAIN if depth else ()
     found: dict[str, object] = {}
     for name, left_out in _fields(kind):
         item = getattr(value, name)

@@ -10,7 +10,23 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
-from shared.core.errors import StrataError, WireError
+from shared.core.errors import (
+    BadInput,
+    Busy,
+    Conflict,
+    Forbidden,
+    NotFinite,
+    NotFound,
+    NotReady,
+    OutOfBound,
+    StrataError,
+    Throttled,
+    TooLarge,
+    TooMany,
+    Unauthorised,
+    UnknownName,
+    WireError,
+)
 from shared.core.records import Record
 from shared.run_records.events import Event
 from shared.service.api.problem import Problem
@@ -19,12 +35,22 @@ R = TypeVar("R", bound=Record)
 
 
 class Refused(StrataError):
-    """The cloud answered with an error; status, code, field, detail and `Retry-After` are the cloud's."""
+    """The cloud answered with an error; status, code, field, detail and `Retry-After` are the cloud's.
+
+    One whose code is that of a class in `RAISED` is of that class too, so that it can be caught as one found here.
+    """
 
     def __init__(self, problem: Problem, retry_after: str = "") -> None:
-        super().__init__(problem.detail, field=problem.field)
+        StrataError.__init__(self, problem.detail, field=problem.field)
         self.status, self.code = problem.status, problem.code
         self.retry_after_s = min(int(retry_after), 3600) if re.fullmatch("[0-9]{1,9}", retry_after) else None
+
+
+RAISED = (
+    *(BadInput, UnknownName, NotFinite, OutOfBound, TooLarge),
+    *(NotFound, Conflict, Unauthorised, Forbidden, NotReady, Busy, TooMany, Throttled),
+)
+_KINDS: dict[str, type[Refused]] = {kind.code: type(kind.__name__, (Refused, kind), {}) for kind in RAISED}
 
 
 def path(*parts: str) -> str:
@@ -57,7 +83,7 @@ def refused(response: httpx.Response) -> Refused:
     """The error in an error response; a generic one if a proxy answered instead of the cloud."""
     try:
         problem = Problem.model_validate(json.loads(response.content))
-        return Refused(problem, response.headers.get("retry-after", ""))
+        return _KINDS.get(problem.code, Refused)(problem, response.headers.get("retry-after", ""))
     except (ValueError, ValidationError):
         title = response.reason_phrase or "error"
         detail = f"{response.request.url} answered {response.status_code} {title}"

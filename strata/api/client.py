@@ -70,13 +70,13 @@ class Client(TopologyClient):
         """Stop a run now; its committed rounds are kept."""
         return self._post(run, "stop")
 
-    def rounds(self, run: str) -> RoundPage:
-        """All committed rounds in order."""
-        return RoundPage(rounds=tuple(row for page in self._pages(RoundPage, run, "rounds") for row in page.rounds))
+    def rounds(self, run: str, skip: int = 0) -> RoundPage:
+        """All committed rounds in order, without the first `skip`."""
+        pages = self._pages(RoundPage, run, "rounds", str(skip))
+        return RoundPage(rounds=tuple(row for page in pages for row in page.rounds))
 
-    def _pages(self, kind: type[R], run: str, what: str) -> Iterator[R]:
+    def _pages(self, kind: type[R], run: str, what: str, skip: str = "0") -> Iterator[R]:
         """The pages of a long list of a run."""
-        skip = "0"
         while skip:
             answer = self._request("GET", path("runs", run, what), params={"skip": skip})
             yield parse(kind, answer)

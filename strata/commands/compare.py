@@ -24,7 +24,10 @@ def compare(
     ],
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Target accuracy, such as 0.9; default: the highest one that all runs reach."),
+        typer.Option(help="Value of the metric, such as accuracy 0.9; default: the best one that all runs reach."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="One of the runs' metrics; default: the headline metric of the first run.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File of the picture (.png, .svg or .pdf); default: compare.png in --runs-dir.")
@@ -32,7 +35,7 @@ def compare(
     format: TableFormatOption = TableFormat.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Compare runs: accuracy against rounds, simulated time and uploaded bytes, and the cost of a target accuracy.
+    """Compare runs: a metric against rounds, simulated time and uploaded bytes, and the cost of a target value.
 
     Prints a table and draws a picture with three panels. It reads results folders (rounds.csv, run.json) and needs no
     cloud; `strata pull` fetches results folders from a cloud.
@@ -44,17 +47,22 @@ def compare(
 
     picture = out or runs_dir / _PICTURE
     file_format(picture)  # rejects a wrong suffix before anything is read
-    comparison = lay_side_by_side(find_folders(runs_dir, runs), target)
+    comparison = lay_side_by_side(find_folders(runs_dir, runs), target, metric)
     drawn = draw_comparison(picture, comparison)
     console = stderr()
     for remark in comparison.remarks:
         console.print(f"note: {remark}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if target is None and comparison.target is not None:
-        highest = f"target: {100 * comparison.target:.4g} %, the highest accuracy that all runs reach (or set --target)"
-        console.print(highest, highlight=False, soft_wrap=True)
+        found = f"target: {_value(comparison)}, the best {comparison.metric.label} that all runs reach"
+        console.print(f"{found} (or set --target)", markup=False, highlight=False, soft_wrap=True)
     _print(comparison, picture if drawn else None, format)
     said = f"picture: {picture}" if drawn else "no picture: no run has been evaluated yet"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _value(comparison: Comparison) -> str:
+    target = comparison.target or 0.0
+    return f"{100 * target:.4g} %" if comparison.metric.unit == "share" else f"{target:.4g}"
 
 
 def _print(comparison: Comparison, picture: Path | None, format: TableFormat) -> None:
@@ -64,6 +72,7 @@ def _print(comparison: Comparison, picture: Path | None, format: TableFormat) ->
     if format is TableFormat.json:
         print_json(
             {
+                "metric": comparison.metric.label,
                 "target": comparison.target,
                 "remarks": list(comparison.remarks),
                 "picture": str(picture.resolve()) if picture else None,

@@ -40,7 +40,7 @@ def report(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Target accuracy when several runs are compared, as in `strata compare`."),
+        typer.Option(help="Target value when several runs are compared, as in `strata compare`."),
     ] = None,
     figures: Annotated[
         Path | None,

@@ -110,7 +110,7 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     folder = runs_dir / info.run if (runs_dir / info.run / "run.json").is_file() else None
     console = stderr() if format is Format.json else stdout()
     if rounds:
-        console.print(rounds_table(rounds))
+        console.print(rounds_table(rounds, info.metrics))
     console.print(run_table(info))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)

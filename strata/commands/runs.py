@@ -81,7 +81,7 @@ def show(
     console = stdout()
     console.print(run_table(info))
     if rounds:
-        console.print(rounds_table(rounds))
+        console.print(rounds_table(rounds, info.metrics))
     if any(row.labels for row in rounds):
         console.print(labels_table(rounds))
     if grouping := newest_grouping(rounds):
@@ -114,18 +114,21 @@ def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format,
 
 def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
     """Print one round with a row for each visit."""
-    from shared.results.folder import read_round
+    from shared.results.folder import read_round, read_run
     from strata.output import print_json, stdout
     from strata.tables import rounds_table, visits_table
 
-    def fetch(client: Client, info: RunInfo) -> RoundDetail:
-        return client.round(info.run, round_no)
+    def fetch(client: Client, info: RunInfo) -> tuple[RunInfo, RoundDetail]:
+        return info, client.round(info.run, round_no)
 
-    detail, _ = _found(run, url, runs_dir, fetch, lambda folder: read_round(folder, round_no))
+    def read(folder: Path) -> tuple[RunInfo, RoundDetail]:
+        return read_run(folder), read_round(folder, round_no)
+
+    (info, detail), _ = _found(run, url, runs_dir, fetch, read)
     if format is Format.json:
         print_json(detail.model_dump(mode="json"), indent=None)
         return
-    stdout().print(rounds_table([detail]))
+    stdout().print(rounds_table([detail], info.metrics))
     stdout().print(visits_table(detail.seats))
 
 

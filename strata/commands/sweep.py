@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +54,8 @@ def sweep(
     repeats failed ones. All specs are checked before the first run. Without --url, all combinations run on one local
     topology, as large as the largest of them needs. Exit status 0 only if every combination completed.
     """
+    from strata.sweeps.runner import run_locally
+
     cloud = server_of(url, agents)
     specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
     if dry_run:
@@ -67,7 +68,7 @@ def sweep(
                 if cloud:
                     interrupted = _on_cloud(cloud, specs, folder, parallel)
                 else:
-                    interrupted = _locally(specs, folder, agents, parallel)
+                    interrupted = run_locally(specs, folder, agents=agents, parallel=parallel)
         except KeyboardInterrupt:  # between two runs; the folder already holds all results so far
             interrupted = True
     raise typer.Exit(_report(folder, format, interrupted))
@@ -77,15 +78,12 @@ def _planned(
     spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
 ) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the new or existing folder of their sweep."""
-    from shared.results.sweeps import SweepFolder
     from strata.runs.run_and_wait import with_topology_size
     from strata.sweeps.grid import combinations_of
-    from strata.sweeps.runner import folder_name, sweep_of
+    from strata.sweeps.runner import planned
 
     combinations = combinations_of(spec, keys, with_topology_size if local else lambda spec: spec)
-    sweep = sweep_of(combinations, [str(spec), *keys])
-    folder = SweepFolder(into or runs_dir / folder_name(sweep), sweep, runs_dir)
-    return [one.spec for one in combinations], folder
+    return planned(combinations, [str(spec), *keys], into, runs_dir)
 
 
 def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int) -> bool:
@@ -94,26 +92,6 @@ def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int
 
     with Client(url) as client:
         return run_all(client, specs, folder, fetch=from_cloud(client, folder.runs_dir), parallel=parallel)
-
-
-def _locally(specs: list[RunSpec], folder: SweepFolder, agents: int | None, parallel: int) -> bool:
-    """Run on one local topology for as many runs at a time; its state is kept until the sweep is complete."""
-    from strata.api.client import Client
-    from strata.runs.run_and_wait import local_topology, topology_size
-    from strata.sweeps.runner import from_here, run_all
-
-    edges, devices = (max(numbers) for numbers in zip(*map(topology_size, specs), strict=True))
-    ready_s = max(spec.timeouts.ready_s for spec in specs)
-    folder.own_state()
-    with (
-        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state, parallel) as topology,
-        Client(topology.url) as client,
-    ):
-        fetch = from_here(folder.runs_dir)
-        interrupted = run_all(client, specs, folder, fetch=fetch, check=topology.check, parallel=parallel)
-    if not folder.todo():
-        shutil.rmtree(folder.state, ignore_errors=True)
-    return interrupted
 
 
 def _print_plan(folder: SweepFolder, format: TableFormat) -> None:
@@ -157,9 +135,9 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
 
 def _draw(folder: SweepFolder) -> Path | None:
     """Draw the picture of all runs that have results and return its path, None if none has been evaluated."""
-    from shared.results.comparison import compare
     from shared.results.comparison_figure import draw_comparison
+    from strata.sweeps.runner import compared
 
-    found = [place for each, info in folder.rows() if info and (place := folder.folder_of(each))]
+    comparison = compared(folder)
     picture = folder.path / _PICTURE
-    return picture if found and draw_comparison(picture, compare(found)) else None
+    return picture if comparison and draw_comparison(picture, comparison) else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,8 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from shared.core.formatting import duration, number, percent, size
+from shared.core.formatting import duration, number, size
 from shared.run_records.events import Event
+from shared.run_records.rounds import Evaluation
 from shared.run_records.runs import FINAL, RunInfo
 from strata.api.client import Client
 
@@ -49,37 +51,50 @@ class View(Protocol):
 
 
 def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
-    """Show a run until it has ended, and return it.
+    """Show a run until it has ended, and return it; the arguments are those of `changes`."""
+    totals, n_noted = _EventTotals(), 0
+    for info in changes(client, run, take=totals.take, check=check):
+        for text in info.notes[n_noted:]:
+            view.note(text)
+        n_noted = len(info.notes)
+        view.show(totals.joined(info), totals.n_lost)
+    return info
+
+
+def changes(
+    client: Client,
+    run: str,
+    *,
+    take: Callable[[Event], None] = lambda event: None,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[RunInfo]:
+    """The run as it is, and again whenever it may have changed, until it has ended.
 
     Events only say when to read the run again: a missed or repeated event changes nothing.
 
     Args:
         client: client of the run's cloud.
         run: id of the run.
-        view: shows the run.
+        take: is called with each event.
         check: called about every half second; raises if the run cannot continue.
     """
     info = client.run(run)
-    view.show(info, 0)
+    yield info
     if info.status in FINAL:
-        return info
-    totals, read_at, checked_at, n_noted = _EventTotals(), 0.0, time.monotonic(), 0
+        return
+    read_at, checked_at = 0.0, time.monotonic()
     for event in client.events(info.run, idle_s=_IDLE_S):
         if event is None or time.monotonic() - checked_at > _CHECK_EVERY_S:
             check()
             checked_at = time.monotonic()
         if event is not None:
-            totals.take(event)
+            take(event)
         if event is not None and event.kind != "run.status" and time.monotonic() - read_at < _READ_EVERY_S:
             continue
         info, read_at = client.run(info.run), time.monotonic()
-        for text in info.notes[n_noted:]:
-            view.note(text)
-        n_noted = len(info.notes)
-        view.show(totals.joined(info), totals.n_lost)
+        yield info
         if info.status in FINAL:
-            break
-    return info
+            return
 
 
 @dataclass
@@ -87,23 +102,21 @@ class _EventTotals:
     """Values known from events only: the run itself has them at its end."""
 
     n_lost: int = 0
-    accuracy: float | None = None
-    loss: float | None = None
+    newest: Evaluation | None = None
 
     def take(self, event: Event) -> None:
         """Count lost contributions; keep the newest evaluation of the global model."""
         if event.kind == "contribution.lost":
             self.n_lost += len(event.data.get("seats") or ()) or 1
         elif event.kind == "round.evaluated":
-            on_global = (event.data.get("evaluation") or {}).get("global") or {}
-            self.accuracy = on_global.get("accuracy", self.accuracy)
-            self.loss = on_global.get("loss", self.loss)
+            on_global = (event.data.get("evaluation") or {}).get("global")
+            self.newest = Evaluation.model_validate(on_global) if on_global else self.newest
 
     def joined(self, info: RunInfo) -> RunInfo:
-        """The run with the newest evaluation. Once the run has ended, its own accuracy is the newest."""
-        if self.accuracy is None or (info.status in FINAL and info.accuracy is not None):
+        """The run with the newest evaluation. Once the run has ended, its own scores are the newest."""
+        if self.newest is None or (info.status in FINAL and info.score is not None):
             return info
-        return info.replace(accuracy=self.accuracy, loss=self.loss)
+        return info.replace(**self.newest.of_run)
 
 
 class LiveView:
@@ -160,8 +173,8 @@ class LineView:
         self._shown: tuple[str, int, float | None, str | None] | None = None
 
     def show(self, info: RunInfo, n_lost: int) -> None:
-        """Print a line if the round, status, accuracy or reason has changed."""
-        now = (info.status, info.rounds, info.accuracy, info.reason)
+        """Print a line if the round, status, score or reason has changed."""
+        now = (info.status, info.rounds, info.score, info.reason)
         if now != self._shown:
             self._shown = now
             eta = _eta_s(info)
@@ -181,8 +194,50 @@ class LineView:
         return None
 
 
+class NotebookView:
+    """One line with a bar in the output of a notebook's cell, which is replaced; notes are kept below it.
+
+    Rich redraws lines in notebooks only with ipywidgets, which need an extension of the notebook server.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._line, self._notes = "", list[str]()
+
+    def show(self, info: RunInfo, n_lost: int) -> None:
+        """Replace the line."""
+        words = f"<b>{html.escape(info.name)}</b> {html.escape(' '.join(filter(None, [info.status, info.phase])))}"
+        bar = f'<progress value="{info.rounds}" max="{info.num_rounds}"></progress> {info.rounds}/{info.num_rounds}'
+        self._line = f"<div>{words} {bar} <small>{html.escape(figures(info, n_lost))}</small></div>"
+        self._update()
+
+    def note(self, text: str) -> None:
+        """Add a remark."""
+        self._notes.append(f"<div><small>note: {html.escape(text)}</small></div>")
+        self._update()
+
+    def _update(self) -> None:
+        from IPython import display
+
+        shown: Any = display.HTML("".join([self._line, *self._notes]))  # type: ignore[no-untyped-call]
+        if self._handle is None:
+            self._handle = display.display(shown, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(shown)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
 def view_on(console: Console) -> View:
-    """The view that suits a console."""
+    """The view that suits a console: a line that is redrawn, in a notebook or a terminal, or a line per change."""
+    if console.is_jupyter:
+        return NotebookView()
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
@@ -197,7 +252,7 @@ def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
     if info.reason and info.status not in FINAL:
         return info.reason
     parts = {
-        "accuracy": percent(info.accuracy),
+        info.headline.label: info.headline.text(info.score),
         "loss": number(info.loss),
         "up": size(info.bytes_up),
         "down": size(info.bytes_down),

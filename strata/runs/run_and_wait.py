@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rich.console import Console
+
 from shared.core.errors import NotFound, StrataError
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.folder import read_run
@@ -20,12 +22,13 @@ from shared.spec.run import RunSpec
 from strata.api.client import Client
 from strata.launcher import home
 from strata.launcher.topology import Topology
-from strata.output import stderr
+from strata.output import stderr, working
+from strata.runs.download import pull_run
 from strata.runs.progress import follow, view_on
 
 _EDGES, _DEVICES = 2, 10
 _STOP_S = 15.0
-_RESULTS_S = 20.0
+_RESULTS_S, _AGAIN_S = 20.0, 0.2
 _TRACKING_S = 60.0
 
 
@@ -42,6 +45,30 @@ def with_topology_size(spec: RunSpec) -> RunSpec:
     return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
 
 
+def planned_topology(
+    edges: int, devices: int, agents: int | None, runs_dir: Path, folder: Path | None = None, parallel: int = 1
+) -> Topology:
+    """A local topology that has not been started.
+
+    Args:
+        edges: number of edges.
+        devices: number of devices of each run that trains at a time.
+        agents: number of agent processes; None means one per core. Each run at a time needs one at least.
+        runs_dir: the folder of results.
+        folder: a folder that keeps its state; None means a temporary one.
+        parallel: number of runs at a time.
+
+    Raises:
+        BadInput: the numbers do not fit together, or this machine has too little memory for so many processes.
+    """
+    if parallel > 1:
+        devices, agents = parallel * devices, max(agents or os.cpu_count() or 1, parallel)
+    env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
+    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
+    check_processes(1 + edges + len(topology.devices_per_agent))
+    return topology
+
+
 @contextlib.contextmanager
 def local_topology(
     edges: int,
@@ -51,27 +78,23 @@ def local_topology(
     ready_s: float,
     folder: Path | None = None,
     parallel: int = 1,
+    console: Console | None = None,
 ) -> Iterator[Topology]:
-    """A local topology that is ready, and is stopped at the end; a given `folder` keeps its state.
-
-    For several runs at a time it has so many devices for each, and at least one agent for each.
+    """A local topology that is ready within `ready_s` seconds, and is stopped at the end; see `planned_topology`.
 
     Raises:
         BadInput: this machine has too little memory for so many processes.
         StrataError: the topology did not start, or was not ready in time.
     """
-    console = stderr()
+    console = console or stderr()
     running = home.running()
     if running:
         console.print(f"`strata up` is running at {running.url}; to use it: --url {running.url}", highlight=False)
-    if parallel > 1:
-        devices, agents = parallel * devices, max(agents or os.cpu_count() or 1, parallel)
-    env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
-    topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
-    check_processes(1 + edges + len(topology.devices_per_agent))
+    topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel)
+    devices = sum(topology.devices_per_agent)
     words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
     with contextlib.ExitStack() as stack:
-        with console.status(f"starting {words}"):
+        with working(f"starting {words}", console):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
         console.print(f"{words} at {topology.url}", highlight=False)
@@ -79,14 +102,15 @@ def local_topology(
 
 
 def follow_until_end(
-    client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None
+    client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None, console: Console | None = None
 ) -> tuple[RunInfo, bool]:
-    """Show a run until it ends; Ctrl-C stops it. Returns the ended run, and whether Ctrl-C stopped it."""
+    """Show a run on stderr until it ends; Ctrl-C stops it. Returns the ended run, and whether Ctrl-C stopped it."""
+    console = console or stderr()
     try:
-        with view_on(stderr()) as view:
+        with view_on(console) as view:
             return follow(client, info.run, view, check=check), False
     except KeyboardInterrupt:
-        stderr().print(f"stopping run {info.run}; press Ctrl-C again to leave without waiting", highlight=False)
+        console.print(f"stopping run {info.run}; press Ctrl-C again to leave without waiting", highlight=False)
         return _stopped(client, info), True
 
 
@@ -106,8 +130,18 @@ def await_results(info: RunInfo, folder: Path) -> None:
     if info.rounds and info.status in {"completed", "stopped"}:
         _until(lambda: ended_in(folder) == info.status, _RESULTS_S)
     if info.tracking:
-        with stderr().status(f"sending the run to {', '.join(info.tracking)}"):
+        with working(f"sending the run to {', '.join(info.tracking)}", stderr()):
             _until(lambda: all(_is_complete(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
+
+
+def pull_ended(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> None:
+    """Fetch an ended run's results as `pull_run` does, again for a limited time until the cloud has completed them."""
+    deadline = time.monotonic() + _RESULTS_S
+    while ended_in(folder) != info.status:
+        pull_run(client, info, folder, model=model)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_AGAIN_S)
 
 
 def _is_complete(folder: Path, tracker: str, info: RunInfo) -> bool:

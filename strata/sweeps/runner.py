@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import time
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from shared.core.errors import BadInput, NotFound
+from shared.results.comparison import Comparison, compare
 from shared.results.spec_differences import described
 from shared.results.sweeps import Combination, Sweep, SweepFolder
 from shared.run_records.runs import RunInfo
@@ -18,11 +21,8 @@ from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.download import pull_run
-from strata.runs.run_and_wait import await_results, ended_in, follow_until_end
+from strata.runs.run_and_wait import await_results, follow_until_end, local_topology, pull_ended, topology_size
 from strata.sweeps.grid import SpecifiedCombination
-
-_RESULTS_S, _AGAIN_S = 20.0, 0.2
 
 Fetch = Callable[[RunInfo], None]
 """Makes the results folder of an ended run available locally."""
@@ -37,6 +37,56 @@ def sweep_of(combinations: Sequence[SpecifiedCombination], arguments: Sequence[s
         keys=tuple(combinations[0].values),
         combinations=tuple(Combination(values=one.values, spec_digest=one.spec.digest()) for one in combinations),
     )
+
+
+def planned(
+    combinations: Sequence[SpecifiedCombination], arguments: Sequence[str], into: Path | None, runs_dir: Path
+) -> tuple[list[RunSpec], SweepFolder]:
+    """The specs of all combinations, and the new or existing folder of their sweep.
+
+    Args:
+        combinations: at least one.
+        arguments: how the user named them.
+        into: the folder of the sweep; None means one in `runs_dir` with a name that follows from the combinations.
+        runs_dir: the folder of results folders.
+    """
+    sweep = sweep_of(combinations, arguments)
+    folder = SweepFolder(into or runs_dir / folder_name(sweep), sweep, runs_dir)
+    return [one.spec for one in combinations], folder
+
+
+def run_locally(
+    specs: Sequence[RunSpec],
+    folder: SweepFolder,
+    *,
+    agents: int | None = None,
+    parallel: int = 1,
+    console: Console | None = None,
+) -> bool:
+    """Run a sweep on one local topology for as many runs at a time; the arguments are those of `run_all`.
+
+    The topology is as large as the largest spec needs. Its state is kept until the sweep is complete.
+    """
+    edges, devices = (max(numbers) for numbers in zip(*map(topology_size, specs), strict=True))
+    ready_s = max(spec.timeouts.ready_s for spec in specs)
+    folder.own_state()
+    with (
+        local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state, parallel, console) as topology,
+        Client(topology.url) as client,
+    ):
+        fetch = from_here(folder.runs_dir)
+        interrupted = run_all(
+            client, specs, folder, fetch=fetch, check=topology.check, parallel=parallel, console=console
+        )
+    if not folder.todo():
+        shutil.rmtree(folder.state, ignore_errors=True)
+    return interrupted
+
+
+def compared(folder: SweepFolder, target: float | None = None) -> Comparison | None:
+    """All runs of a sweep that have results, side by side; None if there are none."""
+    found = [place for each, info in folder.rows() if info and (place := folder.folder_of(each))]
+    return compare(found, target) if found else None
 
 
 def folder_name(sweep: Sweep) -> str:
@@ -54,6 +104,7 @@ def run_all(
     fetch: Fetch,
     check: Callable[[], None] = lambda: None,
     parallel: int = 1,
+    console: Console | None = None,
 ) -> bool:
     """Run all incomplete combinations, whether or not some fail; returns whether Ctrl-C interrupted the sweep.
 
@@ -64,31 +115,33 @@ def run_all(
         fetch: called for each run that has ended.
         check: called regularly while a run is followed; raises if the run cannot continue.
         parallel: number of runs that are submitted at a time.
+        console: shows the progress; None means stderr.
 
     Raises:
         StrataError: the cloud cannot be reached or accepts no runs; the sweep can be resumed later.
     """
-    todo, submitted = iter(_announced(folder)), deque[tuple[int, RunInfo]]()
+    console = console or stderr()
+    todo, submitted = iter(_announced(folder, console)), deque[tuple[int, RunInfo]]()
     while True:
         while len(submitted) < parallel and (index := next(todo, None)) is not None:
-            info = _submitted(client, specs[index], folder, index)
+            info = _submitted(client, specs[index], folder, index, console)
             submitted += [(index, info)] if info is not None else []
         if not submitted:
             return False
         index, info = submitted.popleft()
-        info, interrupted = follow_until_end(client, info, check=check)
+        info, interrupted = follow_until_end(client, info, check=check, console=console)
         fetch(info)
         folder.note(index, status=info.status, reason=info.reason)
         folder.write_tables()
         if info.status == "failed":
-            _print_failure(info.reason or "the cloud gives no reason")
+            _print_failure(console, info.reason or "the cloud gives no reason")
         if interrupted:
             for index, info in submitted:
                 folder.note(index, status=client.stop(info.run).status)
             return True
 
 
-def _submitted(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -> RunInfo | None:
+def _submitted(client: Client, spec: RunSpec, folder: SweepFolder, index: int, console: Console) -> RunInfo | None:
     """The run of a combination; None if the cloud refuses its spec."""
     try:
         info = _started(client, spec, folder, index)
@@ -96,25 +149,25 @@ def _submitted(client: Client, spec: RunSpec, folder: SweepFolder, index: int) -
         if error.status != BadInput.status:
             raise
         folder.note(index, status="failed", reason=error.detail)
-        _print_failure(error.detail)
+        _print_failure(console, error.detail)
         return None
     folder.note(index, run=info.run, status=info.status, reason=None)
     return info
 
 
-def _print_failure(reason: str) -> None:
-    stderr().print(f"failed: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+def _print_failure(console: Console, reason: str) -> None:
+    console.print(f"failed: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _announced(folder: SweepFolder) -> Iterable[int]:
+def _announced(folder: SweepFolder, console: Console) -> Iterable[int]:
     """The indices of the combinations to run; each combination is printed before it begins."""
     n = len(folder.sweep.combinations)
     todo = folder.todo()
     if len(todo) < n:
-        stderr().print(f"{n - len(todo)} of {n} combinations are complete", highlight=False)
+        console.print(f"{n - len(todo)} of {n} combinations are complete", highlight=False)
     for index in todo:
         what = described(folder.sweep.combinations[index].values)
-        stderr().print(f"{index + 1} of {n}: {what}", style="bold", markup=False, highlight=False)
+        console.print(f"{index + 1} of {n}: {what}", style="bold", markup=False, highlight=False)
         yield index
 
 
@@ -144,13 +197,4 @@ def from_here(runs_dir: Path) -> Fetch:
 
 def from_cloud(client: Client, runs_dir: Path) -> Fetch:
     """For a remote cloud: downloads the results, unless the cloud also writes them here."""
-
-    def fetch(info: RunInfo) -> None:
-        deadline = time.monotonic() + _RESULTS_S
-        while ended_in(runs_dir / info.run) != info.status:
-            pull_run(client, info, runs_dir / info.run)
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_AGAIN_S)
-
-    return fetch
+    return lambda info: pull_ended(client, info, runs_dir / info.run)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from shared.core.formatting import duration, number, percent, size
+from shared.core.formatting import duration, number, size
 from shared.results.spec_differences import text
-from shared.results.sweeps import FIGURES, Combination, Row, Sweep, over_seeds
+from shared.results.sweeps import Combination, Row, Sweep, figures_of, metrics_of, over_seeds
+from shared.run_records.metrics import MetricInfo
 from shared.run_records.runs import RunInfo
 from strata.output import Column, FittedTable, status_text
 
@@ -19,15 +21,29 @@ _REASON = 80
 """Longest reason, in characters, in the table; `results.csv` has the whole text."""
 
 _SHOWN: dict[str, Any] = {
-    "accuracy": percent,
     "loss": number,
     "rounds": lambda value: number(value, 0),
     "bytes_up": lambda value: "-" if value is None else size(value),
     "bytes_down": lambda value: "-" if value is None else size(value),
     "simulated_s": duration,
 }
-_TITLES = (("accuracy", 0), ("loss", 3), ("rounds", 4), ("up", 0), ("down", 6), ("simulated", 2))
+_TITLES = (("loss", 3), ("rounds", 4), ("up", 0), ("down", 6), ("simulated", 2))
 """Headings of those figures, and how dispensable each is in a narrow terminal (`Column.spare`)."""
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """The figures of a sweep's rows: its metrics, then loss and costs."""
+
+    metrics: tuple[MetricInfo, ...]
+
+    @property
+    def titles(self) -> list[tuple[str, int]]:
+        return [(metric.label, int(place > 0)) for place, metric in enumerate(self.metrics)] + list(_TITLES)
+
+    def texts(self, values: Mapping[str, Any], suffix: str = "") -> list[str]:
+        scores = [metric.text(values[f"{metric.label}{suffix}"]) for metric in self.metrics]
+        return [*scores, *(show(values[f"{name}{suffix}"]) for name, show in _SHOWN.items())]
 
 
 def plan_table(sweep: Sweep) -> Table:
@@ -48,21 +64,21 @@ def plan_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
     """One row per combination; runs that differ only in the seed are grouped, with mean and deviation below."""
-    lines: list[list[str | Text]] = []
+    lines, figures = list[list[str | Text]](), _Figures(metrics_of(rows))
     bold, lined = set[int](), set[int]()
     for group, means in over_seeds(rows):
-        lines += [_result(each, info) for each, info in group]
+        lines += [_result(each, info, figures) for each, info in group]
         if means:
             bold |= {len(lines), len(lines) + 1}
             lines += [
-                _over_seeds(sweep, means, "mean", f"mean of {means['n']}"),
-                _over_seeds(sweep, means, "sd", "± sd"),
+                _over_seeds(sweep, means, "mean", f"mean of {means['n']}", figures),
+                _over_seeds(sweep, means, "sd", "± sd", figures),
             ]
             lined.add(len(lines) - 1)
-    cells = list(zip(*lines, strict=True)) or [()] * (len(sweep.keys) + len(_TITLES) + 3)
-    n_keys, rest = len(sweep.keys), len(sweep.keys) + len(_TITLES)
+    n_keys, rest = len(sweep.keys), len(sweep.keys) + len(figures.titles)
+    cells = list(zip(*lines, strict=True)) or [()] * (rest + 3)
     columns = [Column(key.replace(".", ".\n"), own) for key, own in zip(sweep.keys, cells, strict=False)]
-    columns += [Column(name, own, spare) for (name, spare), own in zip(_TITLES, cells[n_keys:rest], strict=True)]
+    columns += [Column(name, own, spare) for (name, spare), own in zip(figures.titles, cells[n_keys:rest], strict=True)]
     columns += [
         Column("digest", cells[rest], 7, "left"),
         Column("run", cells[rest + 1], 5, "left"),
@@ -71,18 +87,18 @@ def results_table(sweep: Sweep, rows: Sequence[Row]) -> FittedTable:
     return FittedTable(columns, bold=frozenset(bold), lined=frozenset(lined))
 
 
-def _result(each: Combination, info: RunInfo | None) -> list[str | Text]:
+def _result(each: Combination, info: RunInfo | None, figures: _Figures) -> list[str | Text]:
     """The row of a combination, with the figures of its run if it has one."""
     return [
         *(Text(text(value)) for value in each.values.values()),
-        *(_SHOWN[name](getattr(info, name) if info else None) for name in FIGURES),
+        *figures.texts(figures_of(info, figures.metrics)),
         (info.model_sha256 or "-")[:12] if info else "-",
         each.run or "-",
         status_text(each.status, textwrap.shorten(each.reason or "", _REASON, placeholder=" …")),
     ]
 
 
-def _over_seeds(sweep: Sweep, means: Mapping[str, Any], kind: str, word: str) -> list[str | Text]:
+def _over_seeds(sweep: Sweep, means: Mapping[str, Any], kind: str, word: str, figures: _Figures) -> list[str | Text]:
     """The row of the means or of the standard deviations over seeds."""
     values = [Text(word if key == "seed" else text(means[key])) for key in sweep.keys]
-    return [*values, *(_SHOWN[name](means[f"{name}_{kind}"]) for name in FIGURES), "", "", ""]
+    return [*values, *figures.texts(means, f"_{kind}"), "", "", ""]

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
 
 
-def blocks(page: str) -> list[str]:
+def blocks(page: str, folder: Path = HOW_TO) -> list[str]:
     """Returns the Python code of a page."""
-    return re.findall(r"^```python\n(.*?)^```", (HOW_TO / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```", (folder / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 # ---- an algorithm
@@ -176,3 +176,29 @@ def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> Non
     edit(specs, r"^    lr: .*\n", lambda found: found + field)
     edit(specs, r"^def _numbers\(.*\n", lambda found: found + check)
     assert output(copied, REFUSAL) == ["1.0", "lr_decay"]
+
+
+# ---- Python
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_the_shown_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """That of the page, and that with which the home page and the README begin."""
+    pytest.importorskip("pandas", reason="the extra `notebook` is not installed")
+    (home,) = blocks("index.md", ROOT / "docs")
+    assert home in blocks("README.md", ROOT)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join([*blocks("python.md"), home]), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, *_, saved, swept, refused, of_home = done.stdout.splitlines()
+    assert re.fullmatch(r"0\.\d+ dict_keys\(\[.*'head\.weight'.*\]\)", of_home)
+    assert re.fullmatch(r"1 0\.\d+", first)
+    assert saved.startswith("0.")
+    assert re.search(r"2 of 2 combinations completed, in \S+> 0\.(05|1)$", swept)
+    assert refused.startswith("algorithm.params.nu | ")
+    assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.pdf", "accuracy.png", "compare.png", "report.html"}

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from edge_server.rounds.edge_checkpoint import EdgeMemory
+from edge_server.rounds.stale_updates import LateUpdateBuffer
+from edge_server.rounds.twins import Twins
+from edge_server.state_store import EdgeStateStore
+from shared.runtime.compute_thread import ComputeThread
 from shared.storage import redis_keys
+from shared.storage.blobs import Blobs
+from shared.storage.states import Version
+from tests.fakes.memory_store import MemoryStore
 from tests.federation import EDGE_PORT, Federation, Gate, small_spec
+from tests.shared.algorithms.layouts import resolved
 
 
 def blobs(fed: Federation, number: int) -> list[str]:
@@ -113,6 +123,37 @@ async def test_states_count_each_round_once_although_edges_and_agents_restart_be
         assert [await edge_counts(fed, info.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
         assert [await visit_counts(fed, info.run, n) for n in (1, 2, 3)] == [{2}, {4}, {6}]
         assert end.model_sha256 == plain.model_sha256
+
+
+async def test_the_newest_checkpoint_is_handed_out_once_and_then_read_from_its_file_and_both_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round changes the memory with which it begins; one that repeats it must not begin with that."""
+    experiment = resolved(num_devices=2, late="next_round", round_deadline_s=5)
+    states = SimpleNamespace(runs=list)
+    thread, files = ComputeThread(), Blobs(tmp_path, fsync=False)
+    store = EdgeStateStore("edge-1", MemoryStore(), files, cast("Any", states), thread)
+    ended, following = (
+        cast("Any", SimpleNamespace(run_id="r", round_no=n, edge=0, base=Version(n - 1) if n > 1 else None))
+        for n in (1, 2)
+    )
+    state = experiment.algorithm.edge_state()
+    memory = EdgeMemory(state, LateUpdateBuffer(losses={3: 0.25, 1: 0.5}))
+    await store.commit(experiment, ended, memory, Twins({}))
+    opened: list[str] = []
+    open_blob = files.open
+
+    def noted(digest: str) -> memoryview:
+        opened.append(digest)
+        return open_blob(digest)
+
+    monkeypatch.setattr(files, "open", noted)
+    first = await store.memory(experiment, following)
+    assert (opened, first.state, list(first.late.losses.items())) == ([], state, [(1, 0.5), (3, 0.25)])
+    first.late.losses[1] = 9.0
+    again = await store.memory(experiment, following)
+    assert (len(opened), again.state, list(again.late.losses.items())) == (1, state, [(1, 0.5), (3, 0.25)])
+    thread.close()
 
 
 @pytest.mark.parametrize("visit", [3, 4], ids=["first wave", "second wave"])

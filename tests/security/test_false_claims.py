@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from shared.core.bounds import DETAIL_CHARS, LABEL_CHARS
+from shared.core.scores import Score
 from shared.federation.messages import Failure, RoundAnswer, VisitAnswer
 from shared.federation.registry import load_algorithm
 from shared.service.order_headers import CHECKSUM_HEADER
@@ -56,7 +57,7 @@ def seats_that(detail: Any, outcome: str) -> set[int]:
 # ---- a device
 
 
-def claiming(**numbers: int) -> Forge:
+def claiming(**numbers: Any) -> Forge:
     """Changes numbers of the first outcome, and the weight of its update likewise."""
 
     def forge(reply: Any) -> Any:
@@ -90,8 +91,9 @@ def weighing(n_samples: int) -> Forge:
         (claiming(n_samples=2**48), f"{2**48} training samples, it has 30"),
         (weighing(90), "an update of 90 training samples, it has 30"),
         (claiming(n_trained=2**48), f"{2**48} samples passed through training, its task allows 30"),
+        (claiming(own=Score(n=1, n_correct=1, loss_sum=1.0, states={"f1": (1,)})), "with states of ['f1'], not of []"),
     ],
-    ids=["samples", "samples beyond every weight", "weight", "trained"],
+    ids=["samples", "samples beyond every weight", "weight", "trained", "states"],
 )
 async def test_a_device_that_claims_other_numbers_fails_alone(tmp_path: Path, forge: Forge, message: str) -> None:
     layout: dict[str, Any] = {"agent_devices": (1,) * 4, "n_edges": 2}
@@ -100,7 +102,8 @@ async def test_a_device_that_claims_other_numbers_fails_alone(tmp_path: Path, fo
     first, second = done.rounds
     (failure,) = first.failures
     assert failure.reason == "wire"
-    assert f"seat {failure.seat} reports {message}" in failure.detail
+    assert f"seat {failure.seat} reports " in failure.detail
+    assert message in failure.detail
     assert seats_that(first, "failed") == {failure.seat}
     assert seats_that(first, "used") == {0, 1, 2, 3} - {failure.seat}
     assert seats_that(second, "used") == {0, 1, 2, 3}
@@ -213,6 +216,9 @@ def failure_elsewhere(reply: Any) -> Any:
     return reply.replace(failures=({"seat": 0, "edge": 1, "reason": "error", "detail": "x"},))
 
 
+MORE_HITS = Score(n=2, n_correct=2, loss_sum=1.0, states={"f1": (2, *[0] * 9, 1, 1, *[0] * 8, 1, 1, *[0] * 8)})
+"""An F1's state with more hits in a class than it has targets."""
+
 EDGE_FORGERIES = [
     (heavier_answer, "a sum of 2 updates and 180 samples; the visits in its lines have 2 and 60"),
     (heavier_lines, "seat 0 trained on 90 samples, it has 30"),
@@ -227,6 +233,11 @@ EDGE_FORGERIES = [
     (too_many_failures, "1000 failures"),
     (failure_elsewhere, "a failure at edge 1"),
     (answer_with(base=(7, 0, 0)), "a state of round 7"),
+    (lines_with(own=Score(n=2**40, n_correct=1, loss_sum=1.0)), f"a score `own` of {2**40} predictions, at most"),
+    (lines_with(own=Score(n=2, n_correct=3, loss_sum=1.0)), "a score `own` with 3 of 2 predictions correct"),
+    (lines_with(own=Score(n=2, n_correct=1, loss_sum=1.0)), "with states of [], not of ['f1']"),
+    (lines_with(received=MORE_HITS), "a state of f1 that cannot be that of 2 predictions"),
+    (answer_with(received=MORE_HITS), "the edge has a score `received` with a state of f1 that cannot be"),
 ]
 
 
@@ -234,7 +245,7 @@ EDGE_FORGERIES = [
 async def test_an_edge_that_claims_what_cannot_be_loses_its_contribution_and_the_run_goes_on(
     tmp_path: Path, forge: Forge, message: str
 ) -> None:
-    spec = {**SPEC, "quorum": 0.5}
+    spec = {**SPEC, "quorum": 0.5, "metrics": ["accuracy", "f1"]}
     done: Ended = await run(tmp_path, spec, tamper=of_edge(forge), agent_devices=(1,) * 4, n_edges=2)
     first, second = done.rounds
     (failure,) = first.failures

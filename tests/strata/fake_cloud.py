@@ -58,6 +58,7 @@ class FakeCloud:
         self.run_of_key: dict[str, str] = {}
         self.specs: list[dict[str, Any]] = []
         self.files = dict(FILES)
+        self.models: dict[str, bytes] = {}
         self.missing: tuple[str, ...] = ()
         self.rounds: list[RoundDetail] = [a_round(number) for number in (1, 2, 3)]
         self.app = _app(self)
@@ -176,7 +177,7 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
             return _problem(409, "conflict", "it has not started yet")
         if cloud.runs[run].rounds == 0:
             return _problem(404, "not_found", "no committed round yet")
-        return Response(b"tensors of " + name.encode())
+        return Response(cloud.models.get(name, b"tensors of " + name.encode()))
 
     @app.get("/runs/{run}/files")
     async def files(run: str) -> Any:

@@ -12,23 +12,25 @@ from nicegui import ui
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import Figure, columns_of, figure, percentage, row_of
+from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
+from cloud_server.dashboard.tables import score as score_cell
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
-from shared.plots.curves import By, accuracy, bytes_on_links, clients
+from shared.plots.curves import By, bytes_on_links, clients, scores
 from shared.plots.partition import partition
 from shared.plots.timeline import timeline
 from shared.results.folder import file_names
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
+from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _COLUMNS = (
-    "round", "phase", "visits", "used", "lost", "accuracy", "train loss", "bytes", "simulated time (s)",
+    "round", "phase", "visits", "used", "lost", "score", "train loss", "bytes", "simulated time (s)",
 )  # fmt: skip
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
@@ -72,10 +74,13 @@ class View:
         self._build_header()
         page = self.page
         with ui.element("div").classes("wide w-full"):
-            with card("Accuracy and loss"):
-                axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_accuracy_by(event.value))
-                axis.props("dense no-caps")
-                self.accuracy = Panel(page, titled=False)
+            with card("Scores and loss"):
+                with ui.row().classes("items-center"):
+                    axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores_by(event.value))
+                    axis.props("dense no-caps")
+                    self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores_by(self.by))
+                    self.metric.props("dense options-dense")
+                self.scores = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
                 self.clients = Panel(page, titled=False)
         with card("Timeline of a round"):
@@ -176,9 +181,11 @@ class View:
             ui.button("Close", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
 
-    def _show_accuracy_by(self, by: str) -> None:
+    def _show_scores_by(self, by: str) -> None:
         self.by = cast("By", by)
-        self.accuracy.show(accuracy(self.run_view.history, self.by), "No evaluation yet.")
+        info = self.run_view.info
+        chosen = next((metric for metric in info.metrics if metric.label == self.metric.value), info.headline)
+        self.scores.show(scores(self.run_view.history, self.by, chosen), "No evaluation yet.")
 
     async def _round_chosen(self) -> None:
         """Show the chosen round; if it is the newest, the slider follows new rounds."""
@@ -204,7 +211,10 @@ class View:
 
     def _show_info(self, run_view: RunView) -> None:
         info = self.info = run_view.info
-        accuracy, loss = _headline(run_view)
+        score, loss = _headline(run_view)
+        labels = [metric.label for metric in info.metrics]
+        if self.metric.options != labels:
+            self.metric.set_options(labels, value=labels[0])
         self.title.set_text(f"{info.name} ({info.algorithm})")
         self.status.set_text(info.status)
         self.status.props(f"color={_colour(info.status)}")
@@ -218,7 +228,7 @@ class View:
             facts(
                 {
                     "round": f"{info.rounds} of {info.num_rounds}",
-                    f"accuracy, {info.accuracy_of}": "-" if accuracy is None else f"{accuracy:.2%}",
+                    f"{info.headline.label}, {info.accuracy_of}": score_cell(info.headline, score).text or "-",
                     "loss": "-" if loss is None else f"{loss:.4g}",
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",
@@ -230,7 +240,7 @@ class View:
 
     async def _show_rounds(self, run_view: RunView) -> None:
         history = run_view.history
-        self.accuracy.show(accuracy(history, self.by), "No evaluation yet.")
+        self._show_scores_by(self.by)
         self.clients.show(clients(history), "No client has been evaluated yet.")
         self.bytes.show(bytes_on_links(history))
         for picture in own_pictures(history):
@@ -238,7 +248,7 @@ class View:
                 with self.algorithm_box, card(picture.title):
                     self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
             self.algorithm_panels[picture.name].show(picture)
-        self.table.rows = [_row(row) for row in reversed(history.trained)]
+        self.table.rows = [_row(row, run_view.info.headline) for row in reversed(history.trained)]
         self.table.update()
         trained = run_view.newest.round_no if run_view.newest else 1
         self.round_slider.props(f"max={max(trained, 1)}")
@@ -258,8 +268,8 @@ class View:
         self.timeline.show(timeline(self.detail, f"Round {number}"), "No visit of this round took any time.")
 
 
-def _row(info: RoundInfo) -> dict[str, object]:
-    score, n_bytes = (info.evaluation or {}).get("global"), info.bytes_up + info.bytes_down
+def _row(info: RoundInfo, metric: MetricInfo) -> dict[str, object]:
+    n_bytes = info.bytes_up + info.bytes_down
     divisor, unit = scale("bytes", n_bytes)
     cells = {
         "round": info.round_no,
@@ -267,7 +277,7 @@ def _row(info: RoundInfo) -> dict[str, object]:
         "visits": info.n_visits,
         "used": info.n_used,
         "lost": len(info.failures),
-        "accuracy": percentage(score.accuracy if score else None),
+        "score": named_score(metric, info.on_global(metric)),
         "train loss": figure(info.train_loss),
         "bytes": Figure(n_bytes, f"{n_bytes / divisor:.3g} {unit}"),
         "simulated time (s)": figure(info.simulated_s),
@@ -284,9 +294,9 @@ def _colour(status: str) -> str:
 
 
 def _headline(run_view: RunView) -> tuple[float | None, float | None]:
-    """Accuracy and loss of the run; until it has them, of the newest evaluation of the global model."""
+    """Headline score and loss of the run; until it has them, of the newest evaluation of the global model."""
     info = run_view.info
-    scores = [score for row in run_view.rounds if row.evaluation and (score := row.evaluation.get("global"))]
-    if info.accuracy is not None or info.status in FINAL or not scores:
-        return info.accuracy, info.loss
-    return scores[-1].accuracy, scores[-1].loss
+    found = [score for row in run_view.rounds if row.evaluation and (score := row.evaluation.get("global"))]
+    if info.score is not None or info.status in FINAL or not found:
+        return info.score, info.loss
+    return found[-1].value(info.headline), found[-1].loss

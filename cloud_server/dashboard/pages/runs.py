@@ -9,15 +9,15 @@ from fastapi import Query
 from nicegui import ui
 
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, notify_outcome, open_page
-from cloud_server.dashboard.tables import Figure, columns_of, figure, percentage, row_of
+from cloud_server.dashboard.tables import Figure, as_title, columns_of, figure, named_score, row_of, score
 from shared.core.errors import StrataError
-from shared.core.formatting import percent, scale
+from shared.core.formatting import scale
 from shared.plots.curves import comparison
 from shared.plots.picture import Lines
 from shared.results.comparison import Comparison, Point, compare
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
-_COLUMNS = ("name", "algorithm", "status", "rounds", "accuracy", "loss", "bytes up", "simulated time", "created", "run")
+_COLUMNS = ("name", "algorithm", "status", "rounds", "score", "loss", "bytes up", "simulated time", "created", "run")
 _MAX_LISTED = 1000
 """The list shows at most this many of the newest runs."""
 
@@ -106,7 +106,7 @@ def _row(info: RunInfo) -> dict[str, Any]:
         "algorithm": info.algorithm,
         "status": info.status + (f": {info.reason[:60]}" if info.reason else ""),
         "rounds": Figure(info.rounds, f"{info.rounds}/{info.num_rounds}"),
-        "accuracy": percentage(info.accuracy),
+        "score": named_score(info.headline, info.score),
         "loss": figure(info.loss),
         "bytes up": Figure(info.bytes_up, f"{info.bytes_up / divisor:.3g} {unit}"),
         "simulated time": figure(info.simulated_s, "s"),
@@ -153,13 +153,14 @@ async def _build_comparison(dashboard: Dashboard, page: Page, run_ids: list[str]
 def _show_comparison(compared: Comparison, page: Page) -> None:
     for remark in compared.remarks:
         ui.label(remark).classes("text-caption")
-    target = percent(compared.target)
+    target = compared.metric.text(compared.target)
     differs = list(dict.fromkeys(key for curve in compared.curves for key in curve.differs))
     rows: list[dict[str, Any]] = [
         {
             "run": curve.label,
             **{key: str(curve.differs.get(key, "")) for key in differs},
-            "accuracy": percentage(curve.accuracy),
+            compared.metric.label: score(compared.metric, curve.value),
+            "worst decile": score(compared.metric, curve.clients.worst_decile if curve.clients else None),
             "rounds": curve.info.rounds,
             "simulated time": figure(curve.info.simulated_s, "s"),
             "MB up": figure(curve.info.bytes_up / 1e6),
@@ -174,7 +175,11 @@ def _show_comparison(compared: Comparison, page: Page) -> None:
     if picture is None:
         return
     for shown in picture.panels:
-        title = f"Accuracy by {shown.x.label}" if isinstance(shown, Lines) else "Clients after the last round"
+        title = (
+            f"{as_title(compared.metric.label)} by {shown.x.label}"
+            if isinstance(shown, Lines)
+            else "Clients after the last round"
+        )
         with card(title):
             Panel(page, titled=False).show(picture.replace(panels=(shown,)))
 

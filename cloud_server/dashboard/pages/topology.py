@@ -10,7 +10,7 @@ from nicegui import ui
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import columns_of, figure, percentage, row_of
+from cloud_server.dashboard.tables import columns_of, figure, named_score, row_of
 from cloud_server.dashboard.topology_graph import graph
 from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, nodes_of
 from cloud_server.node_views import change_agent, topology_of
@@ -18,11 +18,12 @@ from cloud_server.nodes.twin_client import twins_of
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import NotFound, StrataError
 from shared.plots.partition import partition
+from shared.run_records.metrics import value_in
 from shared.service.api.nodes import AgentChange, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
-_VISIT_COLUMNS = ("round", "outcome", "simulated time (s)", "bytes up", "bytes down", "local-model accuracy")
+_VISIT_COLUMNS = ("round", "outcome", "simulated time (s)", "bytes up", "bytes down", "local model")
 
 
 def register(dashboard: Dashboard) -> None:
@@ -220,6 +221,7 @@ class View:
         if not visits:
             ui.label("No visits yet.").classes("text-italic")
             return
+        headline = run_view.info.headline
         rows = [
             row_of(
                 {
@@ -228,7 +230,7 @@ class View:
                     "simulated time (s)": figure(row.simulated_s),
                     "bytes up": row.up_bytes,
                     "bytes down": row.down_bytes,
-                    "local-model accuracy": percentage(row.own_accuracy),
+                    "local model": named_score(headline, value_in(row, "own", headline)),
                 }
             )
             for round_no, row in reversed(visits)

@@ -288,7 +288,7 @@ def test_by_owner(
 ) -> Score:
     """Returns a model's score on a test set of several clients' parts; `prepare` gives the transform of each part."""
     scores = [trainer.evaluate(model, part.samples, transform=prepare(part.owner)) for part in parts]
-    return sum(scores, Score(n=0, n_correct=0, loss_sum=0.0))
+    return sum(scores, Score.nothing())
 
 
 def starting_model(state: Record, message: Broadcast) -> TensorMap:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shared.core.records import Record
-from shared.core.tensor_records import TensorMap, copy_tensors
+from shared.core.tensor_records import TensorMap
 from shared.federation.hooks import Algorithm
 from shared.storage.states import StateOwner, StateStore, Version
 from shared.wire import codec
@@ -53,9 +53,9 @@ class ClientStateAccess:
         if data is None:
             return None, {}, True
         if not self.with_residual:
-            return copy_tensors(codec.decode(self.algorithm.device_state, data, stored=True)), {}, False
+            return codec.decode(self.algorithm.device_state, data, stored=True, copied=True), {}, False
         kind: type[Any] = StateWithResidual[self.algorithm.device_state]  # type: ignore[name-defined]
-        found = copy_tensors(codec.decode(kind, data, stored=True))
+        found = codec.decode(kind, data, stored=True, copied=True)
         return found.state, found.memory, False
 
     def save(self, version: Version, state: Record, residual: TensorMap) -> None:

@@ -106,10 +106,11 @@ class OpenVisit:
         if update is None:
             return FinishedVisit(outcome, None, testing_s)
         check_update(update, experiment.fixed_point)
-        check_origin(experiment, ctx, update, clients_of([ctx]))
+        check_origin(experiment, ctx, update, clients_of(ctx, [self.visit.seat]))
         made: Contribution[Any] = Contribution(seat=self.visit.seat, n_samples=trainer.n_samples, update=update)
-        size = held_bytes(outcome, made, reports=algorithm.reports) if self.order.hold else 0
-        return FinishedVisit(outcome.replace(held_bytes=size), made, testing_s)
+        if self.order.hold:
+            outcome = outcome.replace(held_bytes=held_bytes(outcome, made, reports=algorithm.reports))
+        return FinishedVisit(outcome, made, testing_s)
 
     def _saved(self, local: Local) -> Any:
         """The compressed update, if there is one; the seat's state is saved under this wave's version."""

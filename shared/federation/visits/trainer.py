@@ -25,6 +25,7 @@ from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
 from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch
+from shared.training.evaluation import evaluate
 from shared.training.loop import (
     CPU,
     Batch,
@@ -34,7 +35,6 @@ from shared.training.loop import (
     Stopped,
     Transform,
     batches,
-    evaluate,
     shuffles,
     train,
 )
@@ -177,7 +177,7 @@ class LocalTrainer:
     ) -> Fit:
         """Trains from `start` for the task's epochs or steps, or for `epochs`; see `Trainer.fit`."""
         model, spec = self._network(start), ctx.spec
-        frozen = [p for name, p in model.named_parameters() if trains is not None and name not in trains]
+        frozen = [] if trains is None else [p for name, p in model.named_parameters() if name not in trains]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
@@ -187,6 +187,7 @@ class LocalTrainer:
                 lr=ctx.lr,
                 momentum=spec.momentum,
                 weight_decay=spec.weight_decay,
+                loss=self.experiment.scoring.batch_loss,
                 objective=objective_for(self.experiment, ctx, objective),
                 correct=correct,
                 transform=transform,
@@ -205,7 +206,7 @@ class LocalTrainer:
         """Evaluates a model on the client's test samples, or on `samples`."""
         samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
-        data = self.experiment.data
+        data, scoring = self.experiment.data, self.experiment.scoring
         found = evaluate(
             self._network(model),
             x,
@@ -215,8 +216,10 @@ class LocalTrainer:
             stopped=self.stopped,
             target=data.target,
             encode=data.encode,
+            loss_sum_of=scoring.loss_sum,
+            states_of=scoring.states,
         )
-        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum)
+        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum, states=dict(found.states))
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.core.errors import NotFound
-from shared.plots.curves import accuracy
+from shared.plots.curves import scores
 from shared.plots.history import RunHistory
 from shared.plots.partition import partition
 from shared.plots.picture import Boxes, Lines, Picture
@@ -39,7 +39,8 @@ def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> 
     Raises:
         NotFound: there is no such round, or a file cannot be read.
     """
-    further = [accuracy(history, "time"), accuracy(history, "bytes")]
+    further = [scores(history, "time"), scores(history, "bytes")]
+    further += [scores(history, metric=metric) for metric in history.info.metrics[1:]]
     samples = partition(read_seats(folder), f"{history.info.name}: samples of each class by seat")
     all_pictures = [*pictures_of(history), *further, samples, _timeline(folder, history, round_no)]
     return [Shown(picture, _is_wide(picture)) for picture in all_pictures if picture is not None]

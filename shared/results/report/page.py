@@ -71,7 +71,7 @@ def report(folders: Sequence[Path], target: float | None = None, round_no: int |
 
     Args:
         folders: results folders, `runs/<id>`.
-        target: an accuracy, for the comparison; None means the highest that all runs reach.
+        target: a value of the first run's headline metric; None means the best that all runs reach.
         round_no: whose timeline is shown; None means that of each run's slowest round.
 
     Raises:
@@ -82,7 +82,7 @@ def report(folders: Sequence[Path], target: float | None = None, round_no: int |
     if len(folders) > 1:
         comparison = compare(folders, target)
         svg = drawn_comparison(comparison, "svg")
-        title = "accuracy of all runs by rounds, simulated time and bytes"
+        title = f"{comparison.metric.label} of all runs by rounds, simulated time and bytes"
         figure = Figure(title, inline(svg, "c-", title), wide=True) if svg else None
         page["comparison"] = {"table": comparison_table(comparison), "figure": figure, "remarks": comparison.remarks}
     return _templates().get_template("report.html").render(page)
@@ -101,15 +101,22 @@ def _templates() -> Environment:
 def _section(place: int, folder: Path, round_no: int | None) -> Section:
     history = read_history(folder)
     info, manifest = history.info, read_manifest(folder)
-    clients, edges, links = visits_tables(read_visits(folder), read_seats(folder), folder / "links.csv")
-    by_edge = edge_rounds_table(history.trained, read_edges(folder))
+    clients, edges, links = visits_tables(read_visits(folder), read_seats(folder), folder / "links.csv", info.headline)
+    by_edge = edge_rounds_table(history.trained, read_edges(folder), info.headline)
     fields = info.spec.model_dump(mode="json", exclude_none=True)
     return Section(
         place=place,
         info=info,
         headline=_headline(history),
         figures=_figures(place, folder, history, round_no),
-        tables=[rounds_table(history.rounds), clients, edges, by_edge, links, failures_table(history.rounds)],
+        tables=[
+            rounds_table(history.rounds, info.metrics),
+            clients,
+            edges,
+            by_edge,
+            links,
+            failures_table(history.rounds),
+        ],
         spec=yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
         manifest=manifest,
         rerun=rerun(info, manifest, history.rounds),

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.core.errors import NotFound
-from shared.core.formatting import duration, percent, size
+from shared.core.formatting import duration, size
 from shared.results.comparison import Comparison
 from shared.results.reader import EdgeRound
 from shared.results.text_tables import TextColumn, comparison_columns, round_columns
+from shared.run_records.metrics import MetricInfo, value_in
 from shared.run_records.rounds import EdgeRow, RoundInfo
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import FailureInfo, VisitRow
@@ -67,10 +68,12 @@ def comparison_table(comparison: Comparison) -> Table:
     return Table.of("Runs side by side", comparison_columns(comparison))
 
 
-def rounds_table(rounds: Sequence[RoundInfo]) -> Table:
+def rounds_table(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo]) -> Table:
     """One row for each round."""
-    note = "clients, min, max: accuracies on the clients' own test sets; up, down: bytes on both simulated links"
-    return Table.of("Rounds", round_columns(rounds), note)
+    note = (
+        f"clients, min, max: {metrics[0].label} on the clients' own test sets; worst decile: mean of the worst tenth "
+    )
+    return Table.of("Rounds", round_columns(rounds, metrics), f"{note}of them; up, down: bytes on both simulated links")
 
 
 def failures_table(rounds: Iterable[RoundInfo]) -> Table:
@@ -94,10 +97,16 @@ def _listed(numbers: Sequence[int], most: int = 12) -> str:
     return ", ".join(map(str, numbers[:most])) + more
 
 
+def newest(before: float | None, value: float | None) -> float | None:
+    """The newer of two values, where it is known."""
+    return before if value is None else value
+
+
 @dataclass
 class _Sum:
-    """The sums over visits of one seat, or at one edge, with the newest accuracies."""
+    """The sums over visits of one seat, or at one edge, with the newest values of the headline metric."""
 
+    metric: MetricInfo
     seats: set[int] = field(default_factory=set)
     edges: dict[str, None] = field(default_factory=dict)
     profiles: dict[str, None] = field(default_factory=dict)
@@ -109,9 +118,9 @@ class _Sum:
     own: float | None = None
 
     def add(self, kind: str, visit: VisitRow) -> None:
-        """Adds a visit; of the final evaluation, only the accuracies."""
-        self.received = self.received if visit.received_accuracy is None else visit.received_accuracy
-        self.own = self.own if visit.own_accuracy is None else visit.own_accuracy
+        """Adds a visit; of the final evaluation, only the scores."""
+        self.received = newest(self.received, value_in(visit, "received", self.metric))
+        self.own = newest(self.own, value_in(visit, "own", self.metric))
         if kind != "train":
             return
         self.seats.add(visit.seat)
@@ -127,14 +136,16 @@ class _Sum:
 _OUTCOMES = ("used", "used_late", "refused", "failed")
 
 
-def visits_tables(visits: Iterable[tuple[str, VisitRow]], seats: Sequence[SeatInfo], links: Path) -> list[Table]:
+def visits_tables(
+    visits: Iterable[tuple[str, VisitRow]], seats: Sequence[SeatInfo], links: Path, metric: MetricInfo
+) -> list[Table]:
     """Clients, edges and links, from the visits of a run and the table of its links.
 
     Raises:
         NotFound: the table of links cannot be read.
     """
-    by_seat: dict[int, _Sum] = defaultdict(_Sum)
-    by_edge: dict[str, _Sum] = defaultdict(_Sum)
+    by_seat: dict[int, _Sum] = defaultdict(lambda: _Sum(metric))
+    by_edge: dict[str, _Sum] = defaultdict(lambda: _Sum(metric))
     for kind, visit in visits:
         by_seat[visit.seat].add(kind, visit)
         by_edge[visit.edge].add(kind, visit)
@@ -154,15 +165,16 @@ def _clients_table(by_seat: dict[int, _Sum], seats: Sequence[SeatInfo]) -> Table
                 ", ".join(total.profiles) or "-",
                 str(samples.get(seat, "-")),
                 *(str(total.outcomes[outcome]) for outcome in _OUTCOMES),
-                percent(total.received),
-                percent(total.own),
+                total.metric.text(total.received),
+                total.metric.text(total.own),
                 size(total.use.up_bytes),
                 size(total.use.down_bytes),
                 duration(total.simulated_s),
                 f"{total.energy_j:.3g} J" if total.energy_j else "-",
             ]
         )
-    note = "received, own: newest accuracies of the received and of the local model, on the client's own test set"
+    label = next(iter(by_seat.values())).metric.label if by_seat else "accuracy"
+    note = f"received, own: newest {label} of the received and of the local model, on the client's own test set"
     return Table("Clients", columns, rows, frozenset({0, 1, 2}), note)
 
 
@@ -188,8 +200,9 @@ def _edges_table(by_edge: dict[str, _Sum], used: dict[tuple[str, str], LinkUse])
 
 @dataclass
 class _EdgeSum:
-    """The sums over the rounds of an edge, with the newest accuracies."""
+    """The sums over the rounds of an edge, with the newest values of the headline metric."""
 
+    metric: MetricInfo
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     n_used: int = 0
@@ -200,9 +213,9 @@ class _EdgeSum:
     own: float | None = None
 
     def add(self, kind: str, row: EdgeRow) -> None:
-        """Adds a round; of the final evaluation, only the accuracies."""
-        self.received = self.received if row.received_accuracy is None else row.received_accuracy
-        self.own = self.own if row.own_accuracy is None else row.own_accuracy
+        """Adds a round; of the final evaluation, only the scores."""
+        self.received = newest(self.received, value_in(row, "received", self.metric))
+        self.own = newest(self.own, value_in(row, "own", self.metric))
         if kind != "train":
             return
         self.outcomes[row.outcome] += 1
@@ -217,16 +230,17 @@ class _EdgeSum:
 _EDGE_OUTCOMES = ("used", "idle", "failed", "away")
 
 
-def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) -> Table:
+def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound], metric: MetricInfo) -> Table:
     """The outcomes of each edge's rounds, and the rounds of which the results folder has no record.
 
     Args:
         trained: the training rounds of the run.
         edges: the edge rows in its results folder.
+        metric: the run's headline metric.
     """
     columns = ["edge", "home", *_EDGE_OUTCOMES, "reasons", "updates", "received", "own"]
     columns += ["download", "upload", "simulated"]
-    sums: dict[tuple[str, int], _EdgeSum] = defaultdict(_EdgeSum)
+    sums: dict[tuple[str, int], _EdgeSum] = defaultdict(lambda: _EdgeSum(metric))
     recorded: set[int] = set()
     for round_no, kind, row in edges:
         recorded |= {round_no} if kind == "train" else set()
@@ -238,8 +252,8 @@ def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound]) 
             *(str(total.outcomes[outcome]) for outcome in _EDGE_OUTCOMES),
             ", ".join(f"{reason} {n}" for reason, n in sorted(total.reasons.items())) or "-",
             str(total.n_used),
-            percent(total.received),
-            percent(total.own),
+            metric.text(total.received),
+            metric.text(total.own),
             duration(total.down_s),
             duration(total.up_s),
             duration(total.simulated_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,14 +99,20 @@ def _steps(rounds: Sequence[RoundInfo], begun_s: float) -> Iterator[Step]:
         yield Step(row.round_no, row.kind, begun_s + wall_s, figures)
 
 
+def _path(label: str) -> str:
+    """A metric's label as trackers accept it: `top_k(k=3)` is `top_k k-3`."""
+    return re.sub(r"[^\w .-]+", " ", label.replace("=", "-")).strip()
+
+
 def _accuracies(row: RoundInfo) -> dict[str, float]:
-    """Accuracies and losses of the global model, of training and of clients; the final evaluation has its own names."""
+    """Metrics and losses of the global model, of training and of clients; the final evaluation has its own names."""
     after = "" if row.kind == "train" else "final_"
     found: dict[str, float | None] = {f"{after}loss/train": row.train_loss}
     for name, score in (row.evaluation or {}).items():
         found |= {f"{after}accuracy/{name}": score.accuracy, f"{after}loss/{name}": score.loss}
+        found |= {f"{after}{_path(label)}/{name}": value for label, value in score.metrics.items()}
     for which, spread in row.clients.items():
-        for part in ("mean", "min", "max"):
+        for part in ("mean", "min", "max", "worst_decile", "variance"):
             found[f"{after}clients_{which}/{part}"] = getattr(spread, part)
     return {name: value for name, value in found.items() if value is not None}
 

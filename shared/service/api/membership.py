@@ -27,6 +27,7 @@ class AgentRegistration(Record):
 
     Attributes:
         versions: of the agent's Python and packages; an agent whose versions are not the cloud's takes part in no run.
+        plugins: the digests of its plug-in packages by name; a run needs those that its spec uses.
     """
 
     agent: str = Field(pattern=ID)
@@ -36,6 +37,7 @@ class AgentRegistration(Record):
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
+    plugins: Versions = Field(default_factory=dict)
 
 
 class AgentRegistrationAnswer(Record):
@@ -72,12 +74,13 @@ class AgentHeartbeat(Record):
 
 
 class EdgeRegistration(Record):
-    """Edge to cloud; `versions` as in `AgentRegistration`."""
+    """Edge to cloud; `versions` and `plugins` as in `AgentRegistration`."""
 
     edge: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
+    plugins: Versions = Field(default_factory=dict)
 
 
 class EdgeRegistrationAnswer(Record):

@@ -27,6 +27,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.checks import Description, Kind, checked, checked_images, of_images
@@ -65,6 +66,7 @@ class DataSpec(Record):
         size: side to which their images, or those of a folder, are resized, in pixels; None means 28, or their own.
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
             images; `official`: 80 % of its training images, and its own test images. None means `whole`.
+        params: parameters of a plug-in's data set.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -77,6 +79,7 @@ class DataSpec(Record):
     domains: Annotated[Names, Field(min_length=1)] | None = None
     size: int | None = Field(default=None, ge=8, le=256)
     split: Literal["whole", "official"] | None = None
+    params: PluginParams = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

@@ -176,7 +176,8 @@ def _test_rows(split: Texts | None, y: npt.NDArray[Any], path: Path) -> npt.NDAr
         raise DataMalformed(
             f"{path.name}: column {SPLIT} says train or test, and has rows of both; not {sorted(set(split))[:5]}"
         )
-    return np.array(split) == "test"
+    found: npt.NDArray[np.bool_] = np.array(split) == "test"
+    return found
 
 
 def drawn_tests(y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,8 @@ from shared.core.errors import BadInput
 from shared.training.data import digit_domains
 from shared.training.data.dataset import Dataset, DataSpec, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
-from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable, check_name
+from shared.training.data.plugged import DATA_SOURCES, open_plugged
+from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable
 
 
 def check_data(spec: DataSpec) -> None:
@@ -20,12 +21,17 @@ def check_data(spec: DataSpec) -> None:
     """
     if spec.name == digit_domains.NAME:
         digit_domains.check_domains(spec)
+        if spec.params:
+            raise BadInput(f"data.params: {spec.name} has no parameters", field="data.params")
         return
     for field in ("domains", "size", "split"):
         if getattr(spec, field) is not None and not (field == "size" and spec.file is not None):
             raise BadInput(f"{field} goes with data: {digit_domains.NAME}, not with {spec.name}", field=f"data.{field}")
-    if spec.file is None:
-        check_name(spec.name, also=(digit_domains.NAME,))
+    if spec.file is not None:
+        if spec.params:
+            raise BadInput("data.params: a file has no parameters", field="data.params")
+        return
+    DATA_SOURCES.get(spec.name).parse(spec.params, "data.params")
 
 
 def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
@@ -39,6 +45,8 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
         return digit_domains.open_domains(spec, data_dir=data_dir, cache_dir=cache_dir)
     if spec.file is not None:
         return _open_file(spec, spec.file, data_dir, cache_dir)
+    if spec.name in DATA_SOURCES.plugged():
+        return open_plugged(spec, cache_dir)
     return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
 
 

@@ -39,7 +39,7 @@ class ModelSpec(Record):
     name: str = Field(default="mlp", pattern=r"^(torchvision\.)?[a-z][a-z0-9_]{0,63}$")
     projection: int | None = Field(default=None, ge=1, le=65_536)
     width: float = Field(default=1.0, gt=0, le=4)
-    params: PluginParams
+    params: PluginParams = Field(default_factory=dict)
 
     def __str__(self) -> str:
         named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.shared.algorithms import flat
 
 LAYERS = {

@@ -18,7 +18,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.visits import VisitRow
 from shared.storage import redis_keys
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from shared.wire import codec
 from tests.faults import garbage
 from tests.federation import EDGE_PORT, Federation, PassOn

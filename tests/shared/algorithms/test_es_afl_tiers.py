@@ -11,7 +11,7 @@ from benchmarks.by_hooks import ByHooks
 from shared.core.tensor_records import TensorMap
 from shared.federation.visits.trainer import trainer_for
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ended, experiment_of, federation, run
 

@@ -19,7 +19,7 @@ from shared.training import models
 from shared.training.data import sources
 from shared.training.data.augmentation import as_pixels
 from shared.training.data.channel_statistics import Statistics, normaliser
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import experiment_of, federation, resolved, run

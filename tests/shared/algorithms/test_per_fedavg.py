@@ -13,7 +13,8 @@ from torch import nn
 from shared.algorithms.per_fedavg import meta_objective
 from shared.training import models
 from shared.training.data.dataset import as_batch
-from shared.training.loop import evaluate, train
+from shared.training.evaluation import evaluate
+from shared.training.loop import train
 from shared.training.optimizers import Sgd
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, resolved, run

@@ -14,7 +14,7 @@ from shared.federation.messages import Task
 from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.shared.algorithms.layouts import Ended, resolved, run
 
 ROOMS = (2, 1)

@@ -17,7 +17,7 @@ from shared.federation.server_optimizers import Moments, step
 from shared.federation.spec_parser import parse_spec
 from shared.spec.optimizers import ServerAdam
 from shared.training import models
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import ended, experiment_of, federation, resolved, results_so_far, run
 from tests.shared.algorithms.plain_linear import Array

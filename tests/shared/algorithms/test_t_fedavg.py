@@ -153,7 +153,7 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
     )
     visit = experiment.ctx(phase="train", round_no=1, n_clients=4, edge=0).at(seat=0)
     with pytest.raises(WireError, match=re.escape(message)) if message else nullcontext():
-        check_origin(experiment, visit, update, clients_of([visit]))
+        check_origin(experiment, visit, update, clients_of(visit, [0]))
 
 
 # ---- rounds

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.core.errors import BadInput
-from shared.federation.registry import all_algorithms, load_algorithm, pictures_of_algorithm
+from shared.federation.registry import ALGORITHMS, all_algorithms, load_algorithm, pictures_of_algorithm
 
 ALGORITHM = 'from strata.hooks import Algorithm\nALGORITHM = Algorithm(name="{name}", paper="none")\n'
 
@@ -36,13 +36,16 @@ def test_algorithms_with_their_own_pictures_are_known() -> None:
     assert found == {"bofl", "dtpfl", "es_afl", "lafl_cpn"}
 
 
-def test_errors_in_a_users_module_are_named(written: Callable[[str, str], None]) -> None:
+def test_pictures_that_cannot_be_called_are_named(written: Callable[[str, str], None]) -> None:
     written("no_function", ALGORITHM.format(name="no_function") + 'PICTURES = ["accuracy"]\n')
-    written("other_name", ALGORITHM.format(name="another_name"))
     with pytest.raises(BadInput, match=r"\.no_function\.PICTURES cannot be called"):
-        load_algorithm("no_function")
-    with pytest.raises(BadInput, match=r"\.other_name\.ALGORITHM is not an Algorithm"):
-        load_algorithm("other_name")
+        pictures_of_algorithm("no_function")
+
+
+def test_a_users_algorithm_is_found_by_its_own_name(written: Callable[[str, str], None]) -> None:
+    written("some_module", ALGORITHM.format(name="another_name"))
+    assert load_algorithm("another_name").name == "another_name"
+    assert ALGORITHMS.package_of("another_name") is not None
 
 
 def test_a_users_module_has_pictures(written: Callable[[str, str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.core.exact_sum import fixed_point_exponent
+from shared.federation.context import Context, EdgeView, NoParams
 from shared.federation.population import Population, Seat
 from shared.federation.population import sampled as sampled_module
+from shared.federation.selection import select
 from shared.spec.experiment import ExperimentSpec
 from shared.training.partition import ClassPools
 from tests.shared.federation.test_population import DATA, K, population_of
@@ -119,6 +122,23 @@ def test_a_million_devices_are_known_before_one_of_them_is_made(monkeypatch: pyt
     assert found.seat(123_456).n_train in (0, 20)
     with pytest.raises(AssertionError, match="has drawn"):
         _ = found.seat(123_456).test
+
+
+def test_random_draws_among_a_million_devices_without_a_list_of_them() -> None:
+    changes: dict[str, Any] = {"select": "random", "fraction_train": 0.0005}
+    found = sampled(MILLION, 4, **changes)
+    spec = ExperimentSpec(num_devices=MILLION, max_devices=MILLION, num_edges=4, **changes)
+    ctx = Context(spec=spec, params=NoParams(), phase="train", round_no=1, n_clients=MILLION, edge=2)
+    seats = found.at(2)
+    first = select(ctx, seats, EdgeView())  # finds their home edges, once for all rounds
+    tracemalloc.start()
+    chosen = select(ctx.at(round_no=2), seats, EdgeView())
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(set(chosen)) == len(set(first)) == 125
+    assert {number % 4 for number in chosen} == {2}
+    assert set(chosen) != set(first)
+    assert peak_bytes < MILLION / 4  # a byte for each of the edge's devices
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def check(experiment: Experiment, seat: int | None, phase: str = "train", **fiel
         check_origin(experiment, edge, update, {edge.at(seat=seat).client_id for seat in range(4)})
         return
     visit = edge.at(seat=seat)
-    check_origin(experiment, visit, update, clients_of([visit]))
+    check_origin(experiment, visit, update, clients_of(visit, [seat]))
     stand_in = stand_in_of(experiment, update)
-    check_origin(experiment, visit, stand_in, clients_of([visit, edge.at(seat=seat + 1)]))
+    check_origin(experiment, visit, stand_in, clients_of(visit, [seat, seat + 1]))
 
 
 def stand_in_of(experiment: Experiment, update: Record) -> Record:
@@ -292,7 +292,7 @@ def test_more_weights_than_the_mask_keeps_are_refused_in_a_sum_too(experiment_of
     sent = experiment.algorithm.update.model_validate(update)
     for each in (sent, stand_in_of(experiment, sent)):
         with pytest.raises(WireError, match="n_weights of head are 65, there can be 64"):
-            check_origin(experiment, visit, each, clients_of([visit]))
+            check_origin(experiment, visit, each, clients_of(visit, [0]))
     check(experiment, 0, **{**update, "choices": choices(experiment, most)})
 
 
@@ -345,7 +345,7 @@ def test_updates_hold_the_tensors_named_by_sends(
             trainer = trainer_for(experiment, work, seat.train if len(seat.train) else np.arange(10), seat.test)
             update = device.local_update(visit, device.init(visit), message, trainer).update
             assert update is not None
-            check_origin(experiment, visit, update, clients_of([visit]))
+            check_origin(experiment, visit, update, clients_of(visit, [seat.number]))
             accumulator.add(update, 10)
         counted = at_edge.at(n_updates=2, n_samples=20)
         after = edge.aggregate(

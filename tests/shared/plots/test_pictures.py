@@ -9,7 +9,7 @@ import pytest
 
 from shared.core.scores import Spread
 from shared.plots.algorithm_pictures import figure_by_client, labels_by_round
-from shared.plots.curves import accuracy, bytes_on_links, clients
+from shared.plots.curves import bytes_on_links, clients, scores
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
@@ -40,7 +40,7 @@ def boxes_of(panel: object) -> Boxes:
 def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
     score = {"global": Evaluation(n=10, accuracy=0.8, loss=0.4)}
     run = history_of(a_round(1, evaluation=None), a_round(2, evaluation=score), a_round(2, kind="evaluate"))
-    found = {by: accuracy(run, by) for by in ("round", "time", "bytes")}
+    found = {by: scores(run, by) for by in ("round", "time", "bytes")}
     panels = {by: [lines_of(panel) for panel in picture.panels] for by, picture in found.items() if picture}
     lines = {by: [(s.name, s.x, s.y) for s in both[0].series] for by, both in panels.items()}
     assert lines["round"] == [("global model", (2,), (0.8,)), ("mean over clients", (1, 2), (0.6, 0.7))]
@@ -51,8 +51,8 @@ def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
 
 
 def test_run_without_rounds_has_no_pictures() -> None:
-    assert accuracy(history_of()) is None
-    assert accuracy(history_of(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
+    assert scores(history_of()) is None
+    assert scores(history_of(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
     assert bytes_on_links(history_of()) is None
     assert clients(history_of()) is None
     assert dendrogram(history_of()) == ()

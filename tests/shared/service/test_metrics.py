@@ -153,7 +153,8 @@ async def test_waiting_runs_are_counted_also_by_a_restarted_cloud(tmp_path: Path
 def committed(**changes: Any) -> RunEvent:
     sizes = {f"{link}_bytes_{way}": 1 for link in ("device", "edge") for way in ("up", "down")}
     known = {"wall_s": 1.0, "simulated_s": 2.0, "n_visits": 1, "n_used": 1, "energy_j": 0.5, "round_no": 1}
-    return RunEvent("round.committed", {**known, **sizes, "client_accuracy": None, "train_loss": 0.1, **changes})
+    scores: dict[str, Any] = {"client_accuracy": None, "clients": {}, "train_loss": 0.1}
+    return RunEvent("round.committed", {**known, **sizes, **scores, **changes})
 
 
 def lost(seat: int | None, reason: str) -> RunEvent:
@@ -174,7 +175,8 @@ def test_names_from_outside_create_no_series() -> None:
         cloud.on_event(run, committed(round_no=number))
         cloud.on_event(run, lost(number, f"{HOSTILE}{number}"))
         cloud.on_event(run, lost(None, f"{number}"))
-        cloud.on_event(run, RunEvent("round.evaluated", {"evaluation": {run: {"accuracy": 1.0, "loss": 1.0}}}))
+        scores = {run: {"accuracy": 1.0, "loss": 1.0}}
+        cloud.on_event(run, RunEvent("round.evaluated", {"evaluation": scores, "metric": run, "score": None}))
         cloud.exchanged(f"rounds{number}", 1, 1, 0.1)
         edge.exchanged(f"visits{number}", 1, 1, 0.1)
         failure = Failure(seat=number, reason=f"{HOSTILE}{number}", detail=HOSTILE)
@@ -209,16 +211,18 @@ def test_figures_of_one_run_are_not_those_of_the_next() -> None:
     for run, kinds in (("a", ("starting", "running")), ("b", ("pending",))):
         for status in kinds:
             cloud.on_event(run, RunEvent("run.status", {"status": status}))
-    cloud.on_event("a", committed(client_accuracy=0.25))
-    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
+    cloud.on_event("a", committed(client_accuracy=0.25, clients={"own": {"mean": 0.125}}))
+    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores, "metric": "f1", "score": 0.75}))
     assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="clients") == 0.25
+    assert total(samples_of(cloud), "strata_cloud_run_score", of="global") == 0.75
+    assert total(samples_of(cloud), "strata_cloud_run_score", of="clients") == 0.125
     cloud.on_event("a", RunEvent("run.status", {"status": "starting"}))  # resumed
     assert total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global") == 0.5
     cloud.on_event("a", RunEvent("run.status", {"status": "failed"}))
     cloud.on_event("b", RunEvent("run.status", {"status": "starting"}))
     assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
-    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores}))
+    cloud.on_event("a", RunEvent("round.evaluated", {"evaluation": scores, "metric": "f1", "score": 0.75}))
     assert math.isnan(total(samples_of(cloud), "strata_cloud_run_accuracy_ratio", of="global"))
     assert total(samples_of(cloud), "strata_cloud_runs") == 1
 

@@ -91,7 +91,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(raw: Any, field: s
         ({"edge_upload": "median"}, "edge_upload"),
         ({"algorithm": {"name": "../etc"}}, "algorithm.name"),
         ({"partition": {"name": "dirichlet", "alpha": -1}}, "partition.alpha"),
-        ({"partition": {"name": "nobody"}}, "partition"),
+        ({"partition": {"name": "nobody"}}, "partition.name"),
         ({"timeouts": {"visit_s": 0}}, "timeouts.visit_s"),
         ({"data": {"n_train": 0}}, "data.n_train"),
         ({"partition": {"name": "by_domain", "per_client": 0}}, "partition.per_client"),

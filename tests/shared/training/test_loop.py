@@ -20,7 +20,8 @@ from torch.nn import functional
 from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training import loop
 from shared.training.data.dataset import as_batch
-from shared.training.loop import Evaluated, Trained, batches, evaluate, train
+from shared.training.evaluation import Evaluated, evaluate
+from shared.training.loop import Trained, batches, train
 from shared.training.models import build, read_state
 
 Array = np.ndarray[Any, Any]

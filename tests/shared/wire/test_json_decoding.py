@@ -14,7 +14,7 @@ from shared.core.records import Record
 from shared.core.tensor_records import ModelState, Tensor, TensorMap, copy_tensors
 from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.wire import codec
-from shared.wire.compression import Coded, TopK
+from shared.wire.compression import Coded, Fp16, TopK
 from shared.wire.json_decoding import MODELS_A_SEAT
 from tests.shared.wire.test_codec import entry, holding, raw
 
@@ -153,3 +153,15 @@ def test_a_tensor_referenced_several_times_is_copied_once() -> None:
     assert mine[2] is not mine[0]
     tensor += 1
     assert mine[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_copied_tensors_are_no_views_of_the_body_and_compressed_ones_are_decoded(copied: bool) -> None:
+    whole, coded = torch.arange(4096.0).reshape(64, 64), Fp16().encode(torch.ones(64, 64))
+    body = codec.encode(Loose(x=[whole, {"a": whole}, coded])).join()
+    back = codec.decode(Loose, body, model=MODEL, copied=copied).x
+    assert back[0] is back[1]["a"]
+    assert isinstance(back[2], Coded) != copied
+    assert torch.equal(back[2], torch.ones(64, 64))
+    body[-whole.nbytes :] = bytes(whole.nbytes)
+    assert torch.equal(back[0], whole) == copied

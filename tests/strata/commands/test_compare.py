@@ -73,7 +73,7 @@ def test_default_target_is_the_highest_that_all_runs_reach_and_is_named(strata: 
     in_folder(runs, "b", [0.6, 0.9, 0.95])
     result = strata("compare", "a", "b", "--format", "json")
     assert json.loads(result.out)["target"] == 0.8
-    assert "target: 80 %, the highest accuracy that all runs reach" in result.err
+    assert "target: 80 %, the best accuracy that all runs reach" in result.err
     assert [row["rounds_to_target"] for row in json.loads(result.out)["runs"]] == [2, 2]
 
 
@@ -88,7 +88,7 @@ def test_target_that_a_run_does_not_reach_is_a_dash(strata: Strata, runs: Path) 
 def test_rounds_without_evaluation_count_in_the_costs(runs: Path) -> None:
     folder = in_folder(runs, "a", [None, None, 0.5, None, None, 0.7], spec={"eval_every": 3})
     (course,) = compare([folder]).curves
-    assert [(point.round_no, point.simulated_s, point.bytes_up, point.accuracy) for point in course.points] == [
+    assert [(point.round_no, point.simulated_s, point.bytes_up, point.value) for point in course.points] == [
         (3, 12.0, 600, 0.5),
         (6, 24.0, 1200, 0.7),
     ]
@@ -98,7 +98,7 @@ def test_run_with_a_headline_over_clients_is_compared_by_it(runs: Path) -> None:
     clients = in_folder(runs, "a", [0.1, 0.2], accuracy_of="mean over clients")
     other = in_folder(runs, "b", [0.1, 0.2])
     comparison = compare([clients, other])
-    assert [point.accuracy for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
+    assert [point.value for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
     assert comparison.remarks == ("Different accuracy measures (mean over clients; global model): not comparable.",)
 
 
@@ -232,7 +232,10 @@ def test_picture_in_an_unknown_format_is_refused(strata: Strata, runs: Path) -> 
 
 @pytest.mark.parametrize("target", ["90", "-1", "many"])
 def test_target_must_be_a_share(strata: Strata, runs: Path, target: str) -> None:
-    assert strata("compare", "r1", "--target", target).code == 2
+    in_folder(runs, "r1", [0.5])
+    result = strata("compare", "r1", "--target", target)
+    assert result.code == (2 if target == "many" else 1)
+    assert ("Invalid value" if target == "many" else f"target: {target} is no value of accuracy") in result.err
 
 
 # ---- the picture

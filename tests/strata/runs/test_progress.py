@@ -38,7 +38,7 @@ def shown(first: RunInfo, *then: tuple[str, dict[str, Any], RunInfo]) -> list[st
 
 
 def evaluated(accuracy: float) -> dict[str, Any]:
-    return {"round_no": 1, "evaluation": {"global": {"accuracy": accuracy, "loss": 0.5}}}
+    return {"round_no": 1, "evaluation": {"global": {"n": 10, "accuracy": accuracy, "loss": 0.5}}}
 
 
 def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> None:

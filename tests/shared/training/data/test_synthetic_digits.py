@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from shared.training.data.synthetic_digits import CONTRAST, FACES, FINE, SIDE, _strokes, picture, synth_digits
-from shared.training.loop import batches, evaluate, train
+from shared.training.evaluation import evaluate
+from shared.training.loop import batches, train
 from shared.training.models import build
 
 

@@ -337,7 +337,6 @@ def test_label_out_of_range_is_refused() -> None:
         ({"name": "by_group", "gamma": 1.1}, ("by_group", "gamma"), "less than or equal to 1"),
         ({"name": "iid", "alpha": 1}, ("iid", "alpha"), "Extra inputs"),
         ({"name": "shards", "quantity_skew": 1}, ("shards", "quantity_skew"), "goes with iid and edge_skew"),
-        ({"name": "dirchlet"}, (), "expected tags: 'iid', 'dirichlet'"),
     ],
 )
 def test_wrong_parameter_is_named(raw: dict[str, Any], path: tuple[str, ...], message: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shared.training.loop import evaluate
+from shared.training.evaluation import evaluate
 from shared.training.models import Classifier, build
 from shared.training.subnetworks.pruning import importance, kept_units, magnitude_mask, n_pruned
 from shared.training.subnetworks.unit_graph import units_of

@@ -1,0 +1,230 @@
+"""`Scoring`: the loss that a run's training minimises, and the metrics that its evaluations measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shared.core.errors import BadInput, UnknownName
+from shared.core.formatting import label_of
+from shared.core.scores import Score, State
+from shared.federation.registry import load_algorithm, load_local
+from shared.run_records.metrics import MetricInfo
+from shared.run_records.rounds import Evaluation
+from shared.run_records.visits import Scored
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.fields import Choice, Stop
+from shared.training.description import Target
+from shared.training.loop import CLASSES
+from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun
+from shared.training.metrics import classification
+from shared.training.metrics.catalogue import DEFAULT_METRIC, METRIC_VALUES
+from shared.training.metrics.metric import MetricOfRun, changed, metric_of_run, rows_of
+
+ACCURACY = classification.ACCURACY.name
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a run scores outputs.
+
+    Attributes:
+        metrics: the run's metrics; the first is the headline.
+        target: what a model is to say of a sample.
+        loss: the loss that the spec names; None means the targets' own.
+    """
+
+    metrics: tuple[MetricOfRun, ...] = (MetricOfRun(classification.ACCURACY),)
+    target: Target = CLASSES
+    loss: LossOfRun | None = None
+
+    def batch_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the mean loss over the predictions of a batch, which training minimises."""
+        return (self.target.loss if self.loss is None else self.loss.mean)(outputs, targets)
+
+    def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the sum of the losses of a batch's predictions."""
+        return (self.target.loss_sum if self.loss is None else self.loss.sum)(outputs, targets)
+
+    @property
+    def headline(self) -> MetricOfRun:
+        """The metric by which a run is judged."""
+        return self.metrics[0]
+
+    @property
+    def infos(self) -> tuple[MetricInfo, ...]:
+        """The metrics as records show them."""
+        return tuple(
+            MetricInfo(label=each.label, higher_is_better=each.metric.higher_is_better, unit=each.metric.unit)
+            for each in self.metrics
+        )
+
+    @property
+    def further(self) -> dict[str, MetricOfRun]:
+        """By label, the metrics whose states scores hold; the counts of each score are the accuracy's state."""
+        return {each.label: each for each in self.metrics if each.label != ACCURACY}
+
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, State]:
+        """Returns the states of a batch by label; outputs are those of the model, targets those of the data."""
+        if not self.further:
+            return {}
+        outputs, targets = rows_of(self.target, outputs.cpu().to(torch.float64), targets.cpu())
+        targets = targets.to(torch.float64) if targets.is_floating_point() else targets
+        return {label: each.state(outputs, targets) for label, each in self.further.items()}
+
+    # ---- scores as values
+
+    def value(self, score: Score | None, metric: MetricOfRun | None = None) -> float | None:
+        """Returns a metric's value of a score, by default the headline's; None without predictions."""
+        metric = metric or self.headline
+        if score is None:
+            return None
+        if metric.label == ACCURACY:
+            return score.accuracy
+        state = score.states.get(metric.label)
+        value = None if state is None else metric.value(state)
+        return value if value is not None and math.isfinite(value) else None
+
+    def accuracy(self, score: Score) -> float | None:
+        """Returns the accuracy of a score, None where targets are no classes."""
+        return None if self.target.kind == "numbers" else score.accuracy
+
+    def further_values(self, score: Score) -> dict[str, float]:
+        """Returns the values of all metrics but the accuracy, by label, as far as they have one."""
+        found = {label: self.value(score, each) for label, each in self.further.items()}
+        return {label: value for label, value in found.items() if value is not None}
+
+    def row(self, scored: Scored) -> dict[str, Any]:
+        """Returns the scores of a visit or an edge's round, by the names of their fields in a row."""
+        found: dict[str, Any] = {}
+        for which, score in (("received", scored.received), ("own", scored.own)):
+            found[f"{which}_accuracy"] = self.accuracy(score) if score else None
+            found[f"{which}_loss"] = score.loss if score else None
+            found[f"{which}_metrics"] = self.further_values(score) if score else {}
+        on = {name: self.value(score) for name, score in scored.own_on.items()}
+        return {**found, "own_on": {name: value for name, value in on.items() if value is not None}}
+
+    def evaluation(self, score: Score) -> Evaluation:
+        """Returns a score as the API shows it."""
+        return Evaluation(n=score.n, accuracy=self.accuracy(score), loss=score.loss, metrics=self.further_values(score))
+
+    # ---- checks
+
+    def fault(self, name: str, score: Score, most: int) -> str | None:
+        """Returns why a score that another process sent is not possible, None if it is.
+
+        Args:
+            name: of the score in the answer; `train` for the score of a training, which has no states.
+            score: with the states of the run's metrics.
+            most: samples that it can be of.
+        """
+        if score.n > (possible := most * self.target.per_sample):
+            return f"a score `{name}` of {score.n} predictions, at most {possible} are possible"
+        if score.n_correct > score.n:
+            return f"a score `{name}` with {score.n_correct} of {score.n} predictions correct"
+        due = sorted(self.further) if score.n and name != "train" else []
+        if sorted(score.states) != due:
+            return f"a score `{name}` with states of {sorted(score.states)[:MAX_NAMED]}, not of {due}"
+        faults = (self.further[label].fault(state, score.n) for label, state in score.states.items())
+        found = next(filter(None, faults), None)
+        return f"a score `{name}` with {found}" if found else None
+
+
+MAX_NAMED = 5
+"""Labels that an error names."""
+
+
+def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
+    """How a spec's run scores outputs.
+
+    Args:
+        spec: of the run.
+        target: of its data.
+
+    Raises:
+        UnknownName, BadInput: naming the field: a name is not known, a parameter is wrong, a metric or the loss is not
+            defined for such targets, or the stop is by a metric that the run does not measure.
+    """
+    chosen = spec.metrics or (Choice(name=DEFAULT_METRIC[target.kind]),)
+    made = [
+        metric_of_run(METRIC_VALUES.get(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}")
+        for at, each in enumerate(chosen)
+    ]
+    labels = [each.label for each in made]
+    for at, label in enumerate(labels):
+        if label in labels[:at]:
+            raise BadInput(f"metrics.{at}: {label} comes twice", field=f"metrics.{at}")
+    scoring = Scoring(tuple(made), target, _loss_of(spec, target))
+    check_stop(spec.stop, labels)
+    return scoring
+
+
+def check_stop(stop: Stop | None, labels: Sequence[str]) -> None:
+    """Checks that the metric which may end a run is one that it measures.
+
+    Args:
+        stop: of the spec, or of a run that goes on.
+        labels: of the run's metrics, the headline first.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    if stop is None:
+        return
+    if stop.metric is not None and stop.metric not in labels:
+        raise UnknownName("metric of this run", stop.metric, list(labels), field="stop.metric")
+    if stop.accuracy is not None and labels[0] != ACCURACY:
+        why = f"the headline metric of the run is {labels[0]}: stop.target is a value of that"
+        raise BadInput(f"stop.accuracy: {why}", field="stop.accuracy")
+
+
+def check_scoring(spec: ExperimentSpec) -> None:
+    """Checks loss and metrics of a spec as far as that needs no data: names, parameters, and what goes with them.
+
+    Raises:
+        UnknownName, BadInput: naming the field.
+    """
+    labels = [
+        label_of(each.name, changed(METRIC_VALUES.get(each.name, field).parse(each.params, f"{field}.params")))
+        for at, each in enumerate(spec.metrics)
+        for field in [f"metrics.{at}"]
+    ]
+    if labels:
+        check_stop(spec.stop, labels)
+    own = load_algorithm(spec.algorithm.name)
+    if spec.stop is not None and spec.stop.metric not in (None, *labels[:1]) and own.headline != "global model":
+        why = f"{own.name} is judged by its clients' own models, of which only the headline metric is recorded"
+        raise BadInput(f"stop.metric: {why}", field="stop.metric")
+    if spec.loss is None:
+        return
+    params = LOSS_VALUES.get(spec.loss.name).parse(spec.loss.params, "loss.params")
+    if spec.loss.name in DEFAULT_LOSS.values() and not changed(params):  # that of the targets, if it fits them
+        return
+    local, _ = load_local(spec)
+    if local.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
+        name = local.name if local.objective is not None else own.name
+        raise BadInput(f"loss: {name} has a local objective of its own, which names its loss", field="loss")
+    if spec.vectorised is not None:
+        raise BadInput("vectorised: only the cross-entropy is known for many devices at once", field="vectorised")
+
+
+def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:
+    """The loss that a spec names, None for the targets' own.
+
+    Raises:
+        UnknownName, BadInput: it is not known, a parameter is wrong, or it is not defined for such targets.
+    """
+    if spec.loss is None:
+        return None
+    loss = LOSS_VALUES.get(spec.loss.name)
+    params = loss.parse(spec.loss.params, "loss.params")
+    if target.kind not in loss.kinds:
+        needed = " or ".join(sorted(loss.kinds))
+        raise BadInput(f"loss: {loss.name} needs targets that are {needed}, not {target.kind}", field="loss")
+    is_own = loss.name == DEFAULT_LOSS[target.kind] and not changed(params)
+    return None if is_own else LossOfRun(loss, params, target)

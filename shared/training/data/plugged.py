@@ -1,0 +1,63 @@
+"""Data sets of plug-ins: a function returns the arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.core.plugins import Kind, Value, digest_of
+from shared.training.data.dataset import Dataset, DataSpec, open_unpacked, unpack_once
+from shared.training.data.digit_domains import NAME as DIGIT_DOMAINS
+from shared.training.data.sources import DATASETS, Arrays, DataMalformed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource(Value):
+    """A data set.
+
+    Attributes:
+        arrays: returns the arrays by key, as an `.npz` holds them (docs/how-to/own-data.md); with `params`, it is
+            called with their values. It gives the same arrays in each process.
+    """
+
+    arrays: Callable[..., Arrays]
+
+
+def _names() -> Mapping[str, Any]:
+    return {**DATASETS, DIGIT_DOMAINS: None}
+
+
+def _built_in(name: str) -> DataSource:
+    def arrays() -> Arrays:
+        raise NotImplementedError(f"{name} is opened by `load`")
+
+    n = 10 if name == DIGIT_DOMAINS else DATASETS[name].n_classes
+    return DataSource(name=name, description=f"images of {n} classes" if n else "", arrays=arrays)
+
+
+DATA_SOURCES: Kind[DataSource] = Kind(DataSource, "data set", "data.name", _names, _built_in)
+
+
+def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
+    """Opens the data set of a plug-in; the first process writes its arrays, all others map them.
+
+    An entry of the cache belongs to one version of the package and one choice of parameters.
+
+    Raises:
+        BadInput: a parameter is wrong.
+        DataMalformed: an array is missing or wrong. An error inside the plug-in is raised unchanged.
+    """
+    source, package = DATA_SOURCES.get(spec.name), DATA_SOURCES.package_of(spec.name) or ""
+    params = source.parse(spec.params, "data.params")
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    key = f"{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}"
+    folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+    try:
+        unpack_once(folder, lambda: source.arrays() if params is None else source.arrays(params), None, spec.kind)
+    except DataMalformed as error:
+        raise DataMalformed(error.detail, field="data.name") from error
+    return open_unpacked(spec.name, folder, None)

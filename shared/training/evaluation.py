@@ -1,0 +1,89 @@
+"""The evaluation loop: what a model's outputs on some samples come to, as sums that can be added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from shared.core.errors import Cancelled, NotFinite
+from shared.core.scores import State, added
+from shared.training.data.dataset import as_batch, as_targets
+from shared.training.description import Target
+from shared.training.loop import CLASSES, Encode, LossFunction, Stopped, Transform, channels_last
+
+StatesFunction = Callable[[Tensor, Tensor], Mapping[str, State]]
+"""(outputs, targets) -> by label, the state of each metric on this batch."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Result of an evaluation as sums over predictions, which can be added; `states` are those of metrics by label."""
+
+    n: int
+    n_correct: int
+    loss_sum: float
+    states: Mapping[str, State] = field(default_factory=dict)
+
+
+def evaluate(
+    model: nn.Module,
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    indices: npt.NDArray[np.int64] | Sequence[int],
+    *,
+    batch_size: int = 512,
+    transform: Transform | None = None,
+    stopped: Stopped | None = None,
+    target: Target = CLASSES,
+    encode: Encode = as_batch,
+    loss_sum_of: LossFunction | None = None,
+    states_of: StatesFunction | None = None,
+) -> Evaluated:
+    """Evaluates a model in evaluation mode: counts predictions and the right ones, sums losses and states of metrics.
+
+    Args:
+        model: not changed, its mode is restored; samples and targets are copied to its device.
+        x: samples, (n, ...).
+        y: targets, (n, ...).
+        indices: the samples, evaluated in this order.
+        batch_size: number of samples of a batch; `loss_sum` depends on it in its last bits.
+        transform: applied to each batch's samples.
+        stopped: called before each batch; the evaluation ends if it returns True.
+        target: what the model is to say of a sample.
+        encode: that of the data set.
+        loss_sum_of: returns the sum of a batch's losses; None means the target's.
+        states_of: returns the states of the metrics to measure.
+
+    Raises:
+        Cancelled: `stopped` returned True.
+        NotFinite: the loss is NaN or infinite.
+    """
+    chosen = np.asarray(indices, dtype=np.int64)
+    with_layout, was_training = channels_last(model), model.training
+    device = next(model.parameters()).device
+    n, n_correct, loss_sum, states = 0, 0, 0.0, dict[str, State]()
+    model.eval()
+    try:
+        with torch.no_grad():
+            for start in range(0, len(chosen), batch_size):
+                if stopped is not None and stopped():
+                    raise Cancelled(f"stopped after {start} of {len(chosen)} samples")
+                part = chosen[start : start + batch_size]
+                samples, targets = encode(x[part]).to(device), as_targets(y[part]).to(device)
+                outputs = model(with_layout(samples if transform is None else transform(samples)))
+                loss_sum += (loss_sum_of or target.loss_sum)(outputs, targets).item()
+                if not math.isfinite(loss_sum):
+                    raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
+                n_correct += int(target.hits(outputs, targets).sum())
+                n += target.n_predictions(targets)
+                states = states if states_of is None else added(states, states_of(outputs, targets))
+    finally:
+        model.train(was_training)
+    return Evaluated(n, n_correct, loss_sum, states)

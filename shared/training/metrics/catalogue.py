@@ -1,0 +1,15 @@
+"""The metrics that come with StrataFL, by name."""
+
+from __future__ import annotations
+
+from shared.core.plugins import Kind
+from shared.training.metrics.auc import AUC
+from shared.training.metrics.classification import ACCURACY, F1, PERPLEXITY, TOP_K
+from shared.training.metrics.metric import Metric
+from shared.training.metrics.regression import MAE, RMSE
+
+METRICS: dict[str, Metric] = {each.name: each for each in (ACCURACY, TOP_K, F1, AUC, PERPLEXITY, MAE, RMSE)}
+METRIC_VALUES: Kind[Metric] = Kind(Metric, "metric", "metrics", lambda: METRICS, lambda name: METRICS[name])
+"""These metrics and those of plug-ins."""
+DEFAULT_METRIC: dict[str, str] = {"classes": ACCURACY.name, "tokens": ACCURACY.name, "numbers": MAE.name}
+"""The metric of a run whose spec names none, by what its targets are."""

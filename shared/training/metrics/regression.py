@@ -1,0 +1,62 @@
+"""Metrics of numbers: MAE and RMSE. Outputs and targets are float64, (n, values).
+
+Where a target has several values, the error of a prediction is the mean over them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shared.core.scores import State
+from shared.training.metrics.classification import counts_all
+from shared.training.metrics.metric import FIXED_SUM, Kind, Metric, fixed_mean, fixed_sum
+
+NUMBERS: frozenset[Kind] = frozenset({"numbers"})
+
+
+def _absolute(params: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+    """[predictions, the absolute errors' whole parts, their fractions]."""
+    return torch.tensor([len(targets), *fixed_sum((outputs - targets).abs().mean(1), "an absolute error")])
+
+
+def _mean(params: Any, state: State) -> float | None:
+    n, whole, steps = state
+    return fixed_mean(whole, steps, n)
+
+
+MAE = Metric(
+    name="mae",
+    description="mean absolute error, in the unit of the target",
+    kinds=NUMBERS,
+    state=_absolute,
+    value=_mean,
+    largest=lambda params, n_classes: (1, *FIXED_SUM),
+    possible=counts_all,
+    higher_is_better=False,
+)
+
+
+def _squared(params: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+    """[predictions, the squared errors' whole parts, their fractions]."""
+    return torch.tensor([len(targets), *fixed_sum((outputs - targets).square().mean(1), "a squared error")])
+
+
+def _root_of_mean(params: Any, state: State) -> float | None:
+    mean = _mean(params, state)
+    return None if mean is None else math.sqrt(mean)
+
+
+RMSE = Metric(
+    name="rmse",
+    description="root of the mean squared error, in the unit of the target",
+    kinds=NUMBERS,
+    state=_squared,
+    value=_root_of_mean,
+    largest=lambda params, n_classes: (1, *FIXED_SUM),
+    possible=counts_all,
+    higher_is_better=False,
+)

@@ -1,0 +1,1 @@
+"""What `import strata` offers: clouds, runs, sweeps and specs as objects."""

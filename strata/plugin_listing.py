@@ -1,0 +1,54 @@
+"""What plug-in packages bring, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from shared.core.plugins import Kind, digests
+from shared.federation.registry import ALGORITHMS
+from shared.federation.selection import POLICIES
+from shared.training.data.plugged import DATA_SOURCES
+from shared.training.models import MODEL_FACTORIES
+from shared.training.partition import PARTITIONERS
+
+KINDS: tuple[Kind[Any], ...] = (ALGORITHMS, DATA_SOURCES, MODEL_FACTORIES, PARTITIONERS, POLICIES)
+"""The kinds of values that a package can bring."""
+
+
+class Brought(NamedTuple):
+    """One value of a package; a package without values has one row of its own."""
+
+    package: str
+    digest: str
+    kind: str
+    name: str
+    parameters: str
+    description: str
+
+
+def brought() -> list[Brought]:
+    """The values of all packages, by package, kind and name.
+
+    Raises:
+        BadInput: a package is missing, or a name is taken twice. An error inside a package is raised unchanged.
+    """
+    rows, known = list(_rows()), digests()
+    empty = known.keys() - {row.package for row in rows}
+    return sorted(rows + [Brought(package, known[package], "-", "-", "-", "") for package in empty])
+
+
+def _rows() -> Iterator[Brought]:
+    known = digests()
+    for kind in KINDS:
+        for name, found in kind.plugged().items():
+            value: Any = found.value
+            description: str = getattr(value, "description", "") or getattr(value, "paper", "")
+            yield Brought(found.package, known[found.package], kind.word, name, _parameters(value.params), description)
+
+
+def _parameters(model: Any) -> str:
+    """The parameters of a value with their defaults; `-` for none."""
+    fields = {} if model is None else model.model_json_schema().get("properties", {})
+    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
+    return ", ".join(known) or "-"

@@ -1,0 +1,142 @@
+"""Plug-ins through the three tiers: a package that brings all kinds, and nodes that lack it or have another version."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import device_agent.app
+import edge_server.app
+from shared.core.plugins import digests
+from tests.federation import Federation, small_spec
+
+PACKAGE = '''
+"""A package of all kinds."""
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from strata.plugins import (
+    Algorithm, DataSource, ModelFactory, Partitioner, Record, SelectionPolicy,
+)
+
+
+class Size(Record):
+    n: int = Field(default=8, ge=1)
+
+
+def arrays(params):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40 * params.n, 3)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    cut = 30 * params.n
+    return {"train_x": x[:cut], "train_y": y[:cut], "test_x": x[cut:], "test_y": y[cut:]}
+
+
+def build(sample, target, params):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3, params.n), nn.ReLU(), nn.Linear(params.n, target.n_outputs))
+
+
+def every_nth(task, params):
+    return [np.arange(client, len(task.labels), task.n_clients) for client in range(task.n_clients)]
+
+
+def lowest(ctx, seats, view, params):
+    return sorted(seat.number for seat in seats)[: params.n]
+
+
+NTH = Partitioner(name="nth", description="Every n-th sample.", assign=every_nth)
+LOWEST = SelectionPolicy(name="lowest", params=Size, choose=lowest)
+SIGNS = DataSource(name="signs", params=Size, arrays=arrays)
+NARROW = ModelFactory(name="narrow", params=Size, build=build)
+PLAIN = Algorithm(name="plain", paper="none")
+'''
+SPEC = small_spec(
+    data={"name": "signs", "params": {"n": 6}},
+    model={"name": "narrow", "params": {"n": 5}},
+    algorithm="plain",
+    partition={"name": "nth"},
+    select="lowest",
+    select_params={"n": 2},
+)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of the package, which STRATA_PLUGINS names."""
+    name = f"of_{tmp_path.name}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(PACKAGE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("STRATA_PLUGINS", name)
+    importlib.invalidate_caches()
+    yield name
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+async def test_a_run_uses_values_of_all_kinds(tmp_path: Path, package: str) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        info = await fed.run(SPEC)
+        detail = await fed.round(info.run, 1)
+        seats = await fed.seats(info.run)
+    assert info.status == "completed", info.reason
+    assert info.accuracy is not None
+    assert len(detail.seats) == 4  # two of three seats at each of two edges
+    assert [seat.n_train for seat in seats.seats] == [30] * 6
+
+
+@pytest.mark.parametrize(
+    ("field", "spec"),
+    [
+        ("data.params.n", {"data": {"name": "signs", "params": {"n": 0}}}),
+        ("model.params.m", {"model": {"name": "narrow", "params": {"m": 1}}}),
+        ("partition", {"partition": {"name": "nth", "alpha": 1}}),
+        ("select_params.n", {"select_params": {"n": "all"}}),
+        ("data.name", {"data": "sings"}),
+    ],
+)
+async def test_wrong_parameters_are_refused_by_their_field(
+    tmp_path: Path, package: str, field: str, spec: dict[str, object]
+) -> None:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
+        answer = await fed.client.post("/runs", json={"spec": {**SPEC, **spec}})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == field, answer.json()
+
+
+async def test_a_node_without_the_package_refuses_the_run_before_it_starts(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        await fed.stop("agent-5")
+        await fed.stop("edge-1")
+        monkeypatch.setattr(device_agent.app, "digests", dict)
+        monkeypatch.setattr(edge_server.app, "digests", lambda: {package: "0" * 64})
+        await fed.start_edge(1)
+        await fed.start_agent(5)
+        registry = fed.apps["cloud"].state.cloud.registry
+        await fed.until(lambda: registry.agents[fed.agent_id(5)].plugins == {} and "edge-2" in registry.live_edges())
+        await fed.until(lambda: registry.edges["edge-2"].plugins == {package: "0" * 64})
+        answer = await fed.client.post("/runs", json={"spec": SPEC})
+        assert answer.status_code == 409
+        detail = answer.json()["detail"]
+        assert f"edge edge-2: its plug-in {package} is {'0' * 12}, the cloud has {digests()[package][:12]}" in detail
+        assert f"agent agent-5: it lacks the plug-in {package}" in detail
+        assert (await fed.run(small_spec())).status == "completed"  # which uses no plug-in
+
+
+async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Federation(tmp_path / "f", agent_devices=(1,) * 5) as fed:
+        run_id = await fed.submit({**SPEC, "num_devices": 6})
+        monkeypatch.setattr(device_agent.app, "digests", dict)
+        await fed.start_agent(5, devices=1)
+        await fed.start_agent(6, devices=1)
+        info = await fed.until_status(run_id, "failed", "completed", limit_s=60)
+    assert info.status == "failed"
+    assert "it lacks the plug-in" in str(info.reason)
