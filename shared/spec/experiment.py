@@ -17,11 +17,10 @@ from pydantic import Field, model_validator
 from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import BadInput
 from shared.core.plugins import PluginParams
-from shared.core.records import Record, canonical
+from shared.core.records import LEFT_OUT, Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
-    LEFT_OUT,
     SELECTIONS,
     AlgorithmSpec,
     Choice,

@@ -12,14 +12,12 @@ from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETE
 from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
 from shared.core.plugins import NAME, PluginParams
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import MAX_METRICS
 from shared.core.validation import ID, no_repeats
 
 LARGEST_COUNT = 100_000
 """Most rounds of a run."""
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests and sizes."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
 SELECTIONS = ("all", "random", "fastest", "power_of_choice")

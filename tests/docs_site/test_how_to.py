@@ -15,13 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from shared.federation.registry import load_algorithm
-from shared.training.data import dataset, sources
-from shared.training.data.sources import DatasetSource
-from shared.training.models import zoo
-from shared.training.models.classifier import Classifier, Shape
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 
@@ -85,16 +80,10 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
 
 
 async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, line = blocks("own-data.md")
+    (script,) = blocks("own-data.md")
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "own-data.md", "exec"), {})  # noqa: S102 - the page's own
-    entry = eval(f"{{{line}}}", {"DatasetSource": DatasetSource})  # noqa: S307 - the page's own
-    assert list(entry) == ["mine"]
-    monkeypatch.setitem(sources.DATASETS, "mine", entry["mine"])
-    found = dataset.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")
-    assert (found.target.n_outputs, found.sample.shape) == (2, (1, 12, 12))
-    assert (len(found.train_y), len(found.test_y)) == (800, 200)
-    spec = {"data": "mine", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
+    spec = {"data": "mine.npz", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
     done = await run(tmp_path, spec, common={"data_dir": tmp_path})
     assert (done.info.accuracy or 0) > 0.9  # of two classes
 
@@ -103,15 +92,16 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, line = blocks("own-model.md")
-    names: dict[str, Any] = {"nn": nn, "Classifier": Classifier, "Shape": Shape}
-    exec(compile(code, "own-model.md", "exec"), names)  # noqa: S102 - the page's own
-    entry = eval(f"{{{line}}}", names)  # noqa: S307 - the page's own
-    assert list(entry) == ["small_cnn"]
-    monkeypatch.setitem(zoo.MODELS, "small_cnn", entry["small_cnn"])
+    (package := tmp_path / "mine" / "mymodels").mkdir(parents=True)
+    (package / "small_cnn.py").write_text(blocks("own-model.md")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("STRATA_PLUGINS", "mymodels")
+    importlib.invalidate_caches()
     done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
     assert sum(tensor.numel() for tensor in done.model.values()) == 8 * 9 + 8 + 72 * 10 + 10
     assert math.isfinite(done.info.loss or math.nan)
+    for name in ("mymodels", "mymodels.small_cnn"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 # ---- a selection policy; a spec field, in a copy of the code

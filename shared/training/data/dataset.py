@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from shared.core.plugins import PluginParams
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.checks import Description, Kind, checked, checked_images, of_images
 from shared.training.data.sources import (
@@ -46,8 +46,8 @@ from shared.training.data.sources import (
 )
 from shared.training.description import Normalisation, Sample, Target
 
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests."""
+TAKEN = frozenset({*DATASETS, "digit_domains"})
+"""The names of data sets of other sources, which no file has."""
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -84,15 +84,15 @@ class DataSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _named_by_file(cls, raw: Any) -> Any:
-        """A name with a dot or a slash is a file, and a file without a name has its own, in small letters."""
+        """A name with a dot or a slash is a file; a file without a name of its own is named by its path."""
         if not isinstance(raw, Mapping):
             return raw
         found, name = dict(raw), raw.get("name")
         if isinstance(name, str) and "file" not in raw and set(name) & set("./"):
             found["file"] = found.pop("name")
-        if isinstance(found.get("file"), str) and "name" not in found:
+        if isinstance(found.get("file"), str) and found.get("name", "digits") in TAKEN:
             plain = re.sub(r"[^a-z0-9]+", "_", PurePosixPath(found["file"]).stem.lower()).strip("_")
-            found["name"] = (plain if plain[:1].isalpha() else f"data_{plain}")[:64].rstrip("_")
+            found["name"] = plain[:64] if plain[:1].isalpha() and plain not in TAKEN else f"data_{plain}"[:64]
         return found
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from shared.training.data import digit_domains
 from shared.training.data.dataset import Dataset, DataSpec, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
 from shared.training.data.plugged import DATA_SOURCES, open_plugged
-from shared.training.data.sources import DATASETS, Arrays, DataMalformed, DataUnavailable
+from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable
 
 
 def check_data(spec: DataSpec) -> None:
@@ -19,8 +19,6 @@ def check_data(spec: DataSpec) -> None:
     Raises:
         UnknownName, BadInput: the name or an option is wrong; the error has the field.
     """
-    if spec.file is not None and spec.name in (*DATASETS, digit_domains.NAME):
-        raise BadInput(f"{spec.name} is a data set of another source; give data.name another value", field="data.name")
     if spec.name == digit_domains.NAME:
         digit_domains.check_domains(spec)
         if spec.params:

@@ -17,12 +17,11 @@ from pydantic import (
 )
 
 from shared.core.plugins import NAME
+from shared.core.records import LEFT_OUT
 from shared.core.validation import no_repeats
 
 Alpha = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
 MinSamples = Annotated[int, Field(ge=1, le=100_000)]
-LEFT_OUT = Field(exclude_if=lambda value: value is None)
-"""A field that is not written where it is None, so that specs without it keep their digests."""
 QuantitySkew = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
 
 

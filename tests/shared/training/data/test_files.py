@@ -248,6 +248,9 @@ def test_a_damaged_image_and_a_folder_without_classes_are_refused(tmp_path: Path
 def test_a_name_with_a_dot_is_a_file_and_the_file_names_the_data_set(tmp_path: Path) -> None:
     short = DataSpec.model_validate({"name": "My Data-2.npz"})
     assert (short.name, short.file) == ("my_data_2", "My Data-2.npz")
+    assert DataSpec.model_validate({"name": "digits", "file": "flowers"}).name == "flowers"  # a file over a spec's data
+    assert DataSpec.model_validate({"file": "mnist.npz"}).name == "data_mnist"
+    assert DataSpec.model_validate({"name": "mine", "file": "mnist.npz"}).name == "mine"
     assert "file" not in DataSpec(name="mnist").model_dump()
 
 
@@ -274,5 +277,3 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused_by_its_field(tmp
     (tmp_path / "a.txt").touch()
     with pytest.raises(BadInput, match="neither an"):
         opened(tmp_path, file="a.txt")
-    with pytest.raises(BadInput, match="mnist is a data set of another source"):
-        opened(tmp_path, file="mnist.npz")

@@ -1,0 +1,119 @@
+"""Models of sequences and signals, and torchvision's by name."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from shared.core.errors import BadInput, UnknownName
+from shared.training.description import Classes, Numbers, Sample, Target, Tokens
+from shared.training.flops import training_flops
+from shared.training.models import build, check_name, read_state
+from shared.training.models.zoo import ModelSpec
+
+TEXT = Sample((5,), "int64", vocabulary=7, padding=0)
+
+
+def test_char_lstm_says_a_token_at_each_position_from_the_ones_before() -> None:
+    model = build("char_lstm", TEXT, Tokens(7, 5), seed=0).eval()
+    x = torch.tensor([[1, 2, 3, 4, 5]])
+    changed = torch.tensor([[1, 2, 3, 6, 6]])
+    with torch.no_grad():
+        found, other = model(x), model(changed)
+    assert found.shape == (1, 5, 7)
+    assert torch.equal(found[:, :3], other[:, :3])
+    assert not torch.equal(found[:, 3:], other[:, 3:])
+
+
+def test_char_lstm_says_a_class_after_the_last_character_that_is_not_padding() -> None:
+    model = build("char_lstm", TEXT, Classes(3), seed=0).eval()
+    whole = build("char_lstm", Sample((2,), "int64", vocabulary=7), Classes(3), seed=0).eval()
+    with torch.no_grad():
+        padded, short = model(torch.tensor([[4, 2, 0, 0, 0], [1, 1, 1, 1, 1]])), whole(torch.tensor([[4, 2]]))
+    assert padded.shape == (2, 3)
+    torch.testing.assert_close(padded[:1], short)
+
+
+def test_the_operations_of_an_lstm_are_counted_by_its_products() -> None:
+    """Each layer multiplies by (1024, inputs) and (1024, 256) at each position: once forward and twice backward."""
+    layers = 1024 * (8 + 256) + 1024 * (256 + 256)
+    head = 7 * 256
+    assert training_flops("char_lstm", TEXT, Tokens(7, 5)) == 3 * 2 * 5 * (layers + head)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "target", "outputs"),
+    [
+        ("cnn_1d", Sample((3, 64)), Classes(4), (2, 4)),
+        ("cnn_1d", Sample((64,)), Numbers((1,)), (2, 1)),
+        ("autoencoder", Sample((3, 64)), Numbers((3, 64)), (2, 192)),
+        ("mlp", Sample((30,)), Classes(2), (2, 2)),
+        ("mlp", Sample((30,)), Numbers((2,)), (2, 2)),
+    ],
+)
+def test_models_of_signals_and_tables_have_the_outputs_of_their_target(
+    name: str, sample: Sample, target: Target, outputs: tuple[int, ...]
+) -> None:
+    model = build(name, sample, target, seed=3)
+    assert model(sample.example(2)).shape == outputs
+    assert training_flops(name, sample, target) > 0
+    again = read_state(build(name, sample, target, seed=3))
+    assert all(torch.equal(tensor, again[key]) for key, tensor in read_state(model).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "target", "message"),
+    [
+        ("cnn_1d", Sample((3,)), Classes(4), "too short"),
+        ("cnn_1d", Sample((3, 8, 8), images=True), Classes(4), "cnn_1d takes signals"),
+        ("autoencoder", Sample((8,)), Classes(4), "autoencoder says numbers"),
+        ("char_lstm", Sample((8,)), Classes(4), "char_lstm takes sequences of indices"),
+        ("resnet18", Sample((8,)), Classes(4), "resnet18 takes images"),
+    ],
+)
+def test_a_model_of_other_data_is_refused(name: str, sample: Sample, target: Target, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        build(name, sample, target, seed=0)
+    assert caught.value.field == "model.name"
+
+
+# ---- torchvision
+
+
+def test_torchvisions_models_are_built_by_name_with_its_tensor_names() -> None:
+    model = build("torchvision.squeezenet1_1", (3, 32, 32), 10, seed=0)
+    assert "features.0.weight" in read_state(model)
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert training_flops("torchvision.squeezenet1_1", (3, 32, 32), 10) > 0
+
+
+def test_grey_images_are_repeated_for_its_three_channels() -> None:
+    grey = build("torchvision.squeezenet1_1", (1, 32, 32), 10, seed=0).eval()
+    colour = build("torchvision.squeezenet1_1", (3, 32, 32), 10, seed=0).eval()
+    x = torch.rand(2, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(grey(x), colour(x.expand(-1, 3, -1, -1)))
+
+
+def test_an_unknown_model_of_torchvision_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match=r"torchvision\.resnet18") as caught:
+        check_name("torchvision.resnet17")
+    assert caught.value.field == "model.name"
+
+
+def test_images_that_are_too_small_are_refused_with_torchs_cause() -> None:
+    with pytest.raises(BadInput, match=r"torchvision\.alexnet cannot take samples \(3, 8, 8\)"):
+        training_flops("torchvision.alexnet", (3, 8, 8), 10)
+
+
+def test_models_with_further_classifiers_return_one_tensor() -> None:
+    model = build("torchvision.googlenet", (3, 32, 32), 10, seed=0).train()
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_a_name_of_our_own_does_not_import_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # an import would fail
+    check_name(ModelSpec(name="resnet18").name)
+    build("resnet18", (3, 8, 8), 10, seed=0)
