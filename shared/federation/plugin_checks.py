@@ -1,16 +1,30 @@
-"""The plug-in packages that a spec uses; every tier must have the same ones."""
+"""The kinds of plug-ins, and the packages that a spec uses; every tier must have the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from shared.core.plugins import digest_of
+from shared.core.plugins import Kind, digest_of
 from shared.federation.registry import ALGORITHMS
 from shared.federation.selection import POLICIES
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.plugged import DATA_SOURCES
+from shared.training.losses import LOSS_VALUES
+from shared.training.metrics.catalogue import METRIC_VALUES
 from shared.training.models import MODEL_FACTORIES
 from shared.training.partition import PARTITIONERS
+
+KINDS: tuple[Kind[Any], ...] = (
+    ALGORITHMS,
+    DATA_SOURCES,
+    LOSS_VALUES,
+    METRIC_VALUES,
+    MODEL_FACTORIES,
+    PARTITIONERS,
+    POLICIES,
+)
+"""The kinds of values that a package can bring."""
 
 
 def packages_of(spec: ExperimentSpec) -> dict[str, str]:
@@ -23,6 +37,8 @@ def packages_of(spec: ExperimentSpec) -> dict[str, str]:
         MODEL_FACTORIES.package_of(spec.model.name),
         PARTITIONERS.package_of(spec.partition.name),
         POLICIES.package_of(spec.select),
+        None if spec.loss is None else LOSS_VALUES.package_of(spec.loss.name),
+        *(METRIC_VALUES.package_of(metric.name) for metric in spec.metrics),
     }
     return {package: digest_of(package) for package in sorted(used - {None}, key=str) if package is not None}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
 import re
@@ -16,13 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
+from shared.core import plugins
 from shared.federation.registry import load_algorithm
-from shared.training.data import dataset, sources
-from shared.training.data.sources import DatasetSource
-from shared.training.models import zoo
-from shared.training.models.classifier import Classifier, Shape
+from shared.training.data.dataset import DataSpec
+from shared.training.data.open_data import open_data
+from strata.checks.run import Result, checked
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 
@@ -35,32 +33,55 @@ def blocks(page: str, folder: Path = HOW_TO) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (folder / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+Save = Callable[[str, str], str]
+
+
+@pytest.fixture
+def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
+    """Writes the code of a page to the path that the page names, and makes its package a plug-in; returns its name."""
+    written: list[str] = []
+
+    def write(page: str, path: str) -> str:
+        assert f"`{path}`" in (HOW_TO / page).read_text(encoding="utf-8")
+        package = Path(path).parent.name
+        (file := tmp_path / path).parent.mkdir(parents=True)
+        file.write_text(blocks(page)[0], encoding="utf-8")
+        monkeypatch.syspath_prepend(file.parents[1])
+        monkeypatch.setenv("STRATA_PLUGINS", package)
+        importlib.invalidate_caches()
+        for cached in (plugins._values_of, plugins.modules_of, plugins.digest_of):
+            cached.cache_clear()
+        written.append(package)
+        return package
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] in written]:
+        del sys.modules[name]
+
+
+def failures(package: str) -> list[Result]:
+    """The checks that a package does not pass; it has some."""
+    results = list(checked(package))
+    assert results
+    return [result for result in results if result.cause is not None]
+
+
 # ---- an algorithm
 
 
 @pytest.fixture
-def fedavgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The page's algorithm, written to the path that the page names."""
-    (package := tmp_path / "mine" / "myalgs").mkdir(parents=True)
-    (package / "fedavgm.py").write_text(blocks("own-algorithm.md")[0], encoding="utf-8")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("STRATA_PLUGINS", "myalgs")
-    importlib.invalidate_caches()
-    yield "fedavgm"
-    for name in ("myalgs", "myalgs.fedavgm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+def fedavgm(save: Save) -> str:
+    """The page's algorithm."""
+    save("own-algorithm.md", "mine/myalgs/fedavgm.py")
+    return "fedavgm"
 
 
 async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Path) -> None:
-    contract.test_algorithm_is_found_by_its_name_and_frozen(fedavgm)
-    contract.test_hooks_keep_no_state(fedavgm)
-    contract.test_every_field_of_an_update_has_an_aggregation_rule(fedavgm)
-    contract.test_parameters_have_a_schema_and_defaults(fedavgm)
+    assert failures("myalgs") == []
     with contract.monitoring(load_algorithm(fedavgm)) as monitor:
         monitored = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4), monitor
     await contract.test_hooks_are_pure(fedavgm, monitored)
     await contract.test_messages_and_states_round_trip_the_wire(fedavgm, monitored)
-    await contract.test_every_declared_type_is_used(fedavgm, monitored)
 
 
 async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(
@@ -82,51 +103,43 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
     assert twice.info.model_sha256 != plain.info.model_sha256
 
 
-# ---- data
+# ---- data, a model, a selection policy
 
 
-async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, line = blocks("own-data.md")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script, "own-data.md", "exec"), {})  # noqa: S102 - the page's own
-    entry = eval(f"{{{line}}}", {"DatasetSource": DatasetSource})  # noqa: S307 - the page's own
-    assert list(entry) == ["mine"]
-    monkeypatch.setitem(sources.DATASETS, "mine", entry["mine"])
-    found = dataset.load("mine", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+async def test_the_shown_data_set_is_learned(save: Save, tmp_path: Path) -> None:
+    assert failures(save("own-data.md", "mine/mydata/stripes.py")) == []
+    found = open_data(DataSpec(name="stripes"), data_dir=None, cache_dir=tmp_path / "cache")
     assert (found.target.n_outputs, found.sample.shape) == (2, (1, 12, 12))
     assert (len(found.train_y), len(found.test_y)) == (800, 200)
-    spec = {"data": "mine", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
-    done = await run(tmp_path, spec, common={"data_dir": tmp_path})
+    spec = {"data": "stripes", "num_devices": 4, "num_edges": 2, "num_rounds": 5, "lr": 0.1, "partition": "iid"}
+    done = await run(tmp_path, spec)
     assert (done.info.accuracy or 0) > 0.9  # of two classes
 
 
-# ---- a model
-
-
-async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, line = blocks("own-model.md")
-    names: dict[str, Any] = {"nn": nn, "Classifier": Classifier, "Shape": Shape}
-    exec(compile(code, "own-model.md", "exec"), names)  # noqa: S102 - the page's own
-    entry = eval(f"{{{line}}}", names)  # noqa: S307 - the page's own
-    assert list(entry) == ["small_cnn"]
-    monkeypatch.setitem(zoo.MODELS, "small_cnn", entry["small_cnn"])
-    done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
-    assert sum(tensor.numel() for tensor in done.model.values()) == 8 * 9 + 8 + 72 * 10 + 10
+async def test_the_shown_model_is_trained(save: Save, tmp_path: Path) -> None:
+    assert failures(save("own-model.md", "mine/mymodels/small_cnn.py")) == []
+    model = {"name": "small_cnn", "params": {"channels": 16}}
+    done = await run(tmp_path, contract.spec_of("fedavg", model=model))
+    assert sum(tensor.numel() for tensor in done.model.values()) == 16 * 9 + 16 + 144 * 10 + 10
     assert math.isfinite(done.info.loss or math.nan)
 
 
-# ---- a selection policy and a spec field, in a copy of the code
+async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(save: Save, tmp_path: Path) -> None:
+    """With all seats as candidates, `power_of_choice` selects the same ones."""
+    assert failures(save("own-selection-policy.md", "mine/mypolicies/highest_loss.py")) == []
+    spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
+    known = {**spec, "select": "power_of_choice", "fraction_candidates": 1.0}
+    rounds = []
+    for tried in ({**spec, "select": "highest_loss"}, known):
+        done = await run(tmp_path, tried, agent_devices=(6,))
+        rounds.append([sorted(row.seat for row in detail.seats) for detail in done.rounds])
+    assert rounds[0] == rounds[1]
+    assert {seat for seats in rounds[0] for seat in seats} == set(range(6))
 
 
-ROUNDS = """
-import asyncio, json, sys
-from pathlib import Path
-from tests.shared.algorithms.layouts import run
+# ---- a spec field, in a copy of the code
 
-for spec in json.loads(sys.argv[1]):
-    done = asyncio.run(run(Path(sys.argv[2]), spec, agent_devices=(6,)))
-    print(json.dumps([sorted(row.seat for row in detail.seats) for detail in done.rounds]))
-"""
+
 REFUSAL = """
 import sys
 from shared.core.errors import BadInput
@@ -162,22 +175,6 @@ def output(copy: Path, script: str, *args: str) -> list[str]:
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(copied: Path, tmp_path: Path) -> None:
-    """With all seats as candidates, `power_of_choice` selects the same ones."""
-    function, entry, names = blocks("own-selection-policy.md")
-    policies = copied / "shared" / "federation" / "selection.py"
-    edit(policies, r"^SELECTION: ", lambda found: f"{function}\n\n{found}")
-    edit(policies, r"^\}\n\Z", lambda found: entry + found)
-    edit(copied / "shared" / "spec" / "fields.py", r"^Selection = .*\n", lambda _: names)
-    spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
-    known = {**spec, "select": "power_of_choice", "fraction_candidates": 1.0}
-    shown, expected = output(
-        copied, ROUNDS, json.dumps([{**spec, "select": "highest_loss"}, known]), str(tmp_path / "runs")
-    )
-    assert shown == expected
-    assert {seat for seats in json.loads(shown) for seat in seats} == set(range(6))
 
 
 def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> None:
