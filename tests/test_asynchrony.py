@@ -11,7 +11,10 @@ import pytest
 from shared.core.errors import BadInput
 from tests.edge_server.rounds.test_asynchronous_round import record
 from tests.federation import small_spec
+from tests.plain_tiers import SPEEDS, Tiers
+from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
 from tests.shared.algorithms.layouts import resolved, run
+from tests.shared.algorithms.plain_linear import joined
 
 POLYNOMIAL = {"name": "polynomial", "a": 0.5}
 SLOW = {"profile": {"delay_s": {"name": "pareto", "shape": 1.1, "scale": 1.0}}}
@@ -61,3 +64,44 @@ def test_a_buffer_that_would_make_sums_coarse_is_refused() -> None:
     with pytest.raises(BadInput, match=r"sums weighted by staleness would be rounded to steps of 2\^-\d+") as refused:
         resolved(**spec_of("synchronous", "synchronous", sync=sync))
     assert refused.value.field == "sync"
+
+
+# ---- the reference
+
+
+@pytest.mark.parametrize("edge_rounds", [1, 2])
+@pytest.mark.parametrize(("devices", "edges"), PAIRS)
+async def test_a_pair_of_modes_is_that_of_the_reference(
+    tmp_path: Path, devices: str, edges: str, edge_rounds: int
+) -> None:
+    """With one edge round edges forward sums, which one tier alone may weight by staleness: here the cloud."""
+    spec = spec_of(devices, edges)
+    if edge_rounds == 1 and devices == "asynchronous" and edges != "synchronous":
+        spec["sync"]["devices"] = {"mode": "asynchronous", "buffer": 2}
+    done = await run(tmp_path, {**spec, **SPEEDS, "edge_rounds": edge_rounds, "num_rounds": 6})
+    plain = Tiers(done.experiment).run()
+    at_s = 0.0
+    for detail, (made_s, answers) in zip(done.rounds, plain.made, strict=True):
+        at_s += detail.simulated_s
+        assert at_s == pytest.approx(made_s, abs=1e-6)
+        visits = [
+            (f"edge-{one.edge + 1}", edge_round, seat, tau, "used_late" if lasted_s is None else "used")
+            for one, _ in answers
+            for edge_round, seat, tau, lasted_s in one.rows
+        ]
+        used = [row for row in detail.seats if row.outcome in ("used", "used_late")]
+        found = [(row.edge, row.edge_round, row.seat, row.staleness, row.outcome) for row in used]
+        assert sorted(found) == sorted(visits)
+        if edges != "synchronous":
+            assert [(row.home, row.staleness) for row in detail.edges] == [(one.edge, tau) for one, tau in answers]
+            lasts = [one.ends_s - one.ordered_s for one, _ in answers]
+            assert [row.staleness_s for row in detail.edges] == pytest.approx(lasts, abs=1e-6)
+        if devices == "asynchronous":
+            lasts = sorted(lasted_s for one, _ in answers for *_, lasted_s in one.rows if lasted_s is not None)
+            assert sorted(row.staleness_s for row in used) == pytest.approx(lasts, abs=1e-6)
+    visited = [row for detail in done.rounds for row in detail.seats]
+    assert any(row.outcome == "used_late" for row in visited) == (devices == "semi_synchronous")
+    assert any(row.staleness for row in visited) == (devices == "asynchronous")
+    assert any(row.staleness for detail in done.rounds for row in detail.edges) == (edges != "synchronous")
+    assert abs(joined(done.model) - plain.model).max() < 1e-5
+    assert abs(joined(done.model) - joined(done.experiment.initial)).max() > 0.05

@@ -6,6 +6,7 @@ An edge that claims anything else loses its contribution to the round.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import RoundAnswer
 from shared.federation.update_checks import check_origin
+from shared.federation.update_weights import n_buffered
 from shared.run_records.visits import Scored, VisitRecord
 
 USED = frozenset({"used", "used_late"})
@@ -57,6 +59,7 @@ class AnswerChecks:
         self._check_failures(answer)
         for line in answer.lines:
             self._check_line(line)
+        self._check_counts(answer)
         self._check_scores(answer, "the edge")
         self._check_weight(answer)
         update: Any = answer.update
@@ -104,6 +107,11 @@ class AnswerChecks:
         if line.n_samples > held:
             claim = f"the answer of edge {self.edge}: seat {line.seat} trained on {line.n_samples} samples"
             raise WireError(f"{claim}, {whose} {held}", field="lines.n_samples")
+        spec = self.experiment.spec
+        n_versions = max(self.ctx.round_no, 1) * spec.edge_rounds if spec.sync.devices.asynchronous else 1
+        if line.staleness >= n_versions:
+            claim = f"the answer of edge {self.edge}: seat {line.seat} is to have trained a model {line.staleness}"
+            raise WireError(f"{claim} versions old, of {n_versions}", field="lines.staleness")
         self._check_scores(line, f"seat {line.seat}")
 
     def _check_scores(self, scored: Scored, whose: str) -> None:
@@ -123,6 +131,24 @@ class AnswerChecks:
         """Samples of each test set of the spec's `test_on`."""
         sets = self.experiment.population.test_sets
         return {name: sum(len(part.samples) for part in sets[name]) for name in self.experiment.spec.test_on}
+
+    def _check_counts(self, answer: RoundAnswer[Any]) -> None:
+        """Checks that no edge round is of more updates than its devices can have made: of each device one, and one that
+        came late; of asynchronous ones as many as make a version. Sums have no room for more.
+        """
+        sync, used = self.experiment.spec.sync.devices, [line for line in answer.lines if line.outcome in USED]
+        if sync.asynchronous:
+            most, counts = n_buffered(sync, len(self.seats)), Counter(f"edge round {line.edge_round}" for line in used)
+        elif self._keeps_own_data:
+            most = 1
+            counts = Counter(f"edge round {one.edge_round} of seat {one.seat}, {one.outcome}" for one in used)
+        else:
+            return
+        for where, n in counts.most_common(1):
+            if n > most:
+                raise WireError(
+                    f"the answer of edge {self.edge} has {n} updates in {where}; at most {most} count", field="lines"
+                )
 
     def _check_weight(self, answer: RoundAnswer[Any]) -> None:
         """Checks the weight of the edge's sum or update against the visits that are behind it."""

@@ -28,7 +28,7 @@ from shared.core.errors import NotReady
 from shared.federation.aggregation import Accumulator, PartialSum
 from shared.federation.context import Context, EdgeView
 from shared.federation.hooks import Begin
-from shared.federation.messages import Failure, Outcome, Task
+from shared.federation.messages import Failure, Outcome, Task, Visit
 from shared.federation.update_weights import mean_staleness_weight, n_buffered
 from shared.runtime.logs import log_event
 
@@ -60,6 +60,7 @@ class AsynchronousRound(EdgeRound):
 
     async def _train(self, begun: Begin[Any]) -> PartialSum | None:
         """Makes the versions of a round; returns the sum of the last one."""
+        self.flights.drop([seat for seat, flight in self.flights.by_seat.items() if self._gone(seat, flight)])
         await self._order_again()
         partial_sum = None
         for edge_round in range(begun.edge_rounds):
@@ -163,12 +164,20 @@ class AsynchronousRound(EdgeRound):
             Flight(seat, version, timing, exchange, at_s, answers.get(seat)) for seat, at_s in earliest.items()
         )
 
+    def _gone(self, seat: int, visit: Flight | Visit) -> bool:
+        """Whether a device has left in the course of a visit: this edge was lost, and it went to another."""
+        base = visit.base_version if isinstance(visit, Flight) else visit.base
+        return seat not in self.trainers.numbers or base != self.order.bases.get(seat)
+
     async def _order_again(self) -> None:
         """Orders the stored visits in flight again; their devices do what they did before."""
-        if self.stored_visits is not None:
-            self.flights.version = self.stored_visits.version
-            for stored in self.stored_visits.dispatches:
-                await self._repeat(stored)
+        if self.stored_visits is None:
+            return
+        self.flights.version = self.stored_visits.version
+        for stored in self.stored_visits.dispatches:
+            visits = tuple(visit for visit in stored.order.visits if not self._gone(visit.seat, visit))
+            if visits:
+                await self._repeat(stored.replace(order=stored.order.replace(visits=visits)))
 
     async def _repeat(self, stored: StoredDispatch[Any]) -> None:
         sent, order = stored.order, self.order

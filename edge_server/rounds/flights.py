@@ -24,6 +24,7 @@ from shared.core.errors import Cancelled
 from shared.core.records import Record
 from shared.federation.messages import VisitOrder
 from shared.service.client import POLL_S
+from shared.storage.states import Version
 
 M = TypeVar("M")
 
@@ -73,6 +74,13 @@ class Flight:
     def answered(self) -> bool:
         """Whether its arrival is known."""
         return self.answer is None or self.answer.done()
+
+    @property
+    def base_version(self) -> Version | None:
+        """The version of its device's state with which it began."""
+        dispatch = self.timing.dispatch
+        found = (item.base_version for item in (*dispatch.requests, *dispatch.dropping) if item.seat == self.seat)
+        return next(found, None)
 
     @property
     def unordered(self) -> bool:
@@ -151,6 +159,12 @@ class Flights:
         if flight.answer is not None:
             flight.answer.result()
 
+    def drop(self, seats: Iterable[int]) -> None:
+        """Ends the visits of some seats without a trace."""
+        for flight in [self.by_seat.pop(seat) for seat in seats]:
+            if flight.answer is not None:
+                flight.answer.cancel()
+
     def stored(self, message: type[Any]) -> StoredVisits[Any]:
         """What is in flight, as a record; `message` is the type of the messages."""
         groups: dict[int, list[Flight]] = {}
@@ -164,10 +178,7 @@ class Flights:
     def close(self) -> None:
         """Ends all requests."""
         self.stop.set()
-        for flight in self.by_seat.values():
-            if flight.answer is not None:
-                flight.answer.cancel()
-        self.by_seat = {}
+        self.drop(list(self.by_seat))
 
 
 def _stored_dispatch(flights: list[Flight]) -> StoredDispatch[Any]:

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.validation import explain
+from shared.federation.population.derivation import check_counts
 from shared.federation.registry import load_algorithm, load_local
 from shared.federation.scoring import check_scoring
 from shared.federation.selection import check_selection
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.test_sets import check_test_on
-from shared.spec.experiment import ExperimentSpec, S, check_counts
+from shared.spec.experiment import ExperimentSpec, S
 from shared.spec.run import RunSpec
 from shared.training.data.digit_domains import NAME, names_of
 from shared.training.data.open_data import check_data

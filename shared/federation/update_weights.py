@@ -18,6 +18,8 @@ from shared.training.partition import SampledPartition
 
 COARSEST = 14
 """Sums are refused whose steps would be larger than 2 ** -COARSEST: an update's elements are often a thousandth."""
+TAKEN_OVER = 4
+"""Devices of lost edges visit others: sums have room for so many times those of the edge that has most."""
 
 
 def largest_total(spec: ExperimentSpec, population: Population) -> int:
@@ -31,10 +33,11 @@ def largest_total(spec: ExperimentSpec, population: Population) -> int:
     if devices.mode == edges.mode == "synchronous":
         return total
     by_seat = _samples_by_seat(spec, population)
-    of_edge = int(np.bincount(population.home_edges, weights=by_seat).max(initial=1))
+    of_edge = min(TAKEN_OVER * int(np.bincount(population.home_edges, weights=by_seat).max(initial=1)), total)
     if not devices.asynchronous:
         return (n_buffered(edges, n_edges) * of_edge if edges.asynchronous else total) * edges.staleness.scale
-    n = n_buffered(devices, int(np.bincount(population.home_edges).max(initial=1)))
+    largest = int(np.bincount(population.home_edges).max(initial=1))
+    n = n_buffered(devices, min(TAKEN_OVER * largest, len(population.home_edges)))
     of_buffer = n * int(by_seat.max(initial=1)) * devices.staleness.scale  # one fast seat may be behind several
     n_answers = n_buffered(edges, n_edges) if edges.asynchronous else n_edges
     forwarded = spec.edge_rounds == 1 and spec.edge_upload == "sum"

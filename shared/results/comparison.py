@@ -113,12 +113,17 @@ def compare(folders: Sequence[Path], target: float | None = None, metric: str | 
     curves = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
         measure = _measure(info)
-        points = _points(read_rounds(folder), measure, by) if by in (ACCURACY, *info.metrics) else ()
+        points = _points(read_rounds(folder), measure, by) if by in _recorded(info, measure) else ()
         curves.append(LearningCurve(info, by, points, measure, label, {key: spec.get(key) for key in keys}))
     tops = [by.best(point.value for point in curve.points) for curve in curves if curve.points]
     if target is None and tops:
         target = by.worst(tops)
     return Comparison(tuple(curves), by, target, tuple(_remarks(curves)))
+
+
+def _recorded(info: RunInfo, measure: str) -> tuple[MetricInfo, ...]:
+    """The metrics of which each round has a value; of the mean over clients, the accuracy and the headline alone."""
+    return (ACCURACY, info.headline) if measure == _CLIENTS else (ACCURACY, *info.metrics)
 
 
 def _metric(infos: Sequence[RunInfo], label: str | None) -> MetricInfo:

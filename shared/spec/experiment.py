@@ -256,23 +256,6 @@ MIN_WAIT_S, MAX_WAIT_S = 0.1, 86_400.0
 """Bounds on a deadline in wall seconds, with `clock: real`: no device answers faster, and a day is too long to wait."""
 
 
-def check_counts(spec: ExperimentSpec) -> None:
-    """Check that the numbers of edges, devices and training samples are possible together, as far as they are fixed.
-
-    Raises:
-        BadInput: naming the field and both numbers.
-    """
-    devices = spec.max_devices or spec.num_devices
-    if devices is None:
-        return
-    if spec.num_edges is not None and spec.num_edges > devices:
-        raise BadInput(f"num_edges: {spec.num_edges} edges for {devices} devices", field="num_edges")
-    dealt = not isinstance(spec.partition, SampledPartition)
-    if spec.data.n_train is not None and dealt and devices > spec.data.n_train:
-        many = f"{devices} devices for {spec.data.n_train} training samples"
-        raise BadInput(f"data.n_train: {many}", field="data.n_train")
-
-
 def check_fits(spec: ExperimentSpec) -> None:
     """Check that the fields of a spec fit together.
 

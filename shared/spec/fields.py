@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETER_BOUND
 from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
-from shared.core.plugins import NAME
+from shared.core.plugins import NAME, PluginParams
 from shared.core.records import Record
 from shared.core.scores import MAX_METRICS
 from shared.core.validation import ID, no_repeats
@@ -58,7 +58,7 @@ class Choice(Record):
     """A loss or a metric by its name, and its parameters."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    params: dict[str, Any] = Field(default_factory=dict, max_length=1000, exclude_if=lambda params: not params)
+    params: PluginParams = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

@@ -111,6 +111,11 @@ class Sync(Record):
         return {**raw, **short}
 
     @property
+    def round_word(self) -> str:
+        """What a round is called where people read it: where a tier is asynchronous, it is a version of the model."""
+        return "version" if self.devices.asynchronous or self.edges.asynchronous else "round"
+
+    @property
     def tiers(self) -> dict[str, TierSync]:
         """Both tiers by the name of their field."""
         return {"devices": self.devices, "edges": self.edges}

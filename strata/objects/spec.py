@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from shared.core.validation import explain
+from shared.federation.population.derivation import check_counts
 from shared.federation.spec_parser import check_names
-from shared.spec.experiment import check_counts
 from shared.spec.run import RunSpec
 
 

@@ -19,7 +19,7 @@ from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, bytes_on_links, clients, scores
 from shared.plots.partition import partition
-from shared.plots.timeline import timeline
+from shared.plots.timeline import LATER, timeline
 from shared.results.folder import file_names
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
@@ -264,8 +264,18 @@ class View:
         if self.detail is None or self.detail.round_no != number:
             is_newest = newest.round_no == number
             self.detail = newest if is_newest else await self.dashboard.cloud.repository.round(self.run_id, number)
-        self.round_label.set_text(f"round {number}, {self.detail.simulated_s:.4g} s")
-        self.timeline.show(timeline(self.detail, f"Round {number}"), "No visit of this round took any time.")
+        word = self.run_view.info.spec.sync.round_word
+        self.round_label.set_text(f"{word} {number}, {self.detail.simulated_s:.4g} s")
+        picture = timeline(self.detail, f"{word.capitalize()} {number}", await self._later(number), word)
+        self.timeline.show(picture, f"No visit of this {word} took any time.")
+
+    async def _later(self, number: int) -> list[RoundDetail]:
+        """The versions after one, in which visits ended that were in flight; none where tiers wait for all."""
+        newest = self.run_view.newest
+        if newest is None or self.run_view.info.spec.sync.round_word == "round":
+            return []
+        following = range(number + 1, min(number + LATER, newest.round_no) + 1)
+        return [detail async for detail in self.dashboard.cloud.repository.details(self.run_id, following)]
 
 
 def _row(info: RoundInfo, metric: MetricInfo) -> dict[str, object]:

@@ -219,11 +219,21 @@ class Algorithm:
         devices, edges = spec.sync.devices, spec.sync.edges
         loose = {"sync.devices": devices.asynchronous, "sync.edges": edges.mode != "synchronous"}
         for name, sync in (("sync.devices", devices), ("sync.edges", edges)):
-            if loose[name] and self.asynchronous == "no":
+            if not loose[name]:
+                continue
+            if self.asynchronous == "no":
                 raise BadInput(f"{self.name} is not defined for {name}: {sync.mode}", field=name)
-            if loose[name] and self.asynchronous == "unweighted" and sync.staleness.name != "constant":
+            self._check_loose_update(name)
+            if self.asynchronous == "unweighted" and sync.staleness.name != "constant":
                 why = f"{self.name} adds up changes, whose weights have to be equal"
                 raise BadInput(f"{name}.staleness: {why}", field=f"{name}.staleness")
+
+    def _check_loose_update(self, tier: str) -> None:
+        """Check that updates can count as they come, whatever the algorithm says of itself."""
+        per_client = ", ".join(fields_with(self.update, PerClient))
+        if self.reports or per_client:
+            why = "devices send reports first" if self.reports else f"{per_client} of its updates come once per client"
+            raise BadInput(f"{tier}: {self.name} needs tiers that wait for all: {why}", field=tier)
 
     def parse_params(self, raw: Mapping[str, Any], field: str = "algorithm.params") -> Record:
         """The algorithm's own parameters, validated; `field` is their path in the spec.

@@ -16,7 +16,7 @@ from shared.federation.population.devices import devices_of, stream
 from shared.federation.population.population import Population
 from shared.federation.population.sampled import sampled_population
 from shared.federation.test_sets import Indices, Samples, domains_of_clients, is_of
-from shared.spec.experiment import ExperimentSpec, check_counts
+from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
 from shared.training.partition import SampledPartition
 
@@ -49,3 +49,20 @@ def _pool(labels: npt.NDArray[np.int64], n: int | None, rng: np.random.Generator
     sizes = largest_remainder(np.bincount(values).astype(np.float64), n)
     chosen = [rng.permutation(np.flatnonzero(values == label))[:size] for label, size in enumerate(sizes)]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def check_counts(spec: ExperimentSpec) -> None:
+    """Check that the numbers of edges, devices and training samples are possible together, as far as they are fixed.
+
+    Raises:
+        BadInput: naming the field and both numbers.
+    """
+    devices = spec.max_devices or spec.num_devices
+    if devices is None:
+        return
+    if spec.num_edges is not None and spec.num_edges > devices:
+        raise BadInput(f"num_edges: {spec.num_edges} edges for {devices} devices", field="num_edges")
+    dealt = not isinstance(spec.partition, SampledPartition)
+    if spec.data.n_train is not None and dealt and devices > spec.data.n_train:
+        many = f"{devices} devices for {spec.data.n_train} training samples"
+        raise BadInput(f"data.n_train: {many}", field="data.n_train")

@@ -11,7 +11,7 @@ from shared.plots.curves import scores
 from shared.plots.history import RunHistory
 from shared.plots.partition import partition
 from shared.plots.picture import Boxes, Lines, Picture
-from shared.plots.timeline import timeline
+from shared.plots.timeline import LATER, timeline
 from shared.results.folder import read_round
 from shared.results.matplotlib_figures import Sheet, draw
 from shared.results.reader import pictures_of, read_history, read_seats
@@ -67,7 +67,10 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
         return None
     slowest = max(history.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
     row = read_round(folder, slowest if round_no is None else round_no)
-    label = f"round {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
+    word, last = history.info.spec.sync.round_word, history.trained[-1].round_no
+    later = range(row.round_no + 1, min(row.round_no + LATER, last) + 1) if word == "version" else ()
+    label = f"{word} {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
+    after = [read_round(folder, number) for number in later]
     seconds: dict[int, float] = {}
     for visit in row.seats:
         seconds[visit.seat] = seconds.get(visit.seat, 0.0) + visit.simulated_s
@@ -77,7 +80,8 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
         seats = tuple(visit for visit in row.seats if visit.seat in kept)
         edges = {visit.edge for visit in seats}
         row = row.replace(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
-    return timeline(row, f"{history.info.name}: timeline of {label}")
+        after = [one.replace(seats=tuple(visit for visit in one.seats if visit.seat in kept)) for one in after]
+    return timeline(row, f"{history.info.name}: timeline of {label}", after, word)
 
 
 def _is_wide(picture: Picture) -> bool:

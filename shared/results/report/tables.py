@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shared.core.errors import NotFound
 from shared.core.formatting import duration, size
@@ -103,6 +104,25 @@ def newest(before: float | None, value: float | None) -> float | None:
 
 
 @dataclass
+class _Staleness:
+    """By how many versions answers were old when they counted, of those for which their tier did not wait."""
+
+    n: int = 0
+    total: int = 0
+    largest: int = 0
+
+    def add(self, row: VisitRow | EdgeRow) -> None:
+        """Adds an answer."""
+        if row.staleness_s and row.outcome != "failed":
+            self.n, self.total, self.largest = self.n + 1, self.total + row.staleness, max(self.largest, row.staleness)
+
+    @property
+    def cell(self) -> str:
+        """Mean and maximum."""
+        return f"{self.total / self.n:.1f}, at most {self.largest}" if self.n else "-"
+
+
+@dataclass
 class _Sum:
     """The sums over visits of one seat, or at one edge, with the newest values of the headline metric."""
 
@@ -114,6 +134,7 @@ class _Sum:
     use: LinkUse = field(default_factory=LinkUse)
     simulated_s: float = 0.0
     energy_j: float = 0.0
+    staleness: _Staleness = field(default_factory=_Staleness)
     received: float | None = None
     own: float | None = None
 
@@ -128,6 +149,7 @@ class _Sum:
         if visit.profile is not None:
             self.profiles[visit.profile] = None
         self.outcomes[visit.outcome] += 1
+        self.staleness.add(visit)
         self.use += LinkUse(down_bytes=visit.down_bytes, up_bytes=visit.up_bytes)
         self.simulated_s += visit.simulated_s
         self.energy_j += visit.energy_j
@@ -155,7 +177,7 @@ def visits_tables(
 
 def _clients_table(by_seat: dict[int, _Sum], seats: Sequence[SeatInfo]) -> Table:
     columns = ["seat", "edge", "profile", "samples", *map(_word, _OUTCOMES), "received", "own", "up", "down"]
-    columns += ["simulated", "energy"]
+    columns += ["simulated", "energy", *_staleness_column(by_seat)]
     samples, rows = {seat.seat: seat.n_train for seat in seats}, []
     for seat, total in sorted(by_seat.items()):
         rows.append(
@@ -171,11 +193,19 @@ def _clients_table(by_seat: dict[int, _Sum], seats: Sequence[SeatInfo]) -> Table
                 size(total.use.down_bytes),
                 duration(total.simulated_s),
                 f"{total.energy_j:.3g} J" if total.energy_j else "-",
-            ]
+                total.staleness.cell,
+            ][: len(columns)]
         )
     label = next(iter(by_seat.values())).metric.label if by_seat else "accuracy"
     note = f"received, own: newest {label} of the received and of the local model, on the client's own test set"
+    if "staleness" in columns:
+        note += "; staleness: versions that the edge's model was ahead when the client's update counted"
     return Table("Clients", columns, rows, frozenset({0, 1, 2}), note)
+
+
+def _staleness_column(sums: Mapping[Any, _Sum | _EdgeSum]) -> list[str]:
+    """The last column, where a tier did not wait for all answers."""
+    return ["staleness"] if any(total.staleness.n for total in sums.values()) else []
 
 
 def _edges_table(by_edge: dict[str, _Sum], used: dict[tuple[str, str], LinkUse]) -> Table:
@@ -209,6 +239,7 @@ class _EdgeSum:
     down_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
+    staleness: _Staleness = field(default_factory=_Staleness)
     received: float | None = None
     own: float | None = None
 
@@ -222,6 +253,7 @@ class _EdgeSum:
         if row.reason is not None:
             self.reasons[row.reason] += 1
         self.n_used += row.n_used
+        self.staleness.add(row)
         self.down_s += row.down_s
         self.up_s += row.up_s
         self.simulated_s += row.simulated_s
@@ -239,12 +271,12 @@ def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound], 
         metric: the run's headline metric.
     """
     columns = ["edge", "home", *_EDGE_OUTCOMES, "reasons", "updates", "received", "own"]
-    columns += ["download", "upload", "simulated"]
     sums: dict[tuple[str, int], _EdgeSum] = defaultdict(lambda: _EdgeSum(metric))
     recorded: set[int] = set()
     for round_no, kind, row in edges:
         recorded |= {round_no} if kind == "train" else set()
         sums[row.edge, row.home].add(kind, row)
+    columns += ["download", "upload", "simulated", *_staleness_column(sums)]
     rows = [
         [
             edge or "-",
@@ -257,12 +289,15 @@ def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound], 
             duration(total.down_s),
             duration(total.up_s),
             duration(total.simulated_s),
-        ]
+            total.staleness.cell,
+        ][: len(columns)]
         for (edge, home), total in sorted(sums.items())
     ]
     note = (
         "rounds by outcome; download, upload: seconds on the link to the cloud; simulated: these plus the edge rounds"
     )
+    if "staleness" in columns:
+        note += "; staleness: versions that the global model was ahead when the edge's answer counted"
     unrecorded = [row.round_no for row in trained if row.round_no not in recorded]
     absent = _NO_RECORD if unrecorded else "None."
     if unrecorded:

@@ -202,6 +202,21 @@ async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path
     assert len(orders) == len(set(sent)) < len(sent)
 
 
+async def test_earlier_models_are_kept_as_long_as_an_order_in_flight_carries_them(tmp_path: Path) -> None:
+    """The first flight of edge 2 ends in version 6, its second in version 13."""
+    spec, kept = {**SPEEDS, "sync": {"edges": "asynchronous"}}, []
+    for num_rounds in (2, 7, 12):
+        async with federation(tmp_path, n_edges=3) as fed:
+            done = await ended(fed, run_id := await fed.submit({**spec, "num_rounds": num_rounds}))
+            stored = await fed.apps["cloud"].state.cloud.repository.checkpoint(run_id, done.experiment)
+        assert stored is not None
+        checkpoint = stored[0]
+        in_flight = {flight.version for flight in checkpoint.flights}
+        assert checkpoint.states.keys() == in_flight - {num_rounds}
+        kept.append(min(in_flight))
+    assert kept[0] == 0 < kept[1] < kept[2]
+
+
 async def test_added_rounds_go_on_with_what_was_in_flight(tmp_path: Path) -> None:
     async with federation(tmp_path, n_edges=3) as fed:
         four = await ended(fed, await fed.submit(uneven(num_rounds=4)))

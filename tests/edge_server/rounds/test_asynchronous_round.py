@@ -110,6 +110,33 @@ async def test_with_equal_speeds_all_devices_count_as_in_a_synchronous_run_bit_f
     assert found.info.accuracy == plain.info.accuracy
 
 
+def counted(done: Ended) -> list[list[tuple[int, int]]]:
+    """Returns seat and staleness of each visit, by round."""
+    return [[(row.seat, row.staleness) for row in detail.seats] for detail in done.rounds]
+
+
+async def test_arrivals_of_two_speeds_are_those_written_down(tmp_path: Path) -> None:
+    """Visits of seat 0 last 1 s, those of seat 1 last 2.2 s; each is a version."""
+    devices = {**SPEEDS["devices"], "edge_latency_s": [[0.25], [0.85]]}
+    done = await run(tmp_path, {**SPEEDS, **loose(6), "num_devices": 2, "devices": devices}, n_edges=1)
+    assert counted(done) == [[(0, 0)], [(0, 0)], [(1, 2)], [(0, 1)], [(0, 0)], [(1, 2)]]
+    ends = list(itertools.accumulate(detail.simulated_s for detail in done.rounds))
+    assert ends == pytest.approx([1.0, 2.0, 2.2, 3.0, 4.0, 4.4], abs=1e-6)
+    lasted = [detail.seats[0].staleness_s for detail in done.rounds]
+    assert lasted == pytest.approx([1.0, 1.0, 2.2, 1.0, 1.0, 2.2], abs=1e-6)
+
+
+async def test_arrivals_at_one_instant_count_by_seat_and_what_is_beyond_the_buffer_in_the_next_version(
+    tmp_path: Path,
+) -> None:
+    """Three devices of equal speed: against such delays the bytes that bodies and links take are no time at all."""
+    devices = {"profile": {**SPEEDS["devices"]["profile"], "delay_s": 1e9}, "edge_latency_s": 0}
+    spec = {**SPEEDS, **loose(6, buffer=2), "num_devices": 3, "devices": devices}
+    done = await run(tmp_path, spec, n_edges=1, agent_devices=(1, 2))
+    cycle = [[(2, 1), (0, 0)], [(1, 1), (2, 1)], [(0, 1), (1, 0)]]
+    assert counted(done) == [[(0, 0), (1, 0)], *cycle, *cycle[:2]]
+
+
 async def test_one_device_at_a_time_with_alpha_1_is_sequential_sgd(tmp_path: Path) -> None:
     fields = loose(6, concurrency=1, algorithm={"name": "fedasync", "params": {"alpha": 1.0, "rho": 0.0}})
     done = await run(tmp_path, {**SPEEDS, **fields}, n_edges=1, agent_devices=(5,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -157,6 +157,34 @@ def test_timeline_of_asynchronous_tiers_begins_with_its_first_visit() -> None:
     assert panel.ends == ((4.75, "edge-1 done"), (3.0, "the round begins"))
     assert panel.x.label == "simulated time since the first visit began"
     assert "2 versions old" in panel.spans[1].note
+
+
+def test_timeline_of_a_version_shows_what_was_in_flight_when_it_was_made() -> None:
+    def visit(seat: int, begin_s: float, compute_s: float, staleness: int = 0) -> dict[str, Any]:
+        lasts = {"begin_s": begin_s, "compute_s": compute_s, "up_s": 1.0, "simulated_s": compute_s + 1.0}
+        return {"seat": seat, "edge": "edge-1", "outcome": "used", "staleness": staleness, **lasts}
+
+    shown = a_round(3, seats=[visit(0, 0.0, 4.0)], simulated_s=5.0)
+    later = [
+        a_round(4, seats=[visit(1, -3.0, 3.5, 1), visit(0, 0.0, 1.0)], simulated_s=2.0),
+        a_round(5, seats=[visit(2, -8.5, 6.0, 2), visit(1, -1.0, 1.0)], simulated_s=1.0),
+    ]
+    picture = timeline(shown, "version 3", later, "version")
+    assert picture is not None
+    (panel,) = picture.panels
+    assert isinstance(panel, Spans)
+    assert panel.rows == ("seat 0 · edge-1", "seat 1 · edge-1", "seat 2 · edge-1")
+    drawn = [(span.row, span.what, span.begin, span.end) for span in panel.spans]
+    before = 1.5  # the first visit began so long before the version
+    assert drawn == [
+        (0, "compute", before, before + 4.0),
+        (0, "upload", before + 4.0, before + 5.0),
+        (1, "compute", before + 2.0, before + 5.0),
+        (2, "compute", 0.0, 6.0),
+        (2, "upload", 6.0, 6.5),
+    ]
+    assert panel.spans[2].note == "in flight, ends in version 4: 1 version old"
+    assert panel.ends == ((1.5, "the version begins"), (6.5, "the version is made"))
 
 
 def test_labels_are_stacked_by_round() -> None:

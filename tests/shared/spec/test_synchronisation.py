@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import pytest
 
 from shared.core.errors import BadInput
+from shared.core.records import Record
+from shared.federation.hooks import Mean, ModelState, NoParams, PerClient
+from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.spec.synchronisation import WEIGHT_STEPS, Staleness
 
@@ -129,6 +133,34 @@ def test_fields_that_do_not_fit_are_refused_and_named(spec: dict[str, Any], mess
     found = refusal(spec)
     assert message in found.detail
     assert found.field == message.split(" ")[0].rstrip(":") or message.startswith(spec.get("algorithm", "-"))
+
+
+class Each(Record):
+    """An update that is kept for each client."""
+
+    delta: Annotated[ModelState, Mean(weight="samples")]
+    seen: Annotated[dict[str, int], PerClient()]
+
+
+@pytest.mark.parametrize("tier", ["devices", "edges"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"report": NoParams}, "devices send reports first"),
+        ({"update": Each}, "seen of its updates come once per client"),
+    ],
+    ids=["reports", "per client"],
+)
+def test_reports_and_fields_of_each_client_need_tiers_that_wait_whatever_an_algorithm_declares(
+    tier: str, changes: dict[str, Any], why: str
+) -> None:
+    spec = parse_spec({"sync": {tier: "asynchronous"}})
+    algorithm = replace(load_algorithm("fedavg"), **changes)
+    with pytest.raises(BadInput) as refused:
+        algorithm.check_spec(spec)
+    assert f"fedavg needs tiers that wait for all: {why}" in refused.value.detail
+    assert refused.value.field == f"sync.{tier}"
+    algorithm.check_spec(parse_spec({}))
 
 
 @pytest.mark.parametrize(

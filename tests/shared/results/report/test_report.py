@@ -174,6 +174,25 @@ def test_the_timeline_shows_the_requested_round(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_run_of_asynchronous_tiers_has_versions_and_their_staleness(tmp_path: Path) -> None:
+    slow, fast = busy()
+    rounds = [
+        a_round(1, simulated_s=9.0, seats=(slow.replace(staleness_s=9.0),)),
+        a_round(2, seats=(fast.replace(outcome="used", begin_s=-2.0, staleness=1, staleness_s=3.0),)),
+        a_round(3, seats=(fast.replace(outcome="used", staleness=4, staleness_s=3.0),)),
+    ]
+    edge = edges(n_used=1)[0]
+    late = [row.replace(edges=(edge.replace(staleness=n, staleness_s=2.0),)) for n, row in enumerate(rounds)]
+    spec = parse_spec({"sync": {"devices": "asynchronous"}})
+    page = Page(text := report([in_folder(tmp_path / "r1", late, spec=spec)]))
+    assert page.column("Clients", "staleness") == ["0.0, at most 0", "2.5, at most 4"]
+    assert page.column("Rounds of edges", "staleness") == ["1.0, at most 2"]
+    assert "timeline of version 1, the slowest" in text
+    plain = Page(report([in_folder(tmp_path / "r2")]))
+    assert not any("staleness" in head for head, *_ in plain.tables.values())
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
     words = " ".join(Page(report([in_folder(tmp_path / "r1", [], rounds=0, accuracy=None, status="failed")])).text)
     assert "No figures before the first round." not in words  # the partition is known
