@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 import typer
@@ -33,6 +35,7 @@ for _command in (
     listings.edges,
     listings.twins,
     plugins.plugins,
+    plugins.check,
     certs.identities,
     certs.revoke,
     doctor.doctor,
@@ -45,6 +48,7 @@ app.add_typer(certs.certs)
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command. A `StrataError` prints one red line; exit status 1 (2 for wrong usage, 130 for Ctrl-C)."""
+    sys.path.append(os.getcwd())  # plug-ins are found in the working directory, too, last
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
     except StrataError as error:

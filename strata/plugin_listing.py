@@ -5,25 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from shared.core.plugins import Kind, digests
-from shared.federation.registry import ALGORITHMS
-from shared.federation.selection import POLICIES
-from shared.training.data.plugged import DATA_SOURCES
-from shared.training.losses import LOSS_VALUES
-from shared.training.metrics.catalogue import METRIC_VALUES
-from shared.training.models import MODEL_FACTORIES
-from shared.training.partition import PARTITIONERS
-
-KINDS: tuple[Kind[Any], ...] = (
-    ALGORITHMS,
-    DATA_SOURCES,
-    MODEL_FACTORIES,
-    PARTITIONERS,
-    POLICIES,
-    LOSS_VALUES,
-    METRIC_VALUES,
-)
-"""The kinds of values that a package can bring."""
+from shared.core.plugins import digests
+from shared.federation.plugin_checks import KINDS
 
 
 class Brought(NamedTuple):

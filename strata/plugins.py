@@ -5,18 +5,18 @@ A package that `STRATA_PLUGINS` names brings values of these classes at the top 
 - `Algorithm`: see docs/how-to/own-algorithm.md.
 - `DataSource`, `ModelFactory`: a function that returns arrays, or a module.
 - `Partitioner`: which client owns which samples. Its function gets a `PartitionTask`.
-- `Loss`, `Metric`: what devices minimise, and what models are judged by; see docs/metrics.md.
-- `SelectionPolicy`: which seats train. `n_selected` says how many, `at_each_home_edge` applies it by home edge.
+- `SelectionPolicy`: which seats train; `n_chosen` is the number to select.
+- `Loss`, `Metric`: see docs/metrics.md.
 
 Importing this module loads neither the command line nor an HTTP or Docker client.
 """
 
-from shared.federation.selection import SelectionPolicy, at_each_home_edge, n_selected
+from shared.federation.selection import SelectionPolicy, n_chosen, within_home_edges
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.losses import Loss
 from shared.training.metrics.metric import Metric
-from shared.training.models import Classifier, ModelFactory
+from shared.training.models import Classifier, ModelFactory, Shape
 from shared.training.partition import Partitioner, PartitionTask
 from strata import hooks
 from strata.hooks import *  # noqa: F403
@@ -33,9 +33,10 @@ __all__ = [
     "Partitioner",
     "Sample",
     "SelectionPolicy",
+    "Shape",
     "Target",
     "Tokens",
-    "at_each_home_edge",
-    "n_selected",
+    "n_chosen",
+    "within_home_edges",
 ]
 __all__ += hooks.__all__

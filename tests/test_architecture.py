@@ -99,6 +99,7 @@ WITHIN = {
     "strata.hooks": "",
     "strata.plugins": "hooks",
     "strata.plugin_listing": "",
+    "strata.checks": "",
     "strata.api": "",
     "strata.output": "",
     "strata.tables": "output",
@@ -114,7 +115,7 @@ WITHIN = {
     "strata.sweeps": "api output runs spec_files",
     "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
-    "sweeps plugin_listing",
+    "checks sweeps plugin_listing",
     "strata.main": "commands output",
 }
 

@@ -1,10 +1,11 @@
-"""The plug-in packages that a spec uses; every tier must have the same ones."""
+"""The kinds of plug-ins, and the packages that a spec uses; every tier must have the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from shared.core.plugins import digest_of
+from shared.core.plugins import Kind, digest_of
 from shared.federation.registry import ALGORITHMS
 from shared.federation.selection import POLICIES
 from shared.spec.experiment import ExperimentSpec
@@ -13,6 +14,17 @@ from shared.training.losses import LOSS_VALUES
 from shared.training.metrics.catalogue import METRIC_VALUES
 from shared.training.models import MODEL_FACTORIES
 from shared.training.partition import PARTITIONERS
+
+KINDS: tuple[Kind[Any], ...] = (
+    ALGORITHMS,
+    DATA_SOURCES,
+    LOSS_VALUES,
+    METRIC_VALUES,
+    MODEL_FACTORIES,
+    PARTITIONERS,
+    POLICIES,
+)
+"""The kinds of values that a package can bring."""
 
 
 def packages_of(spec: ExperimentSpec) -> dict[str, str]:

@@ -16,6 +16,8 @@ from shared.federation.population import Seat, by_home_edge
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 from shared.spec.experiment import ExperimentSpec
 
+Choice = Callable[[Context, Sequence[Seat], EdgeView], list[int]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionPolicy(Value):
@@ -39,6 +41,10 @@ def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     policy = POLICIES.get(ctx.spec.select)
     params = policy.parse(ctx.spec.select_params, "select_params")
     chosen = policy.choose(ctx, seats, view) if params is None else policy.choose(ctx, seats, view, params)
+    if (
+        policy.name in SELECTION
+    ):  # to check a choice, every seat has to be made: of a million, as many as a run may have
+        return chosen
     if len(set(chosen)) < len(chosen) or not set(chosen) <= {seat.number for seat in seats}:
         raise BadInput(f"select: {policy.name} selects a seat twice, or one that is not there", field="select")
     return chosen
@@ -69,7 +75,7 @@ def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     return [seat.number for seat in seats]
 
 
-def at_each_home_edge(choose: Callable[..., list[int]]) -> Callable[..., list[int]]:
+def within_home_edges(choose: Callable[..., list[int]]) -> Callable[..., list[int]]:
     """A policy that selects among the seats of each home edge separately.
 
     Seats that visit this edge because their home edge is lost are selected as they would have been there: faults do
@@ -85,7 +91,7 @@ def at_each_home_edge(choose: Callable[..., list[int]]) -> Callable[..., list[in
 
 def _random(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """Draws `fraction_train` of the seats (FedAvg's C), at least one, without replacement."""
-    n = n_selected(ctx, len(seats))
+    n = n_chosen(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
     return [seats[i].number for i in chosen]
 
@@ -94,7 +100,7 @@ def _fastest(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """As many seats as `random`: those with the shortest expected visits; of equals the lower seats."""
     task = plain_task(ctx)
     took = {seat.number: expected(ctx, seat, samples_due(ctx, task, seat)).simulated_s for seat in seats}
-    return sorted(took, key=lambda number: (took[number], number))[: n_selected(ctx, len(seats))]
+    return sorted(took, key=lambda number: (took[number], number))[: n_chosen(ctx, len(seats))]
 
 
 def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
@@ -106,7 +112,7 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> lis
     """
     holds = [seat for seat in seats if seat.n_train]
     weights = np.array([seat.n_train for seat in holds], np.float64)
-    n = min(n_selected(ctx, len(seats)), len(holds))
+    n = min(n_chosen(ctx, len(seats)), len(holds))
     share = ctx.spec.fraction_candidates or min(2 * ctx.spec.fraction_train, 1.0)
     d = min(max(round(share * len(holds)), n), len(holds))
     if not d:
@@ -116,8 +122,8 @@ def _power_of_choice(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> lis
     return sorted(candidates, key=lambda number: (-view.losses.get(number, math.inf), number))[:n]
 
 
-def n_selected(ctx: Context, n: int) -> int:
-    """Number of seats to select of n: those needed, plus `overselection`."""
+def n_chosen(ctx: Context, n: int) -> int:
+    """Number of seats to select of n: the spec's `fraction_train` of them, at least one, plus `overselection`."""
     return min(_beyond(ctx, _fraction_of(ctx, n)), n)
 
 
@@ -135,17 +141,17 @@ SELECTION: dict[str, SelectionPolicy] = {
     for policy in (
         SelectionPolicy(name="all", description="All seats of the edge.", choose=_all),
         SelectionPolicy(
-            name="random", description="A share of the seats, drawn at random.", choose=at_each_home_edge(_random)
+            name="random", description="A share of the seats, drawn at random.", choose=within_home_edges(_random)
         ),
         SelectionPolicy(
             name="fastest",
             description="As many seats as `random`: those with the shortest expected visits.",
-            choose=at_each_home_edge(_fastest),
+            choose=within_home_edges(_fastest),
         ),
         SelectionPolicy(
             name="power_of_choice",
             description="As many seats as `random`: of candidates those with the highest loss.",
-            choose=at_each_home_edge(_power_of_choice),
+            choose=within_home_edges(_power_of_choice),
             uses_losses=True,
         ),
     )

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from shared.core import plugins
 from shared.federation.registry import load_algorithm
+from strata.checks.run import Result, checked
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 
@@ -29,32 +31,55 @@ def blocks(page: str, folder: Path = HOW_TO) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (folder / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+Save = Callable[[str, str], str]
+
+
+@pytest.fixture
+def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
+    """Writes the code of a page to the path that the page names, and makes its package a plug-in; returns its name."""
+    written: list[str] = []
+
+    def write(page: str, path: str) -> str:
+        assert f"`{path}`" in (HOW_TO / page).read_text(encoding="utf-8")
+        package = Path(path).parent.name
+        (file := tmp_path / path).parent.mkdir(parents=True)
+        file.write_text(blocks(page)[0], encoding="utf-8")
+        monkeypatch.syspath_prepend(file.parents[1])
+        monkeypatch.setenv("STRATA_PLUGINS", package)
+        importlib.invalidate_caches()
+        for cached in (plugins._values_of, plugins.modules_of, plugins.digest_of):
+            cached.cache_clear()
+        written.append(package)
+        return package
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] in written]:
+        del sys.modules[name]
+
+
+def failures(package: str) -> list[Result]:
+    """The checks that a package does not pass; it has some."""
+    results = list(checked(package))
+    assert results
+    return [result for result in results if result.cause is not None]
+
+
 # ---- an algorithm
 
 
 @pytest.fixture
-def fedavgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The page's algorithm, written to the path that the page names."""
-    (package := tmp_path / "mine" / "myalgs").mkdir(parents=True)
-    (package / "fedavgm.py").write_text(blocks("own-algorithm.md")[0], encoding="utf-8")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("STRATA_PLUGINS", "myalgs")
-    importlib.invalidate_caches()
-    yield "fedavgm"
-    for name in ("myalgs", "myalgs.fedavgm"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+def fedavgm(save: Save) -> str:
+    """The page's algorithm."""
+    save("own-algorithm.md", "mine/myalgs/fedavgm.py")
+    return "fedavgm"
 
 
 async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Path) -> None:
-    contract.test_algorithm_is_found_by_its_name_and_frozen(fedavgm)
-    contract.test_hooks_keep_no_state(fedavgm)
-    contract.test_every_field_of_an_update_has_an_aggregation_rule(fedavgm)
-    contract.test_parameters_have_a_schema_and_defaults(fedavgm)
+    assert failures("myalgs") == []
     with contract.monitoring(load_algorithm(fedavgm)) as monitor:
         monitored = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4), monitor
     await contract.test_hooks_are_pure(fedavgm, monitored)
     await contract.test_messages_and_states_round_trip_the_wire(fedavgm, monitored)
-    await contract.test_every_declared_type_is_used(fedavgm, monitored)
 
 
 async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(
@@ -76,7 +101,7 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
     assert twice.info.model_sha256 != plain.info.model_sha256
 
 
-# ---- data
+# ---- data, a model, a selection policy
 
 
 async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,23 +113,27 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
     assert (done.info.accuracy or 0) > 0.9  # of two classes
 
 
-# ---- a model
-
-
-async def test_the_shown_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (package := tmp_path / "mine" / "mymodels").mkdir(parents=True)
-    (package / "small_cnn.py").write_text(blocks("own-model.md")[0], encoding="utf-8")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("STRATA_PLUGINS", "mymodels")
-    importlib.invalidate_caches()
+async def test_the_shown_model_is_trained(save: Save, tmp_path: Path) -> None:
+    assert failures(save("own-model.md", "mine/mymodels/small_cnn.py")) == []
     done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
     assert sum(tensor.numel() for tensor in done.model.values()) == 8 * 9 + 8 + 72 * 10 + 10
     assert math.isfinite(done.info.loss or math.nan)
-    for name in ("mymodels", "mymodels.small_cnn"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-# ---- a selection policy; a spec field, in a copy of the code
+async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(save: Save, tmp_path: Path) -> None:
+    """With all seats as candidates, `power_of_choice` selects the same ones."""
+    assert failures(save("own-selection-policy.md", "mine/mypolicies/highest_loss.py")) == []
+    spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
+    known = {**spec, "select": "power_of_choice", "fraction_candidates": 1.0}
+    rounds = []
+    for tried in ({**spec, "select": "highest_loss"}, known):
+        done = await run(tmp_path, tried, agent_devices=(6,))
+        rounds.append([sorted(row.seat for row in detail.seats) for detail in done.rounds])
+    assert rounds[0] == rounds[1]
+    assert {seat for seats in rounds[0] for seat in seats} == set(range(6))
+
+
+# ---- a spec field, in a copy of the code
 
 
 REFUSAL = """
@@ -142,31 +171,6 @@ def output(copy: Path, script: str, *args: str) -> list[str]:
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-@pytest.fixture
-def highest_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The page's selection policy, written to the path that the page names."""
-    (package := tmp_path / "mine" / "mypolicies").mkdir(parents=True)
-    (package / "losses.py").write_text(blocks("own-selection-policy.md")[0], encoding="utf-8")
-    monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setenv("STRATA_PLUGINS", "mypolicies")
-    importlib.invalidate_caches()
-    yield "highest_loss"
-    for name in ("mypolicies", "mypolicies.losses"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-
-
-async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(
-    highest_loss: str, tmp_path: Path
-) -> None:
-    """With all seats as candidates, `power_of_choice` selects the same ones."""
-    spec = contract.spec_of("fedavg", num_devices=6, num_edges=2, num_rounds=6, fraction_train=1 / 3)
-    shown = await run(tmp_path, {**spec, "select": highest_loss})
-    known = await run(tmp_path, {**spec, "select": "power_of_choice", "fraction_candidates": 1.0})
-    chosen = [[sorted(row.seat for row in detail.seats) for detail in done.rounds] for done in (shown, known)]
-    assert chosen[0] == chosen[1]
-    assert {seat for seats in chosen[0] for seat in seats} == set(range(6))
 
 
 def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> None:

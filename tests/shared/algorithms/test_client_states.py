@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from shared.wire import codec
+from strata.checks.monitor import leaves
 from tests.federation import PassOn
 from tests.shared.algorithms.layouts import agents_of, answer, ended, federation, run
-from tests.shared.algorithms.test_contract import leaves
 
 LOST_SEAT = 2
 """The device whose visit is lost: one of two at its edge."""

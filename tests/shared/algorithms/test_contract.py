@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
-from itertools import permutations
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -22,27 +20,19 @@ import shared.algorithms
 import tests.probes
 from cloud_server.runs.checkpoint import Checkpoint
 from shared.core.errors import BadInput
-from shared.core.records import Nothing, Record
+from shared.core.records import Record
 from shared.core.tensor_records import ModelState, TensorMap
-from shared.core.tensors import bytes_of
 from shared.core.update_annotations import Mean
-from shared.federation.aggregation import Accumulator, check_update_type
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import (
     Algorithm,
-    Broadcast,
-    CloudHooks,
-    DeviceHooks,
-    EdgeHooks,
-    EdgeModel,
-    GlobalModel,
-    OwnBuffers,
-    Update,
 )
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
+from strata.checks import algorithm_rounds, algorithm_value
+from strata.checks.monitor import Monitor, leaves, with_monitor
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
@@ -50,14 +40,6 @@ PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if n
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
 """The algorithms whose updates change a global model."""
 NAMES = [*PRODUCT, *(m.name for m in pkgutil.iter_modules(tests.probes.__path__))]
-
-
-FEDAVG: dict[str, list[type[Record]]] = {
-    "cloud": [GlobalModel, Broadcast, Update],
-    "edge": [EdgeModel, Broadcast, Update, Broadcast, Nothing],
-    "device": [OwnBuffers, Broadcast, Update, Nothing],
-}
-"""The records of a hook class that names none."""
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
@@ -76,58 +58,11 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 # ---- monitored runs
 
 
-@dataclass
-class Monitor:
-    """All records encoded in a run, with their bytes, and the contract violations of hooks."""
-
-    encoded: list[tuple[Record, bytes]] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-
-class MonitoredHooks:
-    """Hooks that execute every call twice: inputs must not change, and both results must be equal."""
-
-    def __init__(self, hooks: Any, monitor: Monitor) -> None:
-        self.hooks, self.monitor = hooks, monitor
-
-    def __getattr__(self, name: str) -> Any:
-        hook = getattr(self.hooks, name)
-
-        def call(*args: Any) -> Any:
-            before = [leaves(arg) for arg in args]
-            found, again = hook(*args), hook(*args)
-            if [leaves(arg) for arg in args] != before:
-                self.monitor.faults.append(f"{name} changed its input")
-            if leaves(found) != leaves(again):
-                self.monitor.faults.append(f"{name} gave another answer the second time")
-            return found
-
-        return call
-
-
-def leaves(value: Any) -> Any:
-    """Returns a value as bytes and plain values, for comparison."""
-    if isinstance(value, Record):
-        return type(value).__name__, {name: leaves(getattr(value, name)) for name in type(value).model_fields}
-    if isinstance(value, torch.Tensor):
-        return value.dtype, tuple(value.shape), bytes(bytes_of(value))
-    if isinstance(value, dict):
-        return {key: leaves(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [leaves(item) for item in value]
-    if is_dataclass(value) and not hasattr(value, "fit"):
-        return {item.name: leaves(getattr(value, item.name)) for item in fields(value)}
-    return value if isinstance(value, str | int | float | None) else type(value).__name__
-
-
 @contextmanager
 def monitoring(algorithm: Algorithm) -> Iterator[Monitor]:
     """Monitors the runs in this context, which use this algorithm."""
     monitor, encode = Monitor(), codec.encode
-    tiers: dict[str, Any] = {
-        tier: MonitoredHooks(getattr(algorithm, tier), monitor) for tier in ("cloud", "edge", "device")
-    }
-    monitored = replace(algorithm, **tiers)
+    monitored = with_monitor(algorithm, monitor)
 
     def noted(record: Record) -> codec.Body:
         body = encode(record)
@@ -173,41 +108,10 @@ def test_algorithm_is_found_by_its_name_and_frozen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hooks_keep_no_state(name: str) -> None:
-    algorithm = load_algorithm(name)
-    for hooks, kind in ((algorithm.cloud, CloudHooks), (algorithm.edge, EdgeHooks), (algorithm.device, DeviceHooks)):
-        assert isinstance(hooks, kind)
-        assert vars(hooks) == {}
-        own = {key: value for key, value in vars(type(hooks)).items() if not key.startswith("__")}
-        assert all(callable(value) for value in own.values()), own
-        assert own.keys() <= vars(kind).keys() | {key for key in own if key.startswith("_")}, "a hook nobody calls"
-
-
-def records_named(hooks: object, kind: type[Any]) -> list[Any]:
-    """Returns the record types that a hook class names as type arguments; none for FedAvg's own hooks."""
-    generic = (base for owner in type(hooks).__mro__ for base in vars(owner).get("__orig_bases__", ()))
-    bases = [base for base in generic if get_origin(base) is kind]
-    named: dict[Any, Any] = dict(zip(kind.__parameters__, get_args(bases[0]), strict=True)) if bases else {}
-    return [named.get(found, found) for found in named.values()]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_hooks_name_the_records_that_the_algorithm_declares(name: str) -> None:
-    algorithm = load_algorithm(name)
-    down, up, report = algorithm.broadcast, algorithm.update, algorithm.report or Nothing
-    declared = {
-        "cloud": (CloudHooks, [algorithm.cloud_state, down, up]),
-        "edge": (EdgeHooks, [algorithm.edge_state, down, up, algorithm.message_type, report]),
-        "device": (DeviceHooks, [algorithm.device_state, algorithm.message_type, up, report]),
-    }
-    for tier, (kind, records) in declared.items():
-        hooks = getattr(algorithm, tier)
-        assert type(hooks) is kind or (records_named(hooks, kind) or FEDAVG[tier]) == records, tier
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_field_of_an_update_has_an_aggregation_rule(name: str) -> None:
-    check_update_type(load_algorithm(name).update)
+def test_the_value_keeps_its_contract(name: str) -> None:
+    algorithm_value.hooks_keep_no_state(load_algorithm(name))
+    algorithm_value.hooks_name_their_records(load_algorithm(name))
+    algorithm_value.parameters_have_defaults(load_algorithm(name))
 
 
 def test_update_field_without_an_aggregation_rule_is_refused() -> None:
@@ -217,19 +121,6 @@ def test_update_field_without_an_aggregation_rule_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Silent\.scores has no aggregation rule"):
         Algorithm(name="silent", paper="none", update=Silent)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_parameters_have_a_schema_and_defaults(name: str) -> None:
-    algorithm = load_algorithm(name)
-    schema = json.loads(json.dumps(algorithm.params.model_json_schema()))
-    assert schema["type"] == "object"
-    assert "required" not in schema
-    assert schema["additionalProperties"] is False
-    assert algorithm.parse_params({}) == algorithm.params()
-    with pytest.raises(BadInput, match=f"parameters of {name}") as refused:
-        algorithm.parse_params({"nonsense": 1})
-    assert refused.value.field == "algorithm.params.nonsense"
 
 
 @pytest.mark.parametrize("name", PRODUCT)
@@ -282,15 +173,7 @@ async def test_messages_and_states_round_trip_the_wire(name: str, monitored: tup
 async def test_every_declared_type_is_used(name: str, monitored: tuple[Ended, Monitor]) -> None:
     """Each declared record is sent or stored within two rounds, so it has a writer."""
     done, monitor = monitored
-    algorithm, found = done.experiment.algorithm, set()
-    for record, _ in monitor.encoded:
-        outcomes = getattr(record, "outcomes", ())
-        found |= {type(record), *map(type, getattr(record, "messages", ())), *(type(item.report) for item in outcomes)}
-        found |= {type(getattr(record, name, None)) for name in ("broadcast", "state")}
-        found |= {type(item.update) for item in getattr(getattr(record, "uploads", None), "contributions", ())}
-    declared = {algorithm.broadcast, algorithm.message_type, algorithm.update, algorithm.cloud_state}
-    declared |= {algorithm.edge_state} | ({algorithm.device_state} if algorithm.device_remembers else set())
-    assert declared | ({algorithm.report} if algorithm.report else set()) <= found
+    algorithm_rounds.every_declared_type_is_used(done.experiment.algorithm, monitor)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -299,17 +182,17 @@ async def test_arrival_order_changes_nothing(name: str, monitored: tuple[Ended, 
     done, monitor = monitored
     items = contributions(monitor)[:4]
     assert len(items) == 4
-    sums = set()
-    for order in permutations(items):
-        whole = Accumulator(done.experiment.algorithm.update, done.experiment.fixed_point)
-        half = Accumulator(done.experiment.algorithm.update, done.experiment.fixed_point)
-        for item in order[:2]:
-            half.add(item.update, item.n_samples)
-        for item in order[2:]:
-            whole.add(item.update, item.n_samples)
-        whole.merge(half.result())
-        sums.add(bytes(codec.encode(whole.result()).join()))
-    assert len(sums) == 1
+    algorithm_rounds.order_changes_nothing(done.experiment, items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_is_tried_in_one_process_as_users_try_theirs(name: str, tmp_path: Path) -> None:
+    """What `strata check` runs."""
+    algorithm = load_algorithm(name)
+    done = algorithm_rounds.tried(algorithm, tmp_path, monitored=True)
+    algorithm_rounds.hooks_are_pure(done)
+    algorithm_rounds.every_declared_type_is_used(algorithm, done.monitor)
+    algorithm_rounds.seed_decides_the_bits(algorithm, done, tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,64 @@
+"""What has to hold of losses and metrics, tried with their default parameters on random outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from shared.training.description import Classes, Numbers, Target, Tokens
+from shared.training.losses import Loss
+from shared.training.metrics.metric import Metric, metric_of_run, rows_of
+from strata.checks.monitor import leaves, require
+
+N = 12
+TARGETS: dict[str, Target] = {"classes": Classes(4), "tokens": Tokens(4, 3), "numbers": Numbers((2,))}
+
+
+def _rows(value: Loss | Metric) -> Iterator[tuple[Target, Tensor, Tensor]]:
+    """By target, random outputs and targets with a row for each prediction."""
+    generator = torch.Generator().manual_seed(0)
+    for kind in sorted(value.kinds):
+        target = TARGETS[kind]
+        if isinstance(target, Numbers):
+            outputs, y = (torch.randn(N, *target.shape, generator=generator) for _ in range(2))
+        else:
+            places = (target.length,) if isinstance(target, Tokens) else ()
+            outputs = torch.randn(N, *places, target.n, generator=generator)
+            y = torch.randint(target.n, (N, *places), generator=generator)
+        yield target, *rows_of(target, outputs, y)
+
+
+def loss_is_one_number_for_each_prediction(loss: Loss) -> None:
+    """It is finite, differentiable, and that of a prediction does not depend on the others of the batch."""
+    params = loss.parse({}, "loss")
+    for target, outputs, y in _rows(loss):
+        outputs.requires_grad_()
+        each = loss.each(params, outputs, y)
+        require(each.shape == (len(y),), f"{target.kind}: {tuple(each.shape)} losses for {len(y)} predictions")
+        require(bool(torch.isfinite(each).all()), f"{target.kind}: a loss is not finite")
+        (gradient,) = torch.autograd.grad(each.mean(), outputs)
+        require(bool(torch.isfinite(gradient).all()), f"{target.kind}: a gradient is not finite")
+        alone = loss.each(params, outputs[:1], y[:1])
+        cause = f"{target.kind}: the loss of a prediction depends on the others of its batch"
+        require(torch.allclose(alone, each[:1], rtol=1e-4, atol=1e-6), cause)
+
+
+def states_of_parts_add_up(metric: Metric) -> None:
+    """The sum of the states of parts is the state of the whole, within its bounds, and has a value."""
+    for target, outputs, y in _rows(metric):
+        made = metric_of_run(metric, {}, target, "metrics")
+        outputs = outputs.double()
+        before = leaves((outputs, y))
+        whole, n = made.state(outputs, y), len(y)
+        require(leaves((outputs, y)) == before, f"{target.kind}: it changes outputs or targets")
+        for cut in (1, n // 2):
+            parts = [made.state(outputs[at], y[at]) for at in (slice(None, cut), slice(cut, None))]
+            summed = tuple(a + b for a, b in zip(*parts, strict=True))
+            require(summed == whole, f"{target.kind}: the states of two parts do not add up to that of the whole")
+        fault = made.fault(whole, n)
+        require(fault is None, f"{target.kind}: {fault}; see `largest` and `possible`")
+        value = made.value(whole)
+        require(value is None or math.isfinite(value), f"{target.kind}: the value is {value}")
