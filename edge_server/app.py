@@ -117,4 +117,13 @@ def build(
         metrics=metrics,
     )
     membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked)
-    return Edge(settings, store, roster, membership, handler, IdempotentRunner(), thread, metrics)
+    return Edge(
+        settings,
+        store,
+        roster,
+        membership,
+        handler,
+        IdempotentRunner(keep=lambda answer: not answer.again),
+        thread,
+        metrics,
+    )

@@ -134,7 +134,7 @@ class RoundHandler:
         else:
             body = await encoded
         log_event("update.sent", n_updates=answer.n_updates, bytes=body.n_bytes, simulated_s=answer.simulated_s)
-        return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes)
+        return EncodedAnswer(body, work.log.testing_s, work.log.socket_bytes, again=work.log.below_quorum)
 
     def _new_round(
         self,

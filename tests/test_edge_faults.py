@@ -44,12 +44,12 @@ async def test_a_failing_edge_is_named_and_the_round_continues_with_the_other(
         assert second.failures == ()
 
 
-async def test_without_the_quorum_of_edges_the_run_fails_and_names_the_edge(tmp_path: Path) -> None:
+async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
         fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
         info = await fed.run(small_spec(quorum=0.9))
         assert info.status == "failed"
-        assert info.reason == "round 1: quorum of 2 of 2 edges missed: edge-2: it is broken"
+        assert info.reason == "round 1: quorum of 6 of 6 visits missed: edge-2: it is broken"
 
 
 async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from cloud_server.runs.final_scores import final_scores
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
+from cloud_server.runs.quorum import QuorumMissed
 from cloud_server.runs.readiness import Barrier
 from cloud_server.runs.results_writer import ResultsFolder, RoundDone
-from cloud_server.runs.round import QuorumMissed, RoundResult
+from cloud_server.runs.round import RoundResult
 from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState

@@ -20,7 +20,8 @@ from cloud_server.runs.flights import FlightOrder, Flights, Landing
 from cloud_server.runs.loose_checkpoint import Flight, Landed, LooseCheckpoint, packed, unpacked
 from cloud_server.runs.loose_record import LooseRecorder, LooseReplies
 from cloud_server.runs.placement import PlacementManager
-from cloud_server.runs.round import QuorumMissed, RoundResult, add_answer, aggregated, model_and_figures, n_clients
+from cloud_server.runs.quorum import QuorumMissed
+from cloud_server.runs.round import RoundResult, add_answer, aggregated, model_and_figures, n_clients
 from cloud_server.runs.round_map import RoundMap, flight_map
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet, SetIndex

@@ -13,9 +13,10 @@ from cloud_server.runs.answer_checks import AnswerChecks
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.edge_client import EdgeClient, EdgeReply
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.quorum import RoundQuorum
 from cloud_server.runs.round_map import RoundMap
 from cloud_server.runs.round_record import EdgeReplies, Recorder
-from shared.core.errors import NotReady, StrataError
+from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
@@ -34,10 +35,6 @@ from shared.storage.states import Version
 from shared.wire import codec
 
 log = logging.getLogger(__name__)
-
-
-class QuorumMissed(NotReady):
-    """Too few edges answered. Another attempt can only help if the round map has changed."""
 
 
 class RoundResult(NamedTuple):
@@ -87,12 +84,13 @@ class CloudRound:
         """Runs the round and writes the state after it; nothing is committed yet.
 
         Raises:
-            QuorumMissed: too few edges answered; names the missing edges and why.
+            QuorumMissed: too few visits were answered; names the lost ones, the missing edges, and why.
         """
         began = time.monotonic()
         answers = await self._order_all_edges()
         total = await self.thread.run(self._add_up, answers)
-        self._require_quorum(answers)
+        quorum = RoundQuorum(self.experiment, self.ctx, self.round_map, self.checkpoint.retired)
+        await asyncio.to_thread(quorum.require, answers, trains=self.kind == "train")
         state = await self.thread.run(self._aggregate, total)
         del total  # the sum, twice as large as the model
         model, figures = await self.thread.run(model_and_figures, self.experiment, self.ctx, state)
@@ -179,13 +177,6 @@ class CloudRound:
         """Refuses an answer that its edge cannot have formed; see `AnswerChecks`."""
         newest = max(self.round_no, self.checkpoint.edge_bases.get(edge, Version(0)).round_no)
         AnswerChecks(self.experiment, self.ctx.at(edge=edge, round_no=newest), edge, self._seats_at(edge)).check(answer)
-
-    def _require_quorum(self, answers: EdgeReplies) -> None:
-        n = len(answers.replies) + len(answers.failed)
-        need = max(self.experiment.spec.quorum_of(n), 1)
-        if len(answers.replies) < need:
-            why = "; ".join(failure.detail for _, failure in sorted(answers.failed.items())) or "no edge is alive"
-            raise QuorumMissed(f"round {self.round_no}: quorum of {need} of {n} edges missed: {why}")
 
     # ---- the state after the round
 

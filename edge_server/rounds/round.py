@@ -26,7 +26,7 @@ from edge_server.rounds.evaluation import (
 )
 from edge_server.rounds.real_clock import report_deadline, round_deadline
 from edge_server.rounds.round_log import RoundLog
-from edge_server.rounds.shared_workload import SharedWorkload, require_quorum
+from edge_server.rounds.shared_workload import SharedWorkload, lost_requests, meets_quorum
 from edge_server.rounds.simulated_clock import EdgeClock
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer, add_late
 from edge_server.rounds.twins import Twins
@@ -49,7 +49,7 @@ from shared.federation.aggregation import Accumulator, PartialSum, can_be_mean, 
 from shared.federation.context import Context, EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.hooks import Begin
-from shared.federation.messages import RoundAnswer, RoundOrder, Task, WaveId
+from shared.federation.messages import Failure, RoundAnswer, RoundOrder, Task, WaveId
 from shared.federation.population import Seat
 from shared.run_records.visits import VisitRecord
 from shared.runtime.compute_thread import ComputeThread
@@ -169,7 +169,7 @@ class EdgeRound:
             wave = await self._run_wave(ctx, tasks | tested, accumulator)
             work.add_wave(tasks, wave)
             if not ctx.spec.plans:
-                require_quorum(self.experiment, self.order.edge, wave, tasks)
+                self._judge(*lost_requests(wave, tasks), first=ctx.wave == 0)
                 return ctx, work
             out_of_time = self.log.simulated_s >= self.deadline_s
             others = [] if out_of_time else work.next_seats(all_chosen, self.log.retired)
@@ -177,6 +177,11 @@ class EdgeRound:
                 work.require_samples(self.order.edge, ctx.spec.quorum_of(work.n_task), out_of_time=out_of_time)
                 return ctx, work
             chosen, ctx = others, ctx.at(wave=ctx.wave + 1)
+
+    def _judge(self, n_answered: int, lost: Sequence[Failure], *, first: bool) -> None:
+        """Notes whether too few visits were answered; ends the round where that alone decides."""
+        if not meets_quorum(self.ctx.spec, self.order.edge, n_answered, lost, first=first):
+            self.log.below_quorum = True
 
     async def _schedule(self, ctx: Context, chosen: list[Seat], work: SharedWorkload) -> dict[int, Task]:
         """The tasks that the algorithm gives to the chosen seats."""

@@ -107,6 +107,8 @@ class RoundLog:
         next_on_s: the simulated instant at which the first of the unavailable devices is available again.
         socket_bytes: size of the bodies that processes exchanged.
         testing_s: wall seconds that visits spent on testing models.
+        below_quorum: whether the edge alone would have missed the quorum: the cloud, which counts the visits of all
+            edges, may refuse the round and order it again.
     """
 
     experiment: Experiment
@@ -124,6 +126,7 @@ class RoundLog:
     next_on_s: float | None = None
     socket_bytes: int = 0
     testing_s: float = 0.0
+    below_quorum: bool = False
 
     @property
     def n_samples(self) -> int:

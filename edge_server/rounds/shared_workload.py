@@ -17,10 +17,11 @@ import torch
 from edge_server.rounds.wave import Wave
 from shared.core.errors import NotReady
 from shared.core.scores import Score
-from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, Outcome, Task
 from shared.federation.population import Seat
 from shared.federation.scheduling import Indices
+from shared.spec.experiment import ExperimentSpec
+from shared.spec.sync_rules import edges_judge_quorum
 
 MAX_RETRIES = 3
 """A device that has dropped or overrun this many shares of an edge round gets no more of them."""
@@ -103,18 +104,33 @@ class SharedWorkload:
         raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were not trained on: {names}")
 
 
-def require_quorum(experiment: Experiment, edge: int, wave: Wave, tasks: Mapping[int, Task]) -> None:
-    """Checks that enough of the requested visits were answered.
+def meets_quorum(spec: ExperimentSpec, edge: int, n_answered: int, lost: Sequence[Failure], *, first: bool) -> bool:
+    """Whether enough of the requested visits were answered here; too few may still be enough over all edges.
+
+    Args:
+        spec: of the run.
+        edge: number of this edge.
+        n_answered: visits that were answered.
+        lost: failures of the other requested visits.
+        first: whether they are the first of their edge round; others may all be lost.
 
     Raises:
-        NotReady: too few visits were answered; names the lost seats.
+        NotReady: too few were answered and the quorum is this edge's own, or none was; names the lost seats.
     """
+    need, n = spec.quorum_of(n_answered + len(lost)), n_answered + len(lost)
+    if n_answered >= need:
+        return True
+    if edges_judge_quorum(spec) or (first and not n_answered):
+        names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
+        raise NotReady(f"edge {edge}: quorum of {need} of {n} visits missed: {names}")
+    return False
+
+
+def lost_requests(wave: Wave, tasks: Mapping[int, Task]) -> tuple[int, list[Failure]]:
+    """The number of requested visits of these tasks that were answered, and the failures of the others."""
     requested = tasks.keys() - wave.dispatch.unrequested
     lost = [failure for seat, failure in sorted(wave.failed.items()) if seat in requested]
-    need = experiment.spec.quorum_of(len(requested))
-    if len(requested) - len(lost) < need:
-        names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
-        raise NotReady(f"edge {edge}: quorum of {need} of {len(requested)} visits missed: {names}")
+    return len(requested) - len(lost), lost
 
 
 def _samples(task: Task) -> Indices:

@@ -14,6 +14,8 @@ from shared.core.scores import Score
 from shared.core.validation import visible
 from shared.run_records.metrics import Values
 
+SIMULATED_LOSSES = frozenset({"unavailable", "busy", "dropped", "left_out"})
+"""Reasons of failures that follow from the spec; such a visit counts on neither side of a quorum."""
 VisibleLabel = Annotated[Label, AfterValidator(visible)]
 
 

@@ -165,11 +165,13 @@ class EncodedAnswer:
         body: the encoded record.
         testing_s: wall seconds in which models were evaluated for it.
         socket_bytes: bytes of the bodies that an edge exchanged with its agents for it.
+        again: whether the order, if it is sent again, is new work, because its sender may refuse this answer.
     """
 
     body: codec.Body
     testing_s: float = 0.0
     socket_bytes: int = 0
+    again: bool = False
 
 
 class BodyResponse(Response):

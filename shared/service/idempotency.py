@@ -41,10 +41,21 @@ class _Running(Generic[T]):
 
 
 class IdempotentRunner(Generic[T]):
-    """Runs the work of orders, each order once, and keeps the newest answer of each queue."""
+    """Runs the work of orders, each order once, and keeps the newest answer of each queue.
 
-    def __init__(self, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self.grace_s, self.clock = grace_s, clock
+    Args:
+        grace_s: seconds for which work goes on after its last caller has gone.
+        clock: seconds on a clock that never goes back.
+        keep: whether an answer is kept for the same order; without it, the order is new work.
+    """
+
+    def __init__(
+        self,
+        grace_s: float = GRACE_S,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[T], bool] = lambda _: True,
+    ) -> None:
+        self.grace_s, self.clock, self.keep = grace_s, clock, keep
         self._work: dict[Hashable, dict[Hashable, _Running[T]]] = {}
         self._tasks: set[asyncio.Task[T]] = set()
 
@@ -90,7 +101,7 @@ class IdempotentRunner(Generic[T]):
                 )
         if running.task.cancelled():
             raise Cancelled("other work took the place of this order")
-        if running.task.exception() is not None:
+        if running.task.exception() is not None or not self.keep(running.task.result()):
             self._forget(queue, key, running)
         return running.task.result()
 

@@ -80,7 +80,8 @@ class ExperimentSpec(Record):
         twins: whether an edge keeps digital twins even if no schedule plans by them.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
             that a device has all its samples from the start.
-        quorum: share of the visits of a wave, and of the edges of a round, that must answer.
+        quorum: share of a round's visits, over all edges, that must be answered in each edge round. Where edges are
+            the clients or asynchronous, or shares are planned, each edge needs it of its own visits (or samples).
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
         report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that have arrived.
         late: whether a late update is dropped or used in a later round.

@@ -86,3 +86,11 @@ def _check_edges(spec: Any, sync: EdgeSync) -> None:
     for name, wanted in (("wanted", sync.wanted), ("buffer", sync.buffer)):
         if spec.num_edges is not None and isinstance(wanted, int) and wanted > spec.num_edges:
             raise ValueError(f"sync.edges.{name}: {wanted} of {spec.num_edges} edges")
+
+
+def edges_judge_quorum(spec: Any) -> bool:
+    """Whether each edge of an `ExperimentSpec` needs the quorum of its own visits, in place of the cloud over all.
+
+    A client answers for itself; an asynchronous round has answers to orders of several rounds.
+    """
+    return bool(spec.client == "edge" or spec.sync.edges.mode != "synchronous")

@@ -70,6 +70,16 @@ async def test_a_repeated_order_gets_the_same_answer_without_work(runner: Idempo
 
 
 @in_simulated_time
+async def test_an_order_whose_answer_is_not_kept_is_new_work_once_it_is_answered() -> None:
+    runner, job = IdempotentRunner[str](keep=lambda answer: answer != "answer 1"), Job()
+    asked = [ask(runner, job) for _ in range(2)]
+    await started(job)
+    job.gate.set()
+    assert await asyncio.gather(*asked) == ["answer 1"] * 2
+    assert [await ask(runner, job) for _ in range(2)] == ["answer 2"] * 2
+
+
+@in_simulated_time
 async def test_a_repeated_order_waits_for_the_running_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
     answers = [ask(runner, job) for _ in range(3)]
