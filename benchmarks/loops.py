@@ -142,7 +142,8 @@ def _in_shared_memory(tensor: Tensor) -> Tensor:
 def initial_model(folder: Path, job: Job) -> nn.Module:
     """The model of the first round."""
     data = load(job.data, data_dir=folder / "data", cache_dir=folder / "cache")
-    return build(job.model, data.sample, data.target, 0)
+    made: nn.Module = build(job.model, data.sample, data.target, 0)
+    return made
 
 
 def _work(

@@ -11,9 +11,9 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
+from strata.checks.monitor import leaves
 from tests.federation import small_spec
 from tests.shared.algorithms.layouts import run
-from tests.shared.algorithms.test_contract import leaves
 
 
 @pytest.mark.parametrize("edge_rounds", [1, 2])

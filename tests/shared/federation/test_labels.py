@@ -46,7 +46,7 @@ def test_bins_hold_equally_many_training_samples_and_follow_the_target() -> None
 
 
 def test_equal_targets_share_a_bin() -> None:
-    data = replace(DATA, train_y=np.repeat(np.float32([1, 2]), N // 2)[:, None])
+    data = replace(DATA, train_y=np.repeat(np.array([1, 2], np.float32), N // 2)[:, None])
     labels = labels_of(spec_of(partition={"name": "dirichlet", "bins": 10}), data)
     assert len(np.unique(labels.train)) == 2
     assert len(np.unique(labels.train[: N // 2])) == len(np.unique(labels.train[N // 2 :])) == 1

@@ -354,7 +354,7 @@ def test_another_process_gets_the_same_bits() -> None:
 def test_memory_format_of_the_model_passed_in_does_not_matter() -> None:
     x, y = pictures(12, (8, 8, 3))
     one, two = (build("cnn_6_12", (3, 8, 8), 10, seed=0) for _ in range(2))
-    two.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    two.to(memory_format=torch.channels_last)
     for model in (one, two):
         train(model, batches(x, y, range(12), batch_size=4, epochs=1, generator=seeded()), lr=0.1)
     assert same(one, two)

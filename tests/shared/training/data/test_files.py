@@ -76,7 +76,7 @@ def test_normalisation_is_the_data_sets_own(tmp_path: Path) -> None:
 
 def test_images_may_have_their_own_normalisation_by_channel(tmp_path: Path) -> None:
     x = np.full((2, 4, 4, 3), 255, np.uint8)
-    arrays = {"train_x": x, "train_y": np.array([0, 1]), "test_x": x, "test_y": np.array([0, 1])}
+    arrays: Arrays = {"train_x": x, "train_y": np.array([0, 1]), "test_x": x, "test_y": np.array([0, 1])}
     got = of_arrays(tmp_path, **arrays, mean=np.array([0.0, 0.5, 1.0]), std=np.array([1.0, 0.5, 0.25]))
     assert got.sample == Sample((3, 4, 4), images=True)
     assert got.encode(got.train_x)[0, :, 0, 0].tolist() == [1.0, 1.0, 0.0]
@@ -93,7 +93,7 @@ def test_sequences_of_integers_are_tokens_with_a_vocabulary_and_padding(tmp_path
 
 
 def test_a_mask_of_indices_writes_padding_into_samples_and_targets(tmp_path: Path) -> None:
-    mask = {"train_mask": np.array([[1, 1, 0], [1, 1, 1]]), "test_mask": np.array([[1, 0, 0]])}
+    mask: Arrays = {"train_mask": np.array([[1, 1, 0], [1, 1, 1]]), "test_mask": np.array([[1, 0, 0]])}
     got = of_arrays(tmp_path, **TOKENS, **mask, padding=np.array(5))
     assert got.train_x.tolist() == [[1, 2, 5], [3, 1, 2]]
     assert got.train_y.tolist() == [[2, 0, 5], [1, 2, 4]]
@@ -102,21 +102,21 @@ def test_a_mask_of_indices_writes_padding_into_samples_and_targets(tmp_path: Pat
 
 
 def test_a_mask_of_numbers_is_their_last_channel_and_is_not_normalised(tmp_path: Path) -> None:
-    arrays = {**NUMBERS, "mean": np.array(1.0), "std": np.array(2.0)}
-    mask = {"train_mask": np.array([[1, 1, 0]] * 4), "test_mask": np.ones((2, 3))}
+    arrays: Arrays = {**NUMBERS, "mean": np.array(1.0), "std": np.array(2.0)}
+    mask: Arrays = {"train_mask": np.array([[1, 1, 0]] * 4), "test_mask": np.ones((2, 3))}
     got = of_arrays(tmp_path, **arrays, **mask)
     assert got.sample == Sample((3, 2))
     assert got.encode(got.train_x[1:2]).tolist() == [[[1.0, 1.0], [1.5, 1.0], [-0.5, 0.0]]]
 
 
 def test_integers_can_be_numbers_where_the_spec_says_so(tmp_path: Path) -> None:
-    arrays = {**NUMBERS, "train_y": np.array([1, 2, 3, 4]), "test_y": np.array([1, 9])}
+    arrays: Arrays = {**NUMBERS, "train_y": np.array([1, 2, 3, 4]), "test_y": np.array([1, 9])}
     assert of_arrays(tmp_path, **arrays).target == Classes(10)
     assert of_arrays(tmp_path, "numbers", **arrays).target == Numbers((1,))
 
 
 def test_groups_are_kept(tmp_path: Path) -> None:
-    groups = {"train_group": np.array([3, 3, 1, 1]), "test_group": np.array([1, 3])}
+    groups: Arrays = {"train_group": np.array([3, 3, 1, 1]), "test_group": np.array([1, 3])}
     got = of_arrays(tmp_path, **NUMBERS, **groups)
     assert got.train_group is not None
     assert got.train_group.tolist() == [3, 3, 1, 1]
@@ -169,7 +169,7 @@ def test_a_table_has_numbers_categories_classes_and_groups(tmp_path: Path) -> No
     assert got.test_group is not None
     assert (got.train_group.tolist(), got.test_group.tolist()) == ([0, 1, 0], [1])
     std = np.std([30, 50, 40])
-    np.testing.assert_allclose(got.encode(got.test_x)[0], [30 / std, 0, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(got.encode(got.test_x)[0].numpy(), np.array([30 / std, 0, 1, 0]), rtol=1e-6)
 
 
 def test_a_target_of_numbers_is_a_regression_unless_the_spec_says_classes(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_layers_cover_the_state_once(name: str, n_layers: int) -> None:
 
 def test_state_read_is_a_contiguous_copy() -> None:
     model = build("cnn_cifar10", (3, 32, 32), 10, seed=0)
-    module: nn.Module = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module: nn.Module = model.to(memory_format=torch.channels_last)
     state = read_state(module)
     assert all(tensor.is_contiguous() and not tensor.requires_grad for tensor in state.values())
     state["head.bias"].zero_()

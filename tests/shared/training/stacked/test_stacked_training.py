@@ -229,7 +229,7 @@ def test_running_statistics_count_no_padding() -> None:
     x, _ = client.samples(shape, 10)
     write_state(model, start)
     images = samples_at(x, np.arange(3), CPU)(torch.arange(3))
-    seen = model.features[0](images)  # type: ignore[index]
+    seen = model.features[0](images)
     mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3), unbiased=True)
     name = "features.1.running_"
     assert torch.allclose(found[f"{name}mean"], 0.9 * start[f"{name}mean"] + 0.1 * mean, rtol=1e-5, atol=1e-6)
