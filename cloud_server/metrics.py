@@ -44,7 +44,7 @@ class CloudMetrics(TierMetrics):
         self.round_simulated = self.histogram(
             "round_simulated_seconds", "Simulated seconds of committed training rounds", SIMULATED_S
         )
-        self.retries = self.counter("round_retries", "Rounds attempted again because a quorum of edges was missed")
+        self.retries = self.counter("round_retries", "Rounds attempted again because the quorum was missed")
         self.visits = self.counter("visits", "Visits of committed rounds")
         self.updates = self.counter("updates", "Updates used by committed rounds")
         self.failures = self.counter("failures", "Contributions lost in committed rounds", where=WHERE, reason=REASONS)
