@@ -52,10 +52,13 @@ KILLS = {
     "agent after a visit": ("/visits", AGENT_PORT, 4, ["agent-0"]),
     "edge in a round": ("/visits", AGENT_PORT, 4, ["edge-0"]),
     "edge after a round": ("/rounds", EDGE_PORT, 2, ["edge-0"]),
-    "cloud and edges after a round": ("/rounds", EDGE_PORT, 2, ["cloud", "edge-0", "edge-1"]),
+    "cloud and edges after a round": ("/rounds", EDGE_PORT, 4, ["cloud", "edge-0", "edge-1"]),
 }
 
 
+FIELDS_OF_EDGES: dict[str, Any] = {"synchronous": {}, "semi_synchronous": {"wanted": 1}, "asynchronous": {"buffer": 2}}
+LINKS = {"name": "backhaul", "by_home": [{"latency_s": 0.01}, {"latency_s": 0.4}]}
+"""Links on which a quick edge may answer twice in a version."""
 COMPRESSED = {"algorithm": "fedavg", "compression": {"up": {"name": "topk", "fraction": 0.3}}}
 
 
@@ -75,9 +78,10 @@ async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
     """Clients visit their edge several times in a round, and begin with the states and residuals of earlier visits."""
     sync = {
         "devices": {"mode": devices, **({"buffer": 3} if devices == "asynchronous" else {})},
-        "edges": {"mode": edges, **({"wanted": 1} if edges == "semi_synchronous" else {})},
+        "edges": {"mode": edges, **FIELDS_OF_EDGES[edges]},
     }
-    spec = small_spec(**{"algorithm": "scaffold", "num_rounds": 4, "edge_rounds": 2, "sync": sync, **more})
+    fields = {"algorithm": "scaffold", "num_rounds": 4, "edge_rounds": 2, "edge_link": LINKS, **more}
+    spec = small_spec(sync=sync, **fields)
     expected = await run(tmp_path, spec, agent_devices=(3, 3))
     for path, port, n, names in KILLS.values():
         async with federation(tmp_path, agent_devices=(3, 3)) as fed:
