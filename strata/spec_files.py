@@ -16,6 +16,8 @@ from shared.simulation import parse_traces
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 
+ALTERNATIVES = (["partition"], ["lr_schedule"])
+"""Fields whose own fields depend on their `name`."""
 SpecSource = str | os.PathLike[str] | Mapping[str, Any] | ExperimentSpec
 """A spec: the path of a YAML or JSON file, its fields, or one that has been validated."""
 
@@ -23,13 +25,15 @@ SpecSource = str | os.PathLike[str] | Mapping[str, Any] | ExperimentSpec
 def read_spec(source: SpecSource, overrides: Sequence[str] = ()) -> RunSpec:
     """Read a spec, apply `key=value` overrides (dotted keys, YAML values), validate.
 
+    Overrides of names come first, since they replace fields of what had the name before; else their order counts.
+
     Trace files are named relative to the spec's file, in a mapping relative to the current folder.
 
     Raises:
         BadInput: the file cannot be read or is not a mapping, or a field is invalid.
     """
     raw, folder = _fields_of(source)
-    for override in overrides:
+    for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".name")):
         override_field(raw, override)
     return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], folder)} if "devices" in raw else raw)
 
@@ -112,7 +116,10 @@ def _text_of(path: Path) -> str:
 
 
 def override_field(raw: dict[str, Any], override: str) -> None:
-    """Set one dotted key of a raw spec: `partition.alpha=0.1`."""
+    """Set one dotted key of a raw spec: `partition.alpha=0.1`.
+
+    With another name, what belongs to the one before goes: fields of a partition or schedule, an algorithm's parameters.
+    """
     key, found, text = override.partition("=")
     if not found or not key:
         raise BadInput(f"an override has the form key=value, not {override!r}")
@@ -124,4 +131,7 @@ def override_field(raw: dict[str, Any], override: str) -> None:
         if isinstance(below, str):
             below = {"name": below}
         place[parent] = place = dict(below) if isinstance(below, dict) else {}
+    if last == "name" and place.get("name") != value:
+        for field in [*place] if parents in ALTERNATIVES else ["params"] if parents else []:
+            place.pop(field, None)
     place[last] = value

@@ -33,6 +33,8 @@ The stores add errors of their own: `shared.storage.blobs`, `shared.storage.key_
 
 from __future__ import annotations
 
+import difflib
+
 
 class StrataError(Exception):
     """An error with an HTTP status, a stable code and, where one field is at fault, its path."""
@@ -57,13 +59,17 @@ class BadInput(StrataError):
 
 
 class UnknownName(BadInput):
-    """No algorithm, model, data set, policy or the like has that name (422); the message lists the known ones."""
+    """No algorithm, model, data set, policy or the like has that name (422).
+
+    The message names the nearest known one and lists all.
+    """
 
     code = "unknown_name"
 
     def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
-        prefix = f"{field}: " if field else ""
-        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}; known: {', '.join(sorted(known))}", field=field)
+        prefix, near = f"{field}: " if field else "", difflib.get_close_matches(name[:100], sorted(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(sorted(known))}", field=field)
 
 
 class WireError(StrataError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from shared.core.errors import BadInput, UnknownName
+from shared.core.errors import BadInput, StrataError, UnknownName
 from shared.core.validation import explain
 from shared.federation.population.derivation import check_counts
 from shared.federation.registry import load_algorithm, load_local
@@ -39,10 +40,39 @@ def parse_as(raw: Any, kind: type[S]) -> S:
     try:
         spec = kind.model_validate(dict(raw))
     except ValidationError as error:
-        raise explain(error, kind) from None
+        raise _misplaced(raw, error) or explain(error, kind) from None
     check_names(spec)
     check_counts(spec)
     return spec
+
+
+def _misplaced(raw: Mapping[str, Any], error: ValidationError) -> BadInput | None:
+    """The error of an unknown field that is a parameter of the spec's algorithm, partition, model or data set.
+
+    None where no unknown field is one.
+    """
+    unknown = [str(one["loc"][0]) for one in error.errors() if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
+    for field in unknown:
+        for place, known in _parameters_of(raw):
+            if field in known:
+                return BadInput(f"{field}: unknown field; did you mean {f'{place}.{field}'!r}?", field=field)
+    return None
+
+
+def _parameters_of(raw: Mapping[str, Any]) -> Iterator[tuple[str, Collection[str]]]:
+    """Where a spec has parameters of what it names, and those that are known there."""
+    with suppress(StrataError, ValidationError):
+        named = AlgorithmSpec.model_validate(_named(raw.get("algorithm", {})))
+        yield "algorithm.params", load_algorithm(named.name).params.model_fields
+    with suppress(ValidationError):
+        yield "partition", type(_PARTITION.validate_python(_named(raw.get("partition", "iid")))).model_fields
+    yield "model", ModelSpec.model_fields
+    yield "data", DataSpec.model_fields
+
+
+def _named(value: Any) -> Any:
+    """The long form of a value that may be given by its name alone."""
+    return {"name": value} if isinstance(value, str) else value
 
 
 def check_names(spec: ExperimentSpec) -> None:
