@@ -17,11 +17,16 @@ from shared.federation.selection import check_selection
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S
+from shared.spec.fields import AlgorithmSpec
 from shared.spec.run import RunSpec
+from shared.training.data.dataset import DataSpec
 from shared.training.data.digit_domains import NAME, names_of
 from shared.training.data.open_data import check_data
 from shared.training.models import check_name
-from shared.training.partition import ByDomainPartition, PluggedPartition, check_plugged
+from shared.training.models.zoo import ModelSpec
+from shared.training.partition import ByDomainPartition, PartitionSpec, PluggedPartition, check_plugged
+
+_PARTITION: TypeAdapter[Any] = TypeAdapter(PartitionSpec)
 
 
 def parse_spec(raw: Any) -> ExperimentSpec:

@@ -1,14 +1,15 @@
-"""Listings: `algorithms`, `agents`, `edges`, `twins`."""
+"""Listings: `algorithms`, `models`, `datasets`, `partitions`, `agents`, `edges`, `twins`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strata.options import Format, FormatOption, UrlOption, connect, known_url, named_url
 
 if TYPE_CHECKING:
+    from shared.core.plugins import Kind
     from shared.service.api.algorithms import AlgorithmInfo
 
 
@@ -78,9 +79,48 @@ def edges(url: UrlOption = None, format: FormatOption = Format.table) -> None:
         stdout().print(edges_table(page.edges))
 
 
+def models(format: FormatOption = Format.table) -> None:
+    """List the models with their parameters, those of plug-ins included."""
+    from shared.training.models import MODEL_FACTORIES
+
+    _print_kind(MODEL_FACTORIES, format)
+
+
+def datasets(format: FormatOption = Format.table) -> None:
+    """List the data sets that have a name, those of plug-ins included; files are named by their path."""
+    from shared.training.data.plugged import DATA_SOURCES
+
+    _print_kind(DATA_SOURCES, format)
+
+
+def partitions(format: FormatOption = Format.table) -> None:
+    """List the partitions with their parameters, those of plug-ins included."""
+    from shared.training.partition import PARTITIONERS
+
+    _print_kind(PARTITIONERS, format)
+
+
+def _print_kind(kind: Kind[Any], format: Format) -> None:
+    """Print the values of a kind that are known on this machine."""
+    from strata.output import Column, FittedTable, print_json, stdout
+    from strata.plugin_listing import known
+
+    rows = known(kind)
+    if format is Format.json:
+        print_json([row._asdict() for row in rows])
+        return
+    columns = [
+        Column("name", [row.name for row in rows], justify="left"),
+        Column("parameters", [row.parameters for row in rows], spare=2, justify="left", fold=True),
+        Column("description", [row.description for row in rows], spare=1, justify="left", fold=True),
+        Column("package", [row.package or "-" for row in rows], spare=3, justify="left"),
+    ]
+    stdout().print(FittedTable(columns))
+
+
 def twins(
-    edge: Annotated[str | None, typer.Argument(help="The name of an edge; default: all edges.")] = None,
-    run: Annotated[str, typer.Option(help="A run id, or `latest`.")] = "latest",
+    run: Annotated[str, typer.Argument(help="A run id, or `latest`.")] = "latest",
+    edge: Annotated[str | None, typer.Option(help="The name of an edge; default: all edges.")] = None,
     agent: Annotated[str | None, typer.Option(help="Show the twins of this agent (by id) instead of an edge.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
