@@ -19,7 +19,8 @@ from shared.training.partition import SampledPartition
 COARSEST = 14
 """Sums are refused whose steps would be larger than 2 ** -COARSEST: an update's elements are often a thousandth."""
 TAKEN_OVER = 4
-"""Devices of lost edges visit others: sums have room for so many times those of the edge that has most."""
+"""Devices of lost edges visit others: where a version is of fewer answers than there are edges, sums have room for so
+many times the devices of the edge that has most. Else sums are as fine as those of synchronous tiers."""
 
 
 def largest_total(spec: ExperimentSpec, population: Population) -> int:
@@ -33,13 +34,14 @@ def largest_total(spec: ExperimentSpec, population: Population) -> int:
     if devices.mode == edges.mode == "synchronous":
         return total
     by_seat = _samples_by_seat(spec, population)
-    of_edge = min(TAKEN_OVER * int(np.bincount(population.home_edges, weights=by_seat).max(initial=1)), total)
-    if not devices.asynchronous:
-        return (n_buffered(edges, n_edges) * of_edge if edges.asynchronous else total) * edges.staleness.scale
-    largest = int(np.bincount(population.home_edges).max(initial=1))
-    n = n_buffered(devices, min(TAKEN_OVER * largest, len(population.home_edges)))
-    of_buffer = n * int(by_seat.max(initial=1)) * devices.staleness.scale  # one fast seat may be behind several
     n_answers = n_buffered(edges, n_edges) if edges.asynchronous else n_edges
+    room = TAKEN_OVER if n_answers < n_edges else 1
+    of_edge = min(room * int(np.bincount(population.home_edges, weights=by_seat).max(initial=1)), total)
+    if not devices.asynchronous:
+        return (n_answers * of_edge if edges.asynchronous else total) * edges.staleness.scale
+    largest = int(np.bincount(population.home_edges).max(initial=1))
+    n = n_buffered(devices, min(room * largest, len(population.home_edges)))
+    of_buffer = n * int(by_seat.max(initial=1)) * devices.staleness.scale  # one fast seat may be behind several
     forwarded = spec.edge_rounds == 1 and spec.edge_upload == "sum"
     at_cloud = n_answers * (of_buffer if forwarded else of_edge) * edges.staleness.scale
     return max(total, of_buffer, at_cloud)
