@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from shared.core.errors import StrataError
+from shared.core.versions import version
 from strata.commands import certs, compare, doctor, export, listings, log, plugins, report, run, runs, sweep, topology
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -25,12 +27,16 @@ for _command in (
     runs.pause,
     runs.resume,
     runs.stop,
+    runs.rm,
     runs.pull,
     compare.compare,
     report.report,
     export.export,
     sweep.sweep,
     listings.algorithms,
+    listings.models,
+    listings.datasets,
+    listings.partitions,
     listings.agents,
     listings.edges,
     listings.twins,
@@ -44,6 +50,21 @@ for _command in (
 ):
     app.command()(_command)
 app.add_typer(certs.certs)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stratafl {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The options of the command itself."""
 
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:

@@ -36,8 +36,12 @@ UrlOption = Annotated[
     str | None, typer.Option("--url", help="Address of the cloud; default: STRATA_URL, else the cloud of `strata up`.")
 ]
 ServerOption = Annotated[
-    str | None, typer.Option("--url", help="Run on this cloud; default: STRATA_URL, else a local topology is started.")
+    str | None,
+    typer.Option(
+        "--url", help="Run on this cloud; default: STRATA_URL, that of `strata up`, else a local topology is started."
+    ),
 ]
+LocalOption = Annotated[bool, typer.Option("--local", help="Start a local topology, also where `strata up` runs.")]
 AgentsOption = Annotated[
     int | None, typer.Option(min=1, help="Number of agent processes of the local topology; default: one per core.")
 ]
@@ -57,13 +61,18 @@ RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
 RUNS_DIR = Path("runs")
 
 
-def server_of(url: str | None, agents: int | None) -> str | None:
-    """The cloud on which to run, None for a local topology. Only a local topology lets the user choose `agents`.
+def server_of(url: str | None, agents: int | None, local: bool = False) -> str | None:
+    """The cloud on which to run: the named one, else that of a running `strata up`; None for a topology of its own.
+
+    Args:
+        url: as given.
+        agents: the number of agents, which only a topology of its own has.
+        local: whether a topology of its own is wanted.
 
     Raises:
-        BadParameter: both a cloud and a number of agents were given.
+        BadParameter: a cloud was named, and what only a topology of its own has was given too.
     """
-    cloud = named_url(url)
-    if cloud and agents is not None:
-        raise typer.BadParameter("--agents is only for a local topology; the cloud given by --url has its own agents")
-    return cloud
+    if named_url(url) and (local or agents is not None):
+        given = "--local" if local else "--agents"
+        raise typer.BadParameter(f"{given} is for a topology of its own; the cloud given by --url has its own agents")
+    return None if local or agents is not None else known_url(url)

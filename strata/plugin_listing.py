@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from shared.core.plugins import digests
+from shared.core.plugins import Kind, digests
 from shared.federation.plugin_checks import KINDS
 
 
@@ -38,6 +38,21 @@ def _rows() -> Iterator[Brought]:
             value: Any = found.value
             description: str = getattr(value, "description", "") or getattr(value, "paper", "")
             yield Brought(found.package, known[found.package], kind.word, name, _parameters(value.params), description)
+
+
+class Known(NamedTuple):
+    """One value of a kind; `package` is None if it is built in."""
+
+    name: str
+    parameters: str
+    description: str
+    package: str | None
+
+
+def known(kind: Kind[Any]) -> list[Known]:
+    """The values of a kind by name."""
+    found = kind.all().items()
+    return [Known(name, _parameters(value.params), value.description, kind.package_of(name)) for name, value in found]
 
 
 def _parameters(model: Any) -> str:

@@ -118,7 +118,7 @@ def _text_of(path: Path) -> str:
 def override_field(raw: dict[str, Any], override: str) -> None:
     """Set one dotted key of a raw spec: `partition.alpha=0.1`.
 
-    With another name, what belongs to the one before goes: fields of a partition or schedule, an algorithm's parameters.
+    Another name removes what belongs to the one before: fields of a partition or schedule, an algorithm's parameters.
     """
     key, found, text = override.partition("=")
     if not found or not key:

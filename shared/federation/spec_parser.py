@@ -56,7 +56,9 @@ def _misplaced(raw: Mapping[str, Any], error: ValidationError) -> BadInput | Non
 
     None where no unknown field is one.
     """
-    unknown = [str(one["loc"][0]) for one in error.errors() if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
+    unknown = [
+        str(one["loc"][0]) for one in error.errors() if one["type"] == "extra_forbidden" and len(one["loc"]) == 1
+    ]
     for field in unknown:
         for place, known in _parameters_of(raw):
             if field in known:

@@ -70,6 +70,10 @@ class Client(TopologyClient):
         """Stop a run now; its committed rounds are kept."""
         return self._post(run, "stop")
 
+    def delete(self, run: str) -> None:
+        """Remove a run that has ended, with its states and models; its results folder stays."""
+        self._request("DELETE", path("runs", run))
+
     def rounds(self, run: str, skip: int = 0) -> RoundPage:
         """All committed rounds in order, without the first `skip`."""
         pages = self._pages(RoundPage, run, "rounds", str(skip))

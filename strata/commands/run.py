@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata.launcher.signals import INTERRUPTED, as_interrupt
-from strata.options import RUNS_DIR, AgentsOption, Format, FormatOption, RunsDirOption, ServerOption, server_of
+from strata.options import (
+    RUNS_DIR,
+    AgentsOption,
+    Format,
+    FormatOption,
+    LocalOption,
+    RunsDirOption,
+    ServerOption,
+    connect,
+    server_of,
+)
 
 if TYPE_CHECKING:
     from shared.run_records.rounds import RoundInfo
@@ -30,12 +40,14 @@ def run(
     ] = None,
     url: ServerOption = None,
     agents: AgentsOption = None,
+    local: LocalOption = False,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """Run an experiment and save its results in runs/<id>/.
 
-    Without --url, the command starts a local topology of the size that the spec needs and stops it at the end. Exit
+    It runs on the cloud of --url or of a running `strata up`. Without one, or with --local or --agents, the command
+    starts a local topology of the size that the spec needs and stops it at the end. Exit
     status 0 only if the run completed, 3 if it completed but no update was ever used. With --format json the last line
     of stdout is one JSON object.
     """
@@ -44,7 +56,7 @@ def run(
     for override in overrides or []:
         if not override.partition("=")[0] or "=" not in override:
             raise typer.BadParameter(f"an override has the form key=value, not {override!r}")
-    cloud = server_of(url, agents)
+    cloud = server_of(url, agents, local)
     experiment = read_spec(spec, overrides or [])
     with as_interrupt():
         if cloud:
@@ -55,10 +67,12 @@ def run(
 
 
 def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
-    from strata.api.client import Client
-    from strata.runs.run_and_wait import follow_until_end
+    from strata.output import stderr
+    from strata.runs.run_and_wait import check_edges, follow_until_end
 
-    with Client(url) as client:
+    with connect(url) as client:
+        stderr().print(f"running on the cloud at {url}", highlight=False)
+        check_edges(spec, client.topology())
         info, interrupted = follow_until_end(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 

@@ -1,4 +1,4 @@
-"""Commands on existing runs: `ls`, `show`, `groups`, `watch`, `pause`, `resume`, `stop`, `pull`."""
+"""Commands on existing runs: `ls`, `show`, `groups`, `watch`, `pause`, `resume`, `stop`, `rm`, `pull`."""
 
 from __future__ import annotations
 
@@ -207,6 +207,20 @@ def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.
     """Stop a run now. Its committed rounds are kept, and `resume` continues after them."""
     with connect(url) as client:
         _print(client.stop(client.run(run).run), format)
+
+
+def rm(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs that have ended.")],
+    url: UrlOption = None,
+) -> None:
+    """Remove ended runs from the cloud, with their states and models. Their results folders stay."""
+    from strata.output import stdout
+
+    with connect(url) as client:
+        for run in runs:
+            found = client.run(run).run  # `latest` is another run after each removal
+            client.delete(found)
+            stdout().print(f"removed {found}", highlight=False)
 
 
 def pull(

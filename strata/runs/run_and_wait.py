@@ -10,15 +10,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shared.core.errors import NotFound, StrataError
+from shared.core.errors import BadInput, NotFound, StrataError
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.folder import read_run
 from shared.results.tracking.live import check_trackers
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.memory import check_processes
+from shared.service.api.nodes import TopologyInfo
+from shared.service.settings import CommonSettings
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
+from shared.training.compute_device import compute_device_of
+from shared.training.data.open_data import open_data
 from strata.api.client import Client
 from strata.launcher import home
 from strata.launcher.topology import Topology
@@ -41,8 +45,22 @@ def topology_size(spec: ExperimentSpec) -> tuple[int, int]:
 def with_topology_size(spec: RunSpec) -> RunSpec:
     """The spec with its numbers of edges and devices, validated before any process is started."""
     check_trackers(spec.tracking)
+    compute_device_of(spec.device)
+    open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
     edges, devices = topology_size(spec)
     return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+
+
+def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
+    """Check that a cloud has as many edges as a spec wants, so that the run does not wait for them in vain.
+
+    Raises:
+        BadInput: it has fewer.
+    """
+    n = sum(edge.state in ("alive", "suspect", "revived") for edge in topology.edges)
+    if spec.num_edges is not None and spec.num_edges > n:
+        has = f"the cloud has {n} edges: start more, or set num_edges to at most {n}"
+        raise BadInput(f"num_edges {spec.num_edges}: {has}", field="num_edges")
 
 
 def planned_topology(
@@ -87,9 +105,6 @@ def local_topology(
         StrataError: the topology did not start, or was not ready in time.
     """
     console = console or stderr()
-    running = home.running()
-    if running:
-        console.print(f"`strata up` is running at {running.url}; to use it: --url {running.url}", highlight=False)
     topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel)
     devices = sum(topology.devices_per_agent)
     words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
