@@ -71,9 +71,10 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
     from strata.runs.run_and_wait import check_edges, follow_until_end
 
     with connect(url) as client:
-        stderr().print(f"running on the cloud at {url}", highlight=False)
         check_edges(spec, client.topology())
-        info, interrupted = follow_until_end(client, client.create_run(spec.model_dump(mode="json", exclude_none=True)))
+        info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
+        stderr().print(f"run {info.run} on the cloud at {url}", highlight=False)
+        info, interrupted = follow_until_end(client, info)
         return report(info, client.rounds(info.run).rounds, runs_dir, format, interrupted)
 
 

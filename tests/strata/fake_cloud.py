@@ -138,6 +138,10 @@ def _runs(app: FastAPI, cloud: FakeCloud) -> None:
         cloud.n_reads += 1
         return cloud.find(run).model_dump(mode="json")
 
+    @app.delete("/runs/{run}", status_code=204)
+    async def delete(run: str) -> None:
+        """Removes nothing; that it was asked stands in `seen`."""
+
     @app.post("/runs/{run}/{verb}")
     async def change_run(run: str, verb: str, accept_changes: bool = False) -> Any:
         cloud.accepted = cloud.accepted or accept_changes

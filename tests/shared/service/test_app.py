@@ -295,7 +295,7 @@ def test_a_misspelt_common_variable_gives_a_warning_with_the_nearest(
 
 
 @pytest.mark.parametrize(
-    "name", ["ALGORITHMS", "CA_FILE", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"]
+    "name", ["PLUGINS", "CA_FILE", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"]
 )
 def test_variables_of_other_programs_are_known(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.core.versions import version
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
 from strata.runs import progress
@@ -312,7 +313,7 @@ def test_devices_edges_and_seats_are_listed(strata: Strata, url: str) -> None:
 
 
 def test_twins_are_listed_for_all_edges_one_edge_or_a_device(strata: Strata, url: str, cloud: FakeCloud) -> None:
-    for words in (["twins"], ["twins", "edge-1"], ["twins", "--agent", "a1", "--run", "r1"]):
+    for words in (["twins"], ["twins", "--edge", "edge-1"], ["twins", "r1", "--agent", "a1"]):
         (twin,) = json.loads(strata(*words, "--url", url, "--format", "json").out)
         assert (twin["seat"], twin["history"][0]["error_s"]) == (3, 2.0)
     assert [path for _, path in cloud.seen if "twin" in path] == ["/edges/edge-1/twins"] * 2 + ["/agents/a1/twin"]
@@ -395,3 +396,48 @@ def test_help_does_not_import_torch() -> None:
     code = "import sys; from strata import main; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 0
+
+
+def test_models_data_sets_and_partitions_are_listed_with_their_parameters(strata: Strata) -> None:
+    for command, name in (("models", "mlp"), ("datasets", "digits"), ("partitions", "dirichlet")):
+        rows = json.loads(strata(command, "--format", "json").out)
+        (row,) = (row for row in rows if row["name"] == name)
+        assert row["package"] is None
+        assert name in strata(command).out
+
+
+def test_the_version_is_printed(strata: Strata) -> None:
+    assert strata("--version").out == f"stratafl {version()}\n"
+
+
+def test_a_parameter_at_the_top_is_refused_with_its_place(strata: Strata, spec_file: Path) -> None:
+    for override, place in (("mu=0.1", "algorithm.params.mu"), ("alpha=0.1", "partition.alpha")):
+        result = strata("run", spec_file, override, "algorithm=fedprox", "partition=dirichlet")
+        assert result.err == f"error: {override.split('=')[0]}: unknown field; did you mean '{place}'?\n"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(strata: Strata, spec_file: Path) -> None:
+    assert (
+        "unknown algorithm 'fedprx'; did you mean 'fedprox'? known: "
+        in strata("run", spec_file, "algorithm=fedprx").err
+    )
+
+
+def test_data_and_devices_that_are_missing_are_refused_before_anything_starts(
+    strata: Strata, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
+    assert "error: data.name: mnist_m cannot be downloaded" in strata("run", spec_file, "data=mnist_m").err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_more_edges_than_the_cloud_has_are_refused_at_once(strata: Strata, url: str, spec_file: Path) -> None:
+    result = strata("run", spec_file, "num_edges=9", "num_devices=20", "--url", url)
+    assert result.code == 1
+    assert result.err.startswith("error: num_edges 9: the cloud has ")
+
+
+def test_ended_runs_are_removed_by_id(strata: Strata, url: str, cloud: FakeCloud) -> None:
+    result = strata("rm", "latest", "--url", url)
+    assert (result.code, result.out) == (0, "removed r1\n")
+    assert ("DELETE", "/runs/r1") in cloud.seen

@@ -44,8 +44,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_spread_is_what_a_box_plot_shows() -> None:
     known = {"n": 5, "mean": 0.7, "min": 0.5, "q1": 0.6, "median": 0.7, "q3": 0.8, "max": 0.9}
+    known |= {"worst_decile": 0.5, "variance": 0.02}
     assert SPREAD.model_dump() == pytest.approx(known)
-    assert Spread.of([0.25]) == Spread(n=1, mean=0.25, min=0.25, q1=0.25, median=0.25, q3=0.25, max=0.25)
+    alone = dict.fromkeys(("mean", "min", "q1", "median", "q3", "max", "worst_decile"), 0.25)
+    assert Spread.of([0.25]) == Spread(n=1, variance=0.0, **alone)
 
 
 def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata) -> None:
@@ -62,7 +64,7 @@ def test_spreads_and_groups_are_read_back_and_drawn(folder: Path, strata: Strata
 def test_show_prints_the_groups_and_the_spread(folder: Path, strata: Strata) -> None:
     result = strata("show", "r9", "--runs-dir", folder)
     assert result.code == 0
-    assert "70.00 % (mean of 5, 50.00 % to 90.00 %)" in result.out
+    assert "70.00 % (mean of 5, 50.00 % to 90.00 %; worst decile 50.00 %, variance 0.02)" in result.out
     assert "edge-2 edge-3" in result.out
     assert "edge-4" in result.out
 
