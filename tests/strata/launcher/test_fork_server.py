@@ -246,7 +246,7 @@ def test_a_fork_that_the_system_refuses_is_an_error_of_the_caller(scripts: Path)
 @pytest.mark.parametrize("variable", ["PYTHONHASHSEED", "LD_PRELOAD", "OMP_NUM_THREADS", "GLIBC_TUNABLES"])
 def test_what_counts_at_a_start_cannot_differ_from_the_server(scripts: Path, variable: str) -> None:
     with server(scripts) as forks:
-        assert forks.can_start(environment(scripts, STRATA_PLUGINS="mine", EDGE_NAME="edge-7"))
+        assert forks.can_start(environment(scripts, STRATA_LOG_LEVEL="DEBUG", EDGE_NAME="edge-7"))
         assert not forks.can_start(environment(scripts) | {variable: "7"})
 
 
