@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -69,7 +67,6 @@ def options(
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command. A `StrataError` prints one red line; exit status 1 (2 for wrong usage, 130 for Ctrl-C)."""
-    sys.path.append(os.getcwd())  # plug-ins are found in the working directory, too, last
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
     except StrataError as error:

@@ -13,6 +13,7 @@ import importlib
 import os
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -207,6 +208,9 @@ def modules_of(package: str) -> tuple[ModuleType, ...]:
 
 
 def _import_package(package: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:  # last: a package in the working directory hides no other
+        sys.path.append(here)
     try:
         found = importlib.import_module(package)
         iter(found.__path__)

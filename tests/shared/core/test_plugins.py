@@ -64,6 +64,18 @@ def test_values_are_found_in_all_public_modules_by_their_kind(write: Callable[[s
     assert (COLOURS.package_of("light"), COLOURS.package_of("red")) == (package, None)
 
 
+def test_a_package_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"here_in_{tmp_path.name}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(IMPORTS + 'HERE = Colour(name="here")\n', encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRATA_PLUGINS", name)
+    assert COLOURS.package_of("here") == name
+    assert sys.path[-1] == str(tmp_path)
+    monkeypatch.delitem(sys.modules, name)
+
+
 def test_the_order_of_packages_decides_nothing(
     write: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
