@@ -166,7 +166,7 @@ def test_numbers_sort_by_value(visitor: Visitor, url: str) -> None:
     (ten,) = (run["run"] for run in runs_of(url) if run["rounds"] == 10)
     page = visitor.go(f"/runs/{ten}")
     wait_completed(visitor)
-    page.get_by_role("columnheader", name="accuracy", exact=True).click()
+    page.get_by_role("columnheader", name="score", exact=True).click()
     until("by accuracy", lambda: len(set(column(page, 6))) > 1 and _is_sorted(column(page, 6)))
 
 

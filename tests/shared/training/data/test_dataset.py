@@ -166,7 +166,7 @@ def test_concurrent_processes_unpack_one_complete_copy(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"unknown data set 'minst'; known: cifar10, .*mnist"):
+    with pytest.raises(UnknownName, match=r"unknown data set 'minst'; did you mean 'mnist'\? known: cifar10, .*mnist"):
         sources.check_name("minst")
 
 
