@@ -193,7 +193,7 @@ class PluggedPartition(_SetsSizes):
     """A partitioner of a plug-in; further fields are its parameters."""
 
     model_config = ConfigDict(extra="allow")
-    name: str = Field(pattern=NAME)
+    name: str = Field(pattern=NAME, json_schema_extra={"not": {"enum": [*BUILT_IN]}})
 
     @property
     def params(self) -> dict[str, Any]:
