@@ -10,6 +10,7 @@ so that `femnist` (the same classes, with writers) is read from an `.npz` only; 
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import zipfile
 import zlib
@@ -168,15 +169,28 @@ def _digits(_: Path) -> Arrays:
 
     The data have no split of their own: a seeded fifth of each class, rounded, is the test set here.
     """
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
+    rows = np.loadtxt(_digits_file(), delimiter=",")
+    x, y = rows[:, :-1], rows[:, -1].astype(np.int64)
     x = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     rng = np.random.default_rng(0)
     of_class = [rng.permutation(np.flatnonzero(y == label)) for label in range(10)]
     test = np.sort(np.concatenate([indices[: round(len(indices) / 5)] for indices in of_class]))
     train = np.setdiff1d(np.arange(len(y)), test)
     return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
+
+
+def _digits_file() -> Path:
+    """The file in scikit-learn's package; to import that takes a second, and where pandas is installed imports it too.
+
+    Raises:
+        DataUnavailable: scikit-learn is not installed, or has no such file.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
+        if path.is_file():
+            return path
+    raise DataUnavailable("digits: scikit-learn, which brings the data, is not installed", field="data.name")
 
 
 def _synth_digits(_: Path) -> Arrays:
