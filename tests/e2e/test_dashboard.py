@@ -68,6 +68,19 @@ def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
+def opened(page: Any, seat: str) -> Any:
+    """Opens the window of a device; a click is lost where the table is refreshed in the same instant."""
+    dialog = page.get_by_role("dialog")
+
+    def look() -> bool:
+        if not dialog.count():
+            page.get_by_role("button", name=seat, exact=True).click()
+        return bool(dialog.is_visible())
+
+    until("the window is open", look, 30)
+    return dialog
+
+
 @pytest.mark.smoke
 def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     page = visitor.go("/new")
@@ -103,8 +116,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
     (tmp_path / "spec.yaml").write_text(SPEC)
     page = visitor.go("/")
     page.get_by_text("As a table").click()
-    page.get_by_role("button", name="0", exact=True).click()
-    dialog = page.get_by_role("dialog")
+    dialog = opened(page, "0")
     dialog.get_by_label("Profile").click()
     page.get_by_role("option", name="phone_low").click()
     dialog.get_by_role("button", name="Set profile").click()
@@ -205,9 +217,9 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
     page = visitor.go("/")
     page.get_by_text("As a table").click()
-    page.get_by_role("button", name="1", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Take offline").click()
-    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    dialog = opened(page, "1")
+    dialog.get_by_role("button", name="Take offline").click()
+    dialog.get_by_role("button", name="Close").click()
     page.get_by_role("status").filter(has_text="1 offline").wait_for(timeout=60_000)
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("button", name="Stop").click()
