@@ -154,7 +154,7 @@ def test_the_seed_alone_determines_the_weights_and_the_generator_is_restored(nam
 
 def test_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(
-        UnknownName, match="unknown model 'lenet'.* known: autoencoder, char_lstm, cnn_1d, cnn_6_12, cnn_6_16"
+        UnknownName, match=r"unknown model 'lenet'.* known: autoencoder, char_lstm, cnn_1d, cnn_6_12, cnn_6_16"
     ):
         check_name("lenet")
     with pytest.raises(UnknownName):
