@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,8 @@ from shared.training.data.sources import (
     Arrays,
     DataMalformed,
 )
-from shared.training.description import Classes, Numbers, Sample, Target, Tokens
+from shared.training.description import Classes, Numbers, Sample, Target, TargetKind, Tokens
 
-Kind = Literal["classes", "numbers", "tokens"]
-"""What a data set's targets are."""
 LARGEST_VOCABULARY = 1_000_000
 """Most classes of a target, and most values of indices: a model has a row of weights for each."""
 LARGEST_TARGET = 1_000_000
@@ -79,7 +77,7 @@ def of_images(x: npt.NDArray[Any], n_classes: int) -> Description:
     return Description(_sample(x), Classes(n_classes))
 
 
-def checked(arrays: Arrays, kind: Kind | None, where: str) -> tuple[Arrays, Description]:
+def checked(arrays: Arrays, kind: TargetKind | None, where: str) -> tuple[Arrays, Description]:
     """Returns arrays of any kind in the dtypes in which they are stored, and their description.
 
     Args:
@@ -217,7 +215,7 @@ def _mask(
 # ---- targets
 
 
-def _as_targets(y: npt.NDArray[Any], kind: Kind | None, n: int, what: str) -> npt.NDArray[Any]:
+def _as_targets(y: npt.NDArray[Any], kind: TargetKind | None, n: int, what: str) -> npt.NDArray[Any]:
     """Returns targets as int64 (classes, tokens) or float32, (n, ...) with at least one number each."""
     integers = np.issubdtype(y.dtype, np.integer)
     if not integers and not np.issubdtype(y.dtype, np.floating):

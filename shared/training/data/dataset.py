@@ -30,7 +30,7 @@ from torch import Tensor
 from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
-from shared.training.data.checks import Description, Kind, checked, checked_images, of_images
+from shared.training.data.checks import Description, checked, checked_images, of_images
 from shared.training.data.sources import (
     DATASETS,
     IMAGES,
@@ -44,7 +44,7 @@ from shared.training.data.sources import (
     read_folder,
     read_npz,
 )
-from shared.training.description import Normalisation, Sample, Target
+from shared.training.description import Normalisation, Sample, Target, TargetKind
 
 TAKEN = frozenset({*DATASETS, "digit_domains"})
 """The names of data sets of other sources, which no file has."""
@@ -73,7 +73,7 @@ class DataSpec(Record):
     file: Annotated[Annotated[str, Field(min_length=1, max_length=500)] | None, LEFT_OUT] = None
     target: Annotated[Column | None, LEFT_OUT] = None
     group: Annotated[Column | None, LEFT_OUT] = None
-    kind: Annotated[Kind | None, LEFT_OUT] = None
+    kind: Annotated[TargetKind | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
     domains: Annotated[Names, Field(min_length=1)] | None = None
@@ -274,7 +274,9 @@ def _normalisation(maps: Arrays) -> Normalisation | None:
     return Normalisation(torch.tensor(maps["mean"]), torch.tensor(maps["std"]))
 
 
-def unpack_once(folder: Path, read: Callable[[], Arrays], n_classes: int | None, kind: Kind | None = None) -> None:
+def unpack_once(
+    folder: Path, read: Callable[[], Arrays], n_classes: int | None, kind: TargetKind | None = None
+) -> None:
     """Writes validated arrays, their description and digest to `folder`, atomically and once among all processes.
 
     Args:

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.runtime.memory import available_bytes
-from shared.training.data.checks import Kind
 from shared.training.data.sources import Arrays, DataMalformed, read_npz
+from shared.training.description import TargetKind
 
 PICTURES = frozenset({".png", ".jpg", ".jpeg"})
 """Endings of the images that are read from a folder."""
@@ -30,7 +30,9 @@ MOST_COLUMNS, MOST_CATEGORIES, MOST_ROWS = 10_000, 1000, 20_000_000
 Texts = list[str]
 
 
-def read_file(path: Path, *, target: str | None, group: str | None, kind: Kind | None, size: int | None) -> Arrays:
+def read_file(
+    path: Path, *, target: str | None, group: str | None, kind: TargetKind | None, size: int | None
+) -> Arrays:
     """Reads the arrays of a data set from a file or folder.
 
     Args:
@@ -53,7 +55,7 @@ def read_file(path: Path, *, target: str | None, group: str | None, kind: Kind |
 # ---- tables
 
 
-def read_table(path: Path, target: str, group: str | None, kind: Kind | None) -> Arrays:
+def read_table(path: Path, target: str, group: str | None, kind: TargetKind | None) -> Arrays:
     """Reads a table: a header, then one row for each sample.
 
     Columns of numbers are inputs as they are, normalised by the mean and standard deviation of the training rows.
@@ -131,7 +133,7 @@ def _codes(column: Texts) -> npt.NDArray[np.int64]:
     return codes.astype(np.int64)
 
 
-def _targets(column: Texts, kind: Kind | None, what: str) -> npt.NDArray[Any]:
+def _targets(column: Texts, kind: TargetKind | None, what: str) -> npt.NDArray[Any]:
     numbers = _numbers(column)
     if kind == "tokens":
         raise DataMalformed(f"{what} has no tokens; a table's targets are classes or numbers")

@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from shared.core.records import Record
 from shared.core.scores import State
-from shared.training.metrics.metric import FIXED_SUM, Kind, Metric, fixed_mean, fixed_sum
+from shared.training.description import TargetKind
+from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
 
-CLASSES: frozenset[Kind] = frozenset({"classes", "tokens"})
+CLASSES: frozenset[TargetKind] = frozenset({"classes", "tokens"})
 
 
 def share(params: Any, state: State) -> float | None:

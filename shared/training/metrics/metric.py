@@ -19,10 +19,8 @@ from shared.core.formatting import label_of
 from shared.core.plugins import Value
 from shared.core.records import Record
 from shared.core.scores import MAX_STATE, State
-from shared.training.description import Classes, Numbers, Target
+from shared.training.description import Classes, Numbers, Target, TargetKind
 
-Kind = Literal["classes", "numbers", "tokens"]
-"""What targets are: a class, numbers, or a class at each place of a sequence."""
 FRACTION_BITS = 40
 """Sums of real numbers are exact in steps of 2^-40, some 1e-12."""
 LARGEST = 2.0**40
@@ -52,7 +50,7 @@ class Metric(Value):
         unit: `share` for values that are shown in percent, otherwise `number`.
     """
 
-    kinds: frozenset[Kind]
+    kinds: frozenset[TargetKind]
     state: Callable[[Any, Tensor, Tensor], Tensor]
     value: Callable[[Any, State], float | None]
     largest: Callable[[Any, int], Sequence[int]]

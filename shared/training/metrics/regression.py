@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from shared.core.scores import State
+from shared.training.description import TargetKind
 from shared.training.metrics.classification import counts_all
-from shared.training.metrics.metric import FIXED_SUM, Kind, Metric, fixed_mean, fixed_sum
+from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
 
-NUMBERS: frozenset[Kind] = frozenset({"numbers"})
+NUMBERS: frozenset[TargetKind] = frozenset({"numbers"})
 
 
 def _absolute(params: Any, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.scores import MAX_STATE, State, added
-from shared.training.description import Classes, Numbers, Target, Tokens
+from shared.training.description import Classes, Numbers, Target, TargetKind, Tokens
 from shared.training.metrics.auc import Auc, largest_error
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
-from shared.training.metrics.metric import FRACTION_BITS, Kind, MetricOfRun, fixed_sum, metric_of_run, rows_of
+from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, fixed_sum, metric_of_run, rows_of
 
 N = 1000
 
 
 def of_run(
-    name: str, params: Mapping[str, Any] | None = None, kind: Kind = "classes", n_classes: int = 10
+    name: str, params: Mapping[str, Any] | None = None, kind: TargetKind = "classes", n_classes: int = 10
 ) -> MetricOfRun:
     return metric_of_run(METRICS[name], params or {}, target_of(kind, n_classes), "metrics.0")
 
 
-def target_of(kind: Kind, n_classes: int) -> Target:
+def target_of(kind: TargetKind, n_classes: int) -> Target:
     if kind == "classes":
         return Classes(n_classes)
     return Numbers() if kind == "numbers" else Tokens(n_classes, length=4)
@@ -199,7 +199,7 @@ def test_a_state_that_cannot_be_is_refused(name: str, state: State, n: int, mess
     ],
 )
 def test_a_metric_that_a_run_cannot_measure_is_refused(
-    name: str, params: dict[str, Any], kind: Kind, n_classes: int, field: str, message: str
+    name: str, params: dict[str, Any], kind: TargetKind, n_classes: int, field: str, message: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
         of_run(name, params, kind, n_classes)
