@@ -33,7 +33,7 @@ The stores add errors of their own: `shared.storage.blobs`, `shared.storage.key_
 
 from __future__ import annotations
 
-import difflib
+from shared.core.formatting import did_you_mean
 
 
 class StrataError(Exception):
@@ -67,9 +67,9 @@ class UnknownName(BadInput):
     code = "unknown_name"
 
     def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
-        prefix, near = f"{field}: " if field else "", difflib.get_close_matches(name[:100], sorted(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
-        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(sorted(known))}", field=field)
+        names, prefix = sorted(known), f"{field}: " if field else ""
+        hint = did_you_mean(name, names) or ";"
+        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(names)}", field=field)
 
 
 class WireError(StrataError):

@@ -1,15 +1,26 @@
-"""Numbers as text for people, units for axes, and rows as CSV."""
+"""Text for people: numbers, units for axes, suggestions for unknown names, and rows as CSV."""
 
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 _TIMES = ((172_800, 86_400.0, "days"), (7200, 3600.0, "h"), (120, 60.0, "min"), (0, 1.0, "s"))
 _SIZES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"), (0, 1.0, "B"))
+SYNONYMS = {
+    "learning_rate": "lr",
+    "rounds": "num_rounds",
+    "n_rounds": "num_rounds",
+    "epochs": "local_epochs",
+    "clients": "num_devices",
+    "num_clients": "num_devices",
+    "dataset": "data",
+}
+"""Names that other tools give to fields of a spec -> their names here."""
 
 
 def scale(unit: Literal["bytes", "seconds"], most: float) -> tuple[float, str]:
@@ -70,3 +81,11 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'x'?` if a known name is a synonym of this one or similar to it, else an empty text."""
+    names = sorted(known)
+    synonym = SYNONYMS.get(name)
+    near = [synonym] if synonym in names else difflib.get_close_matches(name[:100], names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -6,7 +6,6 @@ The checks of a spec are in `shared/spec/experiment.py` and `shared/federation/s
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,18 +14,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from shared.core.errors import BadInput
+from shared.core.formatting import did_you_mean
 
 T = TypeVar("T")
-SYNONYMS = {
-    "learning_rate": "lr",
-    "rounds": "num_rounds",
-    "n_rounds": "num_rounds",
-    "epochs": "local_epochs",
-    "clients": "num_devices",
-    "num_clients": "num_devices",
-    "dataset": "data",
-}
-"""Names that other tools give to fields of a spec -> their names here."""
 MAX_ERRORS = 1000
 """Of more errors only the number is reported: pydantic builds all of them before it returns the first."""
 
@@ -83,14 +73,6 @@ def check_known(kind: str, name: object, known: Iterable[str]) -> None:
         raise ValueError(f"{kind} without a `name`; known: {', '.join(names)}")
     if name not in names:
         raise ValueError(f"unknown {kind} {name!r:.100}{did_you_mean(str(name), names)}; known: {', '.join(names)}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` if a known name is a synonym of this one or similar to it, else an empty text."""
-    names = sorted(known)
-    synonym = SYNONYMS.get(name)
-    near = [synonym] if synonym in names else difflib.get_close_matches(name[:100], names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 # ---- errors

@@ -71,6 +71,7 @@ def _parameters_of(raw: Mapping[str, Any]) -> Iterator[tuple[str, Collection[str
     with suppress(StrataError, ValidationError):
         named = AlgorithmSpec.model_validate(_named(raw.get("algorithm", {})))
         yield "algorithm.params", load_algorithm(named.name).params.model_fields
+    yield "algorithm", AlgorithmSpec.model_fields
     with suppress(ValidationError):
         yield "partition", type(_PARTITION.validate_python(_named(raw.get("partition", "iid")))).model_fields
     yield "model", ModelSpec.model_fields

@@ -131,8 +131,7 @@ class RoundInfo(Record):
 
     def on_global(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics on the global test set."""
-        found = (self.evaluation or {}).get("global")
-        return found.value(metric) if found else None
+        return self._of_global.value(metric) if self._of_global else None
 
     def over_clients(self, metric: MetricInfo) -> float | None:
         """Return the mean over clients' own models of the headline metric or the accuracy."""
