@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from shared.core.formatting import parameters_text
 from shared.core.plugins import Kind, digests
 from shared.federation.plugin_checks import KINDS
 
@@ -37,7 +38,14 @@ def _rows() -> Iterator[Brought]:
         for name, found in kind.plugged().items():
             value: Any = found.value
             description: str = getattr(value, "description", "") or getattr(value, "paper", "")
-            yield Brought(found.package, known[found.package], kind.word, name, _parameters(value.params), description)
+            yield Brought(
+                found.package,
+                known[found.package],
+                kind.word,
+                name,
+                parameters_text(value.params.model_json_schema() if value.params else {}),
+                description,
+            )
 
 
 class Known(NamedTuple):
@@ -52,11 +60,12 @@ class Known(NamedTuple):
 def known(kind: Kind[Any]) -> list[Known]:
     """The values of a kind by name."""
     found = kind.all().items()
-    return [Known(name, _parameters(value.params), value.description, kind.package_of(name)) for name, value in found]
-
-
-def _parameters(model: Any) -> str:
-    """The parameters of a value with their defaults; `-` for none."""
-    fields = {} if model is None else model.model_json_schema().get("properties", {})
-    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
-    return ", ".join(known) or "-"
+    return [
+        Known(
+            name,
+            parameters_text(value.params.model_json_schema() if value.params else {}),
+            value.description,
+            kind.package_of(name),
+        )
+        for name, value in found
+    ]

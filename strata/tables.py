@@ -9,7 +9,7 @@ from typing import TypeGuard
 from rich.table import Table
 from rich.text import Text
 
-from shared.core.formatting import duration, number, size
+from shared.core.formatting import duration, number, parameters_text, size
 from shared.results.text_tables import TextColumn, round_columns, run_figures
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
@@ -233,11 +233,5 @@ def algorithms_table(algorithms: Sequence[AlgorithmInfo]) -> Table:
     """A line for each algorithm: its parameters with their defaults, and its paper."""
     table = Table("name", "parameters", "paper")
     for algorithm in algorithms:
-        table.add_row(algorithm.name, Text(_parameters(algorithm)), Text(algorithm.paper))
+        table.add_row(algorithm.name, Text(parameters_text(algorithm.params)), Text(algorithm.paper))
     return table
-
-
-def _parameters(algorithm: AlgorithmInfo) -> str:
-    fields = algorithm.params.get("properties", {})
-    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
-    return ", ".join(known) or "-"

@@ -89,3 +89,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     synonym = SYNONYMS.get(name)
     near = [synonym] if synonym in names else difflib.get_close_matches(name[:100], names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def parameters_text(schema: Mapping[str, Any]) -> str:
+    """Returns the parameters of a JSON schema with their defaults, `-` for none; a `name` chooses the schema."""
+    fields = {name: field for name, field in schema.get("properties", {}).items() if name != "name"}
+    known = [f"{name}={field['default']}" if "default" in field else name for name, field in fields.items()]
+    return ", ".join(known) or "-"

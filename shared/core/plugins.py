@@ -20,12 +20,12 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, cast
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
+from typing_extensions import TypeVar
 
 from shared.core.errors import BadInput, UnknownName
-from shared.core.records import Record
 from shared.core.validation import explain
 
 VARIABLE = "STRATA_PLUGINS"
@@ -56,13 +56,13 @@ class Value:
 
     name: str
     description: str = ""
-    params: type[Record] | None = None
+    params: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(NAME, self.name):
             raise ValueError(f"{self.name!r:.80} is no name: it must match {NAME}")
 
-    def parse(self, raw: Mapping[str, Any], field: str) -> Record | None:
+    def parse(self, raw: Mapping[str, Any], field: str) -> BaseModel | None:
         """The parameters of a spec, checked; None where the value has none.
 
         Raises:
@@ -79,6 +79,7 @@ class Value:
 
 
 V = TypeVar("V", bound=Named)
+W = TypeVar("W", bound=Named, default=V)
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,11 @@ class Plugged(Generic[V]):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[V]):
+class Kind(Generic[V, W]):
     """The values of one kind by name: the built-in ones, and those of plug-ins.
+
+    V is the class of a plug-in's values. W is that of all values: V too, or `Value` where built-in ones are made
+    otherwise and only described.
 
     Attributes:
         of: the class of the values.
@@ -106,13 +110,13 @@ class Kind(Generic[V]):
     word: str
     field: str
     built_in: Callable[[], Mapping[str, Any]]
-    load: Callable[[str], V]
+    load: Callable[[str], W]
 
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted({*self.built_in(), *self.plugged()})
 
-    def get(self, name: str, field: str | None = None) -> V:
+    def get(self, name: str, field: str | None = None) -> W:
         """The value of that name.
 
         Raises:
@@ -121,12 +125,12 @@ class Kind(Generic[V]):
         """
         plugged = self.plugged()
         if name in plugged:
-            return plugged[name].value
+            return cast("W", plugged[name].value)
         if name not in self.built_in():
             raise UnknownName(self.word, name, self.names(), field=field or self.field)
         return self.load(name)
 
-    def all(self) -> dict[str, V]:
+    def all(self) -> dict[str, W]:
         """All values by name, sorted."""
         return {name: self.get(name) for name in self.names()}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -41,7 +41,7 @@ class LossOfRun:
     """
 
     loss: Loss
-    params: Record | None
+    params: BaseModel | None
     target: Target
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:

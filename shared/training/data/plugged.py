@@ -31,15 +31,12 @@ def _names() -> Mapping[str, Any]:
     return {**DATASETS, DIGIT_DOMAINS: None}
 
 
-def _built_in(name: str) -> DataSource:
-    def arrays() -> Arrays:
-        raise NotImplementedError(f"{name} is opened by `load`")
-
+def _built_in(name: str) -> Value:
     n = 10 if name == DIGIT_DOMAINS else DATASETS[name].n_classes
-    return DataSource(name=name, description=f"images of {n} classes" if n else "", arrays=arrays)
+    return Value(name=name, description=f"images of {n} classes" if n else "")
 
 
-DATA_SOURCES: Kind[DataSource] = Kind(DataSource, "data set", "data.name", _names, _built_in)
+DATA_SOURCES: Kind[DataSource, Value] = Kind(DataSource, "data set", "data.name", _names, _built_in)
 
 
 def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
@@ -51,7 +48,8 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
         BadInput: a parameter is wrong.
         DataMalformed: an array is missing or wrong. An error inside the plug-in is raised unchanged.
     """
-    source, package = DATA_SOURCES.get(spec.name), DATA_SOURCES.package_of(spec.name) or ""
+    found = DATA_SOURCES.plugged()[spec.name]
+    source, package = found.value, found.package
     params = source.parse(spec.params, "data.params")
     cache_dir.mkdir(parents=True, exist_ok=True)
     key = f"{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}"

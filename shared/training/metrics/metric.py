@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.formatting import label_of
 from shared.core.plugins import Value
-from shared.core.records import Record
 from shared.core.scores import MAX_STATE, State
 from shared.training.description import Classes, Numbers, Target, TargetKind
 
@@ -71,7 +71,7 @@ class MetricOfRun:
     """
 
     metric: Metric
-    params: Record | None = None
+    params: BaseModel | None = None
     n_classes: int = 0
 
     @cached_property
@@ -139,7 +139,7 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     return made
 
 
-def changed(params: Record | None) -> dict[str, Any]:
+def changed(params: BaseModel | None) -> dict[str, Any]:
     """Returns the parameters that differ from their defaults."""
     return params.model_dump(exclude_defaults=True) if params is not None else {}
 

@@ -54,6 +54,7 @@ def cnn_120_84(widths: tuple[int, int]) -> Callable[[Shape, int], Classifier]:
         dense = (nn.Linear(n_flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
         return Classifier(nn.Sequential(*modules, *dense), 84, n_classes)
 
+    make.__doc__ = f"Two 5x5 convolutions of {widths[0]} and {widths[1]} channels, then 120 and 84 units."
     return make
 
 

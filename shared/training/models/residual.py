@@ -100,4 +100,5 @@ def resnet(depth: int) -> Callable[[Shape, int], Classifier]:
         initialise(body.conv1)
         return Classifier(body, body.n_features, n_classes)
 
+    make.__doc__ = f"ResNet-{depth} for small images, with a 3x3 stem of stride 1 and no max-pool."
     return make

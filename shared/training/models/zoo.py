@@ -89,12 +89,11 @@ def _built_in() -> Mapping[str, Any]:
     return {**MODELS, **OF_OTHER_DATA}
 
 
-def _factory(name: str) -> ModelFactory:
-    summary = (getattr(_built_in()[name], "__doc__", None) or "").partition("\n")[0]
-    return ModelFactory(name=name, description=summary, build=partial(_made, name, width=1.0))
+def _described(name: str) -> Value:
+    return Value(name=name, description=(_built_in()[name].__doc__ or "").partition("\n")[0])
 
 
-MODEL_FACTORIES: Kind[ModelFactory] = Kind(ModelFactory, "model", "model.name", _built_in, _factory)
+MODEL_FACTORIES: Kind[ModelFactory, Value] = Kind(ModelFactory, "model", "model.name", _built_in, _described)
 
 
 def check_name(name: str, width: float = 1.0, params: Mapping[str, Any] | None = None) -> None:
@@ -152,8 +151,8 @@ def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Tar
 
 
 def _made(name: str, sample: Sample, target: Target, width: float, params: str = "") -> nn.Module:
-    if name in MODEL_FACTORIES.plugged():
-        return _plugged(MODEL_FACTORIES.get(name), sample, target, params)
+    if plugged := MODEL_FACTORIES.plugged().get(name):
+        return _plugged(plugged.value, sample, target, params)
     if name in OF_OTHER_DATA:
         return OF_OTHER_DATA[name](sample, target)
     if sample.dtype != "float32" or target.kind == "tokens" or (len(sample.shape) != 3 and name not in OF_ANY_SHAPE):

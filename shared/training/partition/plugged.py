@@ -26,19 +26,15 @@ class Partitioner(Value):
     assign: Callable[[PartitionTask, Any], Parts]
 
 
-def _built_in(name: str) -> Partitioner:
-    def assign(task: PartitionTask, _: Any) -> Parts:
-        raise NotImplementedError(f"{name} is assigned by its own spec")
-
-    summary = (BUILT_IN[name].__doc__ or "").partition("\n")[0]
-    return Partitioner(name=name, description=summary, assign=assign)
+def _built_in(name: str) -> Value:
+    return Value(name=name, description=(BUILT_IN[name].__doc__ or "").partition("\n")[0], params=BUILT_IN[name])
 
 
 def _names() -> Mapping[str, Any]:
     return BUILT_IN
 
 
-PARTITIONERS: Kind[Partitioner] = Kind(Partitioner, "partition", "partition.name", _names, _built_in)
+PARTITIONERS: Kind[Partitioner, Value] = Kind(Partitioner, "partition", "partition.name", _names, _built_in)
 
 
 def check_plugged(spec: PluggedPartition) -> None:
@@ -56,7 +52,7 @@ def assign_plugged(spec: PluggedPartition, task: PartitionTask) -> Parts:
     Raises:
         BadInput: its answer is not a list of positions for each client, or gives a sample to two clients.
     """
-    found = PARTITIONERS.get(spec.name)
+    found = PARTITIONERS.plugged()[spec.name].value
     parts = [np.asarray(part) for part in found.assign(task, found.parse(spec.params, "partition"))]
     if len(parts) != task.n_clients:
         raise BadInput(f"{spec.name} gives {len(parts)} parts to {task.n_clients} clients", field="partition.name")
