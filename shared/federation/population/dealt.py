@@ -25,7 +25,7 @@ from shared.federation.test_sets import (
 from shared.simulation import Availability, Link, Profile, part_of
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
-from shared.training.partition import ByDomainPartition, DealtPartition, PluggedPartition, partition
+from shared.training.partition import ByDomainPartition, DealtPartition, partition
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Seats:
 
 def dealt_population(
     spec: ExperimentSpec,
-    how: DealtPartition | PluggedPartition,
+    how: DealtPartition,
     data: Dataset,
     labels: Labels,
     train: Indices,
@@ -91,7 +91,7 @@ def dealt_population(
 
 def _device_clients(
     spec: ExperimentSpec,
-    how: DealtPartition | PluggedPartition,
+    how: DealtPartition,
     data: Dataset,
     labels: Labels,
     train: Indices,
@@ -124,7 +124,7 @@ def _edge_of(tests: Sequence[Samples], number: int, link: Link) -> EdgeSeat:
 
 def _edge_clients(
     spec: ExperimentSpec,
-    how: DealtPartition | PluggedPartition,
+    how: DealtPartition,
     data: Dataset,
     labels: Labels,
     train: Indices,
@@ -152,7 +152,7 @@ def _edge_clients(
 
 def _dealt(
     spec: ExperimentSpec,
-    how: DealtPartition | PluggedPartition,
+    how: DealtPartition,
     data: Dataset,
     labels: Labels,
     train: Indices,

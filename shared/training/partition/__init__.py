@@ -62,7 +62,7 @@ __all__ = [
 
 
 def partition(
-    spec: DealtPartition | PluggedPartition,
+    spec: DealtPartition,
     labels: npt.NDArray[Any],
     n_clients: int,
     rng: np.random.Generator,

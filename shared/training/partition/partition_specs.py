@@ -166,7 +166,7 @@ class SampledPartition(_SetsSizes, ByClassPartition):
     test_samples: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-DealtPartition = (
+BuiltInDealt = (
     IidPartition
     | DirichletPartition
     | ShardsPartition
@@ -201,6 +201,8 @@ class PluggedPartition(_SetsSizes):
         return dict(self.model_extra or {})
 
 
+DealtPartition = BuiltInDealt | PluggedPartition
+"""The parameters of the partitioners that deal each sample to one client."""
 _OF_PLUG_INS = "object"
 """As the type is called in the JSON schema, by which errors find the field."""
 

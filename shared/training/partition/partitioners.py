@@ -16,10 +16,10 @@ from shared.core.apportionment import largest_remainder
 from shared.core.errors import BadInput
 from shared.training.partition.partition_specs import (
     BasePartition,
+    BuiltInDealt,
     ByDomainPartition,
     ByGroupPartition,
     ByWriterPartition,
-    DealtPartition,
     DirichletPartition,
     EdgeSkewPartition,
     IidPartition,
@@ -49,7 +49,7 @@ class PartitionTask:
         return [self.rng.permutation(np.flatnonzero(self.labels == k)) for k in range(self.n_classes)]
 
 
-def assign(spec: DealtPartition, task: PartitionTask) -> Parts:
+def assign(spec: BuiltInDealt, task: PartitionTask) -> Parts:
     """Returns each client's samples, in no particular order; a client may have none."""
     match spec:
         case IidPartition():
