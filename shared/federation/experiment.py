@@ -41,7 +41,6 @@ from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
-from shared.training.description import Sample, Target
 from shared.training.flops import model_and_batch, training_flops
 from shared.training.sample_cache import SampleCache
 from shared.training.stacked.layers import check_layers
@@ -83,7 +82,7 @@ class Experiment:
         )
         self.scoring = scoring_of(spec, data.target)
         self.population: Population = population(spec, data)
-        first = models.build_shapes(*self._design)
+        first = models.build_shapes(self._design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
         self.tied_names = models.tied_names(first)
         if spec.vectorised is not None:
@@ -112,16 +111,13 @@ class Experiment:
         check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
 
     @property
-    def _design(self) -> tuple[str, Sample, Target, int | None, float, str]:
-        """The arguments that determine the model's shapes."""
+    def _design(self) -> models.Design:
         wanted, data = self.spec.model, self.data
         params = json.dumps(wanted.params, sort_keys=True) if wanted.params else ""
-        return wanted.name, data.sample, data.target, wanted.projection, wanted.width, params
+        return models.Design(wanted.name, data.sample, data.target, wanted.projection, wanted.width, params)
 
     def _first_model(self) -> nn.Module:
-        name, sample, target, projection, width, params = self._design
-        seed = stream_seed(f"{self.spec.seed}|model")
-        made: nn.Module = models.build(name, sample, target, seed, projection, width, params)
+        made: nn.Module = models.built(self._design, stream_seed(f"{self.spec.seed}|model"))
         return made
 
     @cached_property
@@ -159,8 +155,8 @@ class Experiment:
         """Operations of training the model on one sample; a mean if the objective is random."""
         flops = self.local.footprint.flops
         if flops is None:
-            return training_flops(*self._design)
-        model, x, y = model_and_batch(*self._design)
+            return training_flops(self._design)
+        model, x, y = model_and_batch(self._design)
         return round(flops(self.local_params, model, x, y) / len(y))
 
     @cached_property
@@ -183,7 +179,7 @@ class Experiment:
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch on which the model can train."""
-        return models.least_batch(*self._design)
+        return models.least_batch(self._design)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

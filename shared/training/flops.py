@@ -19,8 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from shared.core.errors import BadInput
 from shared.core.randomness import seeded_default_generator
-from shared.training.description import Sample, Target
-from shared.training.models import Shape, build, described, outputs_of
+from shared.training.models import Design, built, described, outputs_of
 
 BATCH = 2
 """Samples in the counted batch: batch-norm cannot train on one sample if its input has a single pixel."""
@@ -71,42 +70,28 @@ def operations(loss: Callable[[], Tensor]) -> int:
     return int(counter.n)
 
 
-def model_and_batch(
-    model: str,
-    sample: Sample | Shape,
-    target: Target | int,
-    projection: int | None = None,
-    width: float = 1.0,
-    params: str = "",
-) -> tuple[Any, Tensor, Tensor]:
-    """Returns a model with initial weights, and the samples and targets of a batch; the arguments are as for `build`.
+def model_and_batch(design: Design) -> tuple[Any, Tensor, Tensor]:
+    """Returns a model with initial weights, and the samples and targets of a batch.
 
     Raises:
-        UnknownName, BadInput: as for `build`.
+        UnknownName, BadInput: as for `built`.
     """
-    whole, wanted = described(sample, target)
-    return build(model, whole, wanted, 0, projection, width, params), whole.example(BATCH), wanted.example(BATCH)
+    sample, target = described(design.sample, design.target)
+    return built(design, 0), sample.example(BATCH), target.example(BATCH)
 
 
 @lru_cache(maxsize=64)
-def training_flops(
-    model: str,
-    sample: Sample | Shape,
-    target: Target | int,
-    projection: int | None = None,
-    width: float = 1.0,
-    params: str = "",
-) -> int:
-    """Returns the operations of training on one sample with the target's loss; the arguments are as for `build`.
+def training_flops(design: Design) -> int:
+    """Returns the operations of training on one sample with the target's loss.
 
     A model whose operations cannot be counted says them itself, as its attribute `training_flops`.
 
     Raises:
-        UnknownName: as for `build`.
-        BadInput: as for `build`; or the model's outputs do not fit the target, or nothing in it can be counted.
+        UnknownName: as for `built`.
+        BadInput: as for `built`; or the model's outputs do not fit the target, or nothing in it can be counted.
     """
-    made, x, y = model_and_batch(model, sample, target, projection, width, params)
-    _, wanted = described(sample, target)
+    made, x, y = model_and_batch(design)
+    model, (_, wanted) = design.name, described(design.sample, design.target)
 
     def loss() -> Tensor:
         outputs = outputs_of(made, model, x)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -113,6 +113,26 @@ def check_name(name: str, width: float = 1.0, params: Mapping[str, Any] | None =
         raise BadInput(f"{name} has width 1 only; width goes with {', '.join(OF_ANY_WIDTH)}", field="model.width")
 
 
+class Design(NamedTuple):
+    """What determines a model but for its initial weights.
+
+    Attributes:
+        name: one of `MODELS` or `OF_OTHER_DATA`, that of a plug-in, or `torchvision.<name>`.
+        sample: one sample; a shape (channels, height, width) alone is that of an image.
+        target: what the model is to say of it; a number alone is that of the classes.
+        projection: number of outputs of a projection head before the last layer; None means no projection head.
+        width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
+        params: parameters of a plug-in's model, as JSON.
+    """
+
+    name: str
+    sample: Sample | Shape
+    target: Target | int
+    projection: int | None = None
+    width: float = 1.0
+    params: str = ""
+
+
 def build(
     name: str,
     sample: Sample | Shape,
@@ -120,28 +140,25 @@ def build(
     seed: int,
     projection: int | None = None,
     width: float = 1.0,
-    params: str = "",
 ) -> Any:
-    """Builds a model whose initial weights depend only on the arguments; the state of torch's generator is restored.
+    """Builds a model from the parts of its design, as `built` does."""
+    return built(Design(name, sample, target, projection, width), seed)
 
-    Args:
-        name: one of `MODELS` or `OF_OTHER_DATA`, or `torchvision.<name>`.
-        sample: one sample; a shape (channels, height, width) alone is that of an image.
-        target: what the model is to say of it; a number alone is that of the classes.
-        seed: seed of the initial weights.
-        projection: number of outputs of a projection head before the last layer; None means no projection head.
-        width: share of the units of hidden layers, for the models in `OF_ANY_WIDTH`.
-        params: parameters of a plug-in's model, as JSON.
+
+def built(design: Design, seed: int) -> Any:
+    """Builds a model whose initial weights depend on design and seed alone; the state of torch's generator is restored.
 
     Raises:
         UnknownName: no model has that name.
         BadInput: the model is not made for such samples or targets, or it cannot be built with another width.
     """
-    check_name(name, width, json.loads(params or "{}"))
-    sample, target = described(sample, target)
+    params = json.loads(design.params or "{}")
+    check_name(design.name, design.width, params)
+    sample, target = described(design.sample, design.target)
     with seeded_default_generator(seed):
-        made = _made(name, sample, target, width, params)
-        return made if projection is None else _projected(features_of(made, "model.projection"), projection)
+        made = _made(design.name, sample, target, design.width, params)
+        wanted = design.projection
+        return made if wanted is None else _projected(features_of(made, "model.projection"), wanted)
 
 
 def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Target]:
@@ -150,7 +167,7 @@ def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Tar
     return whole, Classes(target) if isinstance(target, int) else target
 
 
-def _made(name: str, sample: Sample, target: Target, width: float, params: str = "") -> nn.Module:
+def _made(name: str, sample: Sample, target: Target, width: float, params: Mapping[str, Any]) -> nn.Module:
     if plugged := MODEL_FACTORIES.plugged().get(name):
         return _plugged(plugged.value, sample, target, params)
     if name in OF_OTHER_DATA:
@@ -166,13 +183,13 @@ def _made(name: str, sample: Sample, target: Target, width: float, params: str =
     return make(shape, target.n_outputs)
 
 
-def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: str) -> nn.Module:
+def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapping[str, Any]) -> nn.Module:
     """The module of a plug-in's factory.
 
     Raises:
         BadInput: it returned something else. An error inside it is raised unchanged.
     """
-    values = factory.parse(json.loads(params or "{}"), "model.params")
+    values = factory.parse(params, "model.params")
     made: Any = factory.build(sample, target) if values is None else factory.build(sample, target, values)
     if not isinstance(made, nn.Module):
         raise BadInput(f"{factory.name} builds a {type(made).__name__}, not a torch module", field="model.name")
@@ -190,37 +207,22 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
     return Classifier(features, n_outputs, model.head.out_features)
 
 
-def build_shapes(
-    name: str,
-    sample: Sample | Shape,
-    target: Target | int,
-    projection: int | None = None,
-    width: float = 1.0,
-    params: str = "",
-) -> Any:
-    """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `build`."""
+def build_shapes(design: Design) -> Any:
+    """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `built`."""
     with torch.device("meta"):
-        return build(name, sample, target, 0, projection, width, params)
+        return built(design, 0)
 
 
 @lru_cache(maxsize=64)
-def least_batch(
-    name: str,
-    sample: Sample | Shape,
-    target: Target | int,
-    projection: int | None = None,
-    width: float = 1.0,
-    params: str = "",
-) -> int:
+def least_batch(design: Design) -> int:
     """Returns the least number of samples in a training batch.
 
-    It is 2 if a batch-norm has one value per channel and sample, since a single value has no variance, otherwise 1. The
-    arguments are those of `build`.
+    It is 2 if a batch-norm has one value per channel and sample, since a single value has no variance, otherwise 1.
 
     Raises:
-        UnknownName, BadInput: as for `build`.
+        UnknownName, BadInput: as for `built`.
     """
-    made = build(name, sample, target, 0, projection, width, params)
+    made = built(design, 0)
     seen: list[int] = []
 
     def look(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -231,7 +233,7 @@ def least_batch(
         module.register_forward_pre_hook(look)
     if norms:
         with seeded_default_generator(0), torch.no_grad():  # dropout draws from the default generator
-            outputs_of(made, name, described(sample, target)[0].example(2))
+            outputs_of(made, design.name, described(design.sample, design.target)[0].example(2))
     return 2 if 1 in seen else 1
 
 

@@ -25,7 +25,7 @@ from shared.federation.visits.trainer import objective_for, trainer_for
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import Operations, model_and_batch, training_flops
 from shared.training.loop import Objective
-from shared.training.models import Classifier, build, read_state
+from shared.training.models import Classifier, Design, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, narrowed
 from tests.narrow_copy import pixels_read
 from tests.shared.algorithms import flat, plain_fedser
@@ -262,7 +262,7 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network() -
 @pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """The mean is compared with steps on shapes only, counted one by one."""
-    made, x, y = model_and_batch(model, (3, 16, 16), 5)
+    made, x, y = model_and_batch(Design(model, (3, 16, 16), 5))
     ctx = Context(
         spec=ExperimentSpec(), params=Params(n=n, alpha=alpha), phase="train", round_no=1, n_clients=1, seat=0, edge=0
     )
@@ -272,7 +272,7 @@ def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float,
         objective(made, x, y)
     assert mean_operations(ctx.params, made, x, y) == pytest.approx(counter.n, rel=0.1)
     plain = mean_operations(Params(n=0), made, x, y)
-    assert plain == len(y) * training_flops(model, (3, 16, 16), 5)
+    assert plain == len(y) * training_flops(Design(model, (3, 16, 16), 5))
     assert mean_operations(Params(n=100, alpha=1.0, transforms=("flip",)), made, x, y) == 101 * plain
 
 

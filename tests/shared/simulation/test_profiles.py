@@ -34,6 +34,7 @@ from shared.simulation.cost_model import LinkUse, visit_cost
 from shared.simulation.profile_catalogue import DEVICES, LINKS, PROFILES
 from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import training_flops
+from shared.training.models import Design
 from strata.spec_files import read_spec
 
 PAGE = Path(__file__).parents[3] / "docs" / "profiles.md"
@@ -56,7 +57,7 @@ def test_the_page_shows_the_catalogue() -> None:
 
 
 def test_the_reference_models_operations_are_those_of_the_constant() -> None:
-    assert training_flops("cnn_mnist", (1, 28, 28), 10) == REFERENCE_FLOPS
+    assert training_flops(Design("cnn_mnist", (1, 28, 28), 10)) == REFERENCE_FLOPS
 
 
 def test_a_devices_samples_and_energy_follow_from_its_operations_and_its_power() -> None:

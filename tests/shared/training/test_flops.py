@@ -9,30 +9,31 @@ import pytest
 import torch
 
 from shared.training.flops import training_flops
-from shared.training.models import MODELS, build
+from shared.training.models import MODELS, Design, build
 
 
 def test_linear_layers_cost_two_operations_per_weight_and_pass() -> None:
     """Forward and weight gradient for each layer, input gradient for all but the first."""
-    assert training_flops("mlp", (1, 28, 28), 10) == 2 * (2 * 784 * 64 + 3 * 64 * 10)
-    assert training_flops("mlp", (1, 8, 8), 7) == 2 * (2 * 64 * 64 + 3 * 64 * 7)
+    assert training_flops(Design("mlp", (1, 28, 28), 10)) == 2 * (2 * 784 * 64 + 3 * 64 * 10)
+    assert training_flops(Design("mlp", (1, 8, 8), 7)) == 2 * (2 * 64 * 64 + 3 * 64 * 7)
 
 
 def test_convolutions_cost_two_operations_per_weight_position_and_pass() -> None:
     first = 24 * 24 * 32 * 25
     later = 8 * 8 * 64 * 25 * 32 + 1024 * 512 + 512 * 10
-    assert training_flops("cnn_mnist", (1, 28, 28), 10) == 2 * (2 * first + 3 * later)
+    assert training_flops(Design("cnn_mnist", (1, 28, 28), 10)) == 2 * (2 * first + 3 * later)
 
 
 def test_projection_head_is_counted() -> None:
     extra = 64 * 64 + 64 * 256 + 256 * 10 - 64 * 10
-    assert training_flops("mlp", (1, 8, 8), 10, 256) == training_flops("mlp", (1, 8, 8), 10) + 2 * 3 * extra
+    plain, projected = (training_flops(Design("mlp", (1, 8, 8), 10, projection)) for projection in (None, 256))
+    assert projected == plain + 2 * 3 * extra
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     before = torch.default_generator.get_state()
-    small, large = training_flops(name, (3, 16, 16), 10), training_flops(name, (3, 32, 32), 10)
+    small, large = training_flops(Design(name, (3, 16, 16), 10)), training_flops(Design(name, (3, 32, 32), 10))
     assert torch.equal(torch.default_generator.get_state(), before)
     parameters = sum(p.numel() for p in build(name, (3, 16, 16), 10, 0).parameters() if p.dim() > 1)
     assert 2 * 2 * parameters <= small < large
@@ -43,8 +44,8 @@ def test_counting_imports_neither_torchs_compiler_nor_sympy() -> None:
     program = (
         "import sys\n"
         "from shared.training.flops import training_flops\n"
-        "from shared.training.models import least_batch\n"
-        "training_flops('cnn_digits', (1, 28, 28), 10), least_batch('cnn_digits', (1, 28, 28), 10)\n"
+        "from shared.training.models import Design, least_batch\n"
+        "training_flops(Design('cnn_digits', (1, 28, 28), 10)), least_batch(Design('cnn_digits', (1, 28, 28), 10))\n"
         "print(*sorted(sys.modules.keys() & {'sympy', 'torch._dynamo'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -10,7 +10,7 @@ import torch
 from shared.core.errors import BadInput, UnknownName
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.flops import training_flops
-from shared.training.models import build, check_name, read_state
+from shared.training.models import Design, build, check_name, read_state
 from shared.training.models.zoo import ModelSpec
 
 TEXT = Sample((5,), "int64", vocabulary=7, padding=0)
@@ -40,7 +40,7 @@ def test_the_operations_of_an_lstm_are_counted_by_its_products() -> None:
     """Each layer multiplies by (1024, inputs) and (1024, 256) at each position: once forward and twice backward."""
     layers = 1024 * (8 + 256) + 1024 * (256 + 256)
     head = 7 * 256
-    assert training_flops("char_lstm", TEXT, Tokens(7, 5)) == 3 * 2 * 5 * (layers + head)
+    assert training_flops(Design("char_lstm", TEXT, Tokens(7, 5))) == 3 * 2 * 5 * (layers + head)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_models_of_signals_and_tables_have_the_outputs_of_their_target(
 ) -> None:
     model = build(name, sample, target, seed=3)
     assert model(sample.example(2)).shape == outputs
-    assert training_flops(name, sample, target) > 0
+    assert training_flops(Design(name, sample, target)) > 0
     again = read_state(build(name, sample, target, seed=3))
     assert all(torch.equal(tensor, again[key]) for key, tensor in read_state(model).items())
 
@@ -86,7 +86,7 @@ def test_torchvisions_models_are_built_by_name_with_its_tensor_names() -> None:
     model = build("torchvision.squeezenet1_1", (3, 32, 32), 10, seed=0)
     assert "features.0.weight" in read_state(model)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-    assert training_flops("torchvision.squeezenet1_1", (3, 32, 32), 10) > 0
+    assert training_flops(Design("torchvision.squeezenet1_1", (3, 32, 32), 10)) > 0
 
 
 def test_grey_images_are_repeated_for_its_three_channels() -> None:
@@ -105,7 +105,7 @@ def test_an_unknown_model_of_torchvision_lists_the_known_ones() -> None:
 
 def test_images_that_are_too_small_are_refused_with_torchs_cause() -> None:
     with pytest.raises(BadInput, match=r"torchvision\.alexnet cannot take samples \(3, 8, 8\)"):
-        training_flops("torchvision.alexnet", (3, 8, 8), 10)
+        training_flops(Design("torchvision.alexnet", (3, 8, 8), 10))
 
 
 def test_models_with_further_classifiers_return_one_tensor() -> None:

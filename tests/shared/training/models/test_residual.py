@@ -50,6 +50,6 @@ def test_same_names_values_and_results_as_torchvision(depth: int) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v1"])
 def test_building_a_network_imports_neither_torchvision_nor_the_compiler(name: str) -> None:
-    builds = f"build('{name}', (3, 8, 8), 10, seed=0); models.build_shapes('{name}', (3, 8, 8), 10)"
+    builds = f"build('{name}', (3, 8, 8), 10, seed=0); models.build_shapes(models.Design('{name}', (3, 8, 8), 10))"
     modules = f"shared.training.models as models; models.{builds}"
     assert imported_by(modules, ("torch", "torchvision", "torch._dynamo", "sympy")) == ["torch"]

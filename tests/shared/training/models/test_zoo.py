@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from shared.core.errors import BadInput, UnknownName
 from shared.training.models import (
     MODELS,
+    Design,
     Layer,
     Shape,
     buffer_names,
@@ -56,7 +57,7 @@ def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
     model = build("vgg_mnist", (1, 28, 28), 10, seed=0, width=0.25)
     weights = [p.shape for p in model.parameters() if p.dim() > 1]
     assert weights == [(16, 1, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (256, 1024), (256, 256), (10, 256)]
-    assert least_batch("vgg_mnist", (1, 28, 28), 10, width=0.001) == 1
+    assert least_batch(Design("vgg_mnist", (1, 28, 28), 10, width=0.001)) == 1
     with pytest.raises(BadInput, match="mlp has width 1 only") as refused:
         build("mlp", (1, 28, 28), 10, seed=0, width=0.5)
     assert refused.value.field == "model.width"
@@ -132,7 +133,7 @@ def test_resnet_keeps_the_resolution_in_its_stem() -> None:
     ],
 )
 def test_batch_norm_with_one_value_per_channel_needs_two_samples(name: str, shape: Shape, least: int) -> None:
-    assert least_batch(name, shape, 10) == least
+    assert least_batch(Design(name, shape, 10)) == least
     model = build(name, shape, 10, seed=0).train()
     model(torch.zeros(least, *shape))
     if least > 1:

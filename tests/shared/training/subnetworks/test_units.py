@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shared.core.errors import BadInput
 from shared.training.flops import training_flops
-from shared.training.models import Classifier, Shape, build, read_state
+from shared.training.models import Classifier, Design, Shape, build, read_state
 from shared.training.subnetworks.unit_graph import units_of
 from shared.training.subnetworks.units import Units, resized
 
@@ -149,7 +149,7 @@ def test_layers_whose_units_are_not_known_are_refused_by_name() -> None:
 @pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "cnn_digits", "resnet18", "vgg_mnist"])
 def test_operations_are_those_that_torch_counts(name: str) -> None:
     model, units = made(name)
-    assert units.training_flops(read_state(model)) == training_flops(name, SHAPE, 7)
+    assert units.training_flops(read_state(model)) == training_flops(Design(name, SHAPE, 7))
 
 
 def test_multiply_adds_of_a_sub_network_by_hand() -> None:
