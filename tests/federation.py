@@ -224,6 +224,18 @@ class Federation:
             self.router.close_port(port)
         await self._stacks.pop(name).aclose()
 
+    async def restart(self, change: Callable[[], object]) -> None:
+        """Stop all services, change something, and start them again on the same store and folders."""
+        names = list(self._stacks)
+        for name in reversed(names):
+            await self.stop(name)
+        change()
+        await self.start_cloud()
+        for name in names[1:]:
+            tier, _, number = name.partition("-")
+            await (self.start_edge if tier == "edge" else self.start_agent)(int(number))
+        await self.until(lambda: self.n_agents() == len(self.agent_devices))
+
     async def lose(self, name: str) -> None:
         """Stop an edge or an agent, and let its time to live pass."""
         if name in self._stacks:

@@ -11,7 +11,7 @@ import pytest
 
 import device_agent.app
 import edge_server.app
-from shared.core.plugins import digests
+from shared.core.plugins import digest_of, digests
 from tests.federation import Federation, small_spec
 
 PACKAGE = '''
@@ -140,3 +140,25 @@ async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
         info = await fed.until_status(run_id, "failed", "completed", limit_s=60)
     assert info.status == "failed"
     assert "it lacks the plug-in" in str(info.reason)
+
+
+async def test_a_run_does_not_go_on_unasked_with_other_code_of_a_plug_in(tmp_path: Path, package: str) -> None:
+    """All services are restarted on the same new code, so that no node differs from the cloud."""
+    began = digests()[package]
+
+    def edit() -> None:
+        (tmp_path / package / "__init__.py").write_text(f"{PACKAGE}\n# edited\n", encoding="utf-8")
+        digest_of.cache_clear()  # as in new processes
+
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
+        run_id = await fed.start_and_pause({**SPEC, "num_edges": 1}, 1)
+        await fed.restart(edit)
+        differs = f"plug-in {package} (sha256): {began[:12]} then, {digests()[package][:12]} now"
+        answer = await fed.client.post(f"/runs/{run_id}/resume")
+        assert (answer.status_code, answer.json()["code"]) == (409, "provenance_changed"), answer.text
+        assert differs in answer.json()["detail"]
+        answer = await fed.client.post(f"/runs/{run_id}/resume", params={"accept_changes": True})
+        assert answer.status_code == 200, answer.text
+        end = await fed.finish(run_id)
+    assert end.status == "completed"
+    assert [change.differences for change in end.changes] == [(differs,)]

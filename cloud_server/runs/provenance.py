@@ -6,6 +6,7 @@ from cloud_server.runs.events import RunEvent, now
 from shared.core.errors import Conflict, StrataError
 from shared.core.versions import versions
 from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.plugin_checks import packages_of
 from shared.results.manifest import cpu_model, gpu_of
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.runs import RunInfo
@@ -34,6 +35,7 @@ def provenance_of(experiment: Experiment) -> Provenance:
         versions=versions(),
         cpu=cpu_model(),
         gpu=gpu_of(experiment.spec.device),
+        plugins=packages_of(experiment.spec),
     )
 
 

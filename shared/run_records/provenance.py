@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from shared.core.bounds import Count
 from shared.core.records import Record
 from shared.core.versions import differing
@@ -19,6 +21,7 @@ class Provenance(Record):
         versions: of Python and of the packages that compute.
         cpu: model and instruction set of the cloud's CPU.
         gpu: with `device: cuda`, the cloud's GPU and its CUDA version.
+        plugins: SHA-256 of each plug-in package that the spec uses.
     """
 
     data_digest: str
@@ -26,11 +29,16 @@ class Provenance(Record):
     versions: dict[str, str]
     cpu: str
     gpu: str | None = None
+    plugins: dict[str, str] = Field(default_factory=dict, exclude_if=lambda plugins: not plugins)
 
     def differences(self, now: Provenance) -> tuple[str, ...]:
         """Returns what differs in data, code and packages, each as `name: value then, value now`."""
         before, after = (
-            {"data (sha256)": each.data_digest, "seats and their data (sha256)": each.population_digest}
+            {
+                "data (sha256)": each.data_digest,
+                "seats and their data (sha256)": each.population_digest,
+                **{f"plug-in {name} (sha256)": digest for name, digest in each.plugins.items()},
+            }
             for each in (self, now)
         )
         digests = {

@@ -39,19 +39,6 @@ def spec(**changes: Any) -> dict[str, Any]:
     return small_spec(data={"name": "usps"}, model={"name": "mlp"}, num_rounds=3, **changes)
 
 
-async def restart(fed: Federation, change: Any) -> None:
-    """Stops all services, changes something, and starts them again on the same store and folders."""
-    names = list(fed._stacks)
-    for name in reversed(names):
-        await fed.stop(name)
-    change()
-    await fed.start_cloud()
-    for name in names[1:]:
-        tier, _, number = name.partition("-")
-        await (fed.start_edge if tier == "edge" else fed.start_agent)(int(number))
-    await fed.until(lambda: fed.n_agents() == len(fed.agent_devices))
-
-
 async def refusal(fed: Federation, run_id: str, path: str = "resume", **body: Any) -> str:
     answer = await fed.client.post(f"/runs/{run_id}/{path}", **body)
     assert (answer.status_code, answer.json()["code"]) == (409, "provenance_changed"), answer.text
@@ -76,14 +63,14 @@ async def test_a_resumption_with_other_data_is_refused_until_the_data_is_back(tm
         run_id = await fed.start_and_pause(spec(), 1)
         began = (await fed.info(run_id)).provenance
         assert began is not None
-        await restart(fed, lambda: write_data(data, 2))
+        await fed.restart(lambda: write_data(data, 2))
         text = await refusal(fed, run_id)
         assert f"data (sha256): {began.data_digest[:12]} then" in text
         assert "seats and their data" in text
         assert "--accept-changes" in text
         assert (await fed.info(run_id)).status == "paused"
         assert manifest(fed, run_id).data_digest == began.data_digest
-        await restart(fed, lambda: write_data(data, 1))
+        await fed.restart(lambda: write_data(data, 1))
         await fed.control(run_id, "resume")
         end = await fed.finish(run_id)
     assert (end.status, end.model_sha256, end.changes) == ("completed", whole.model_sha256, ())
@@ -95,7 +82,7 @@ async def test_an_accepted_change_of_the_data_is_recorded_and_the_beginning_kept
         run_id = await fed.start_and_pause(spec(), 1)
         began = (await fed.info(run_id)).provenance
         assert began is not None
-        await restart(fed, lambda: write_data(data, 2))
+        await fed.restart(lambda: write_data(data, 2))
         answer = await fed.client.post(f"/runs/{run_id}/resume", params={"accept_changes": True})
         assert answer.status_code == 200, answer.text
         end = await fed.finish(run_id)
@@ -130,7 +117,7 @@ async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: P
             gate.open.set()
             write_data(data, 2, size)
 
-        await restart(fed, change)
+        await fed.restart(change)
         info = await fed.until_status(run_id, "paused", "failed", "completed")
         seats = await fed.client.get(f"/runs/{run_id}/seats")
     assert info.status == "paused"
