@@ -114,6 +114,21 @@ def deal_tests(labels: Labels, parts: list[Indices], test: Indices, rng: np.rand
     return [np.sort(np.concatenate([np.empty(0, np.int64), *share])) for share in shares]
 
 
+def deal_tests_by_writer(data: Dataset, parts: list[Indices], test: Indices) -> list[Indices] | None:
+    """Deals the test samples of each writer (or other group) to the client that has the writer's training samples.
+
+    Those of other writers get no owner.
+
+    Returns:
+        None if no test sample is of a client's writer, as where the test set has been written by others.
+    """
+    if data.train_group is None or data.test_group is None:
+        return None
+    trained, tested = np.asarray(data.train_group), np.asarray(data.test_group)[test]
+    dealt = [np.sort(test[np.isin(tested, trained[part])]) for part in parts]
+    return dealt if any(len(own) for own in dealt) else None
+
+
 def deal_tests_by_domain(
     data: Dataset, labels: Labels, parts: list[Indices], test: Indices, rng: np.random.Generator
 ) -> list[Indices]:

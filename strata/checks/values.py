@@ -19,7 +19,7 @@ from shared.training.data.open_data import open_data
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.flops import training_flops
-from shared.training.models import ModelFactory, build, read_state
+from shared.training.models import Design, ModelFactory, build, read_state
 from shared.training.partition import Partitioner, PluggedPartition, partition
 from strata.checks.algorithm_rounds import SMALL
 from strata.checks.monitor import leaves, require
@@ -88,7 +88,7 @@ def model_trains(factory: ModelFactory) -> None:
     target.loss(model(sample.example(BATCH)), target.example(BATCH)).backward()  # type: ignore[no-untyped-call]
     idle = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     require(not idle, f"parameters without a gradient: {', '.join(idle)}")
-    require(training_flops(factory.name, sample, target) > 0, "no operation is counted")
+    require(training_flops(Design(factory.name, sample, target)) > 0, "no operation is counted")
 
 
 # ---- data sets

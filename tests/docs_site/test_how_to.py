@@ -31,7 +31,7 @@ def blocks(page: str, folder: Path = HOW_TO) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (folder / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-Save = Callable[[str, str], str]
+Save = Callable[..., str]
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
     """Writes the code of a page to the path that the page names, and makes its package a plug-in; returns its name."""
     written: list[str] = []
 
-    def write(page: str, path: str) -> str:
+    def write(page: str, path: str, block: int = 0) -> str:
         assert f"`{path}`" in (HOW_TO / page).read_text(encoding="utf-8")
         package = Path(path).parent.name
         (file := tmp_path / path).parent.mkdir(parents=True)
-        file.write_text(blocks(page)[0], encoding="utf-8")
+        file.write_text(blocks(page)[block], encoding="utf-8")
         monkeypatch.syspath_prepend(file.parents[1])
         monkeypatch.setenv("STRATA_PLUGINS", package)
         importlib.invalidate_caches()

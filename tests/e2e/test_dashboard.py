@@ -69,16 +69,9 @@ def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def opened(page: Any, seat: str) -> Any:
-    """Opens the window of a device; a click is lost where the table is refreshed in the same instant."""
-    dialog = page.get_by_role("dialog")
-
-    def look() -> bool:
-        if not dialog.count():
-            page.get_by_role("button", name=seat, exact=True).click()
-        return bool(dialog.is_visible())
-
-    until("the window is open", look, 30)
-    return dialog
+    """Opens the window of a device and returns it."""
+    page.get_by_role("button", name=seat, exact=True).click()
+    return page.get_by_role("dialog")
 
 
 @pytest.mark.smoke
@@ -107,7 +100,7 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
         )
 
     until("the curve has all rounds", drawn, 30)
-    assert len(visitor.charts()) >= 7
+    until("the charts are drawn", lambda: len(visitor.charts()) >= 7, 30)
     page.get_by_role("button", name="by simulated time").click()
     until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
 

@@ -20,12 +20,13 @@ from shared.federation.test_sets import (
     Samples,
     deal_tests,
     deal_tests_by_domain,
+    deal_tests_by_writer,
     test_sets,
 )
 from shared.simulation import Availability, Link, Profile, part_of
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
-from shared.training.partition import ByDomainPartition, DealtPartition, partition
+from shared.training.partition import ByDomainPartition, ByWriterPartition, DealtPartition, partition
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,7 @@ def _split_tests(
 ) -> tuple[list[Indices], list[Samples]]:
     """Cuts each client's test samples from its own part, or deals out the data set's test samples."""
     if spec.test_fraction is None:
-        rng = stream(spec, "test")
-        by_domain = isinstance(spec.partition, ByDomainPartition)
-        dealt = (
-            deal_tests_by_domain(data, labels, parts, test, rng) if by_domain else deal_tests(labels, parts, test, rng)
-        )
+        dealt = _deal_tests(spec, data, labels, parts, test)
         return parts, [Samples("test", indices) for indices in dealt]
     rng = stream(spec, "split")
     trains, tests = [], []
@@ -194,6 +191,18 @@ def _split_tests(
         tests.append(Samples("train", np.sort(order[:n_test])))
         trains.append(np.sort(order[n_test:]))
     return trains, tests
+
+
+def _deal_tests(
+    spec: ExperimentSpec, data: Dataset, labels: Labels, parts: list[Indices], test: Indices
+) -> list[Indices]:
+    """Deals the data set's test samples as the training samples were dealt: by domain, by writer or by label."""
+    rng = stream(spec, "test")
+    if isinstance(spec.partition, ByDomainPartition):
+        return deal_tests_by_domain(data, labels, parts, test, rng)
+    if isinstance(spec.partition, ByWriterPartition) and (of := deal_tests_by_writer(data, parts, test)) is not None:
+        return of
+    return deal_tests(labels, parts, test, rng)
 
 
 def _digest(data: Dataset, seats: _Seats, edges: Sequence[EdgeSeat], test: Samples) -> str:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from shared.runtime.memory import available_bytes
 from shared.training.data.sources import Arrays, DataMalformed, read_npz
+from shared.training.data.splits import fifth_of_each
 from shared.training.description import TargetKind
 
 PICTURES = frozenset({".png", ".jpg", ".jpeg"})
 """Endings of the images that are read from a folder."""
-TEST_SHARE = 0.2
 SPLIT = "split"
 """The column of a table that says of each row whether it is of the part `train` or `test`."""
 MOST_COLUMNS, MOST_CATEGORIES, MOST_ROWS = 10_000, 1000, 20_000_000
@@ -184,13 +184,10 @@ def _test_rows(split: Texts | None, y: npt.NDArray[Any], path: Path) -> npt.NDAr
 
 def drawn_tests(y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Returns which samples are the test set of data without one: a seeded fifth, rounded, of each class."""
-    rng, chosen = np.random.default_rng(0), np.zeros(len(y), np.bool_)
     labels = y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y), np.int64)
-    for label in np.unique(labels):
-        own = rng.permutation(np.flatnonzero(labels == label))
-        chosen[own[: round(TEST_SHARE * len(own))]] = True
+    chosen = fifth_of_each(labels)
     if not chosen.any():
-        chosen[rng.integers(len(y))] = True
+        chosen[np.random.default_rng(0).integers(len(y))] = True
     return chosen
 
 

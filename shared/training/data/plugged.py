@@ -32,8 +32,10 @@ def _names() -> Mapping[str, Any]:
 
 
 def _built_in(name: str) -> Value:
-    n = 10 if name == DIGIT_DOMAINS else DATASETS[name].n_classes
-    return Value(name=name, description=f"images of {n} classes" if n else "")
+    if name == DIGIT_DOMAINS:
+        return Value(name=name, description="images of 10 classes")
+    known = DATASETS[name]
+    return Value(name=name, description=known.description or f"images of {known.n_classes} classes")
 
 
 DATA_SOURCES: Kind[DataSource, Value] = Kind(DataSource, "data set", "data.name", _names, _built_in)

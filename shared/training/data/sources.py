@@ -1,8 +1,8 @@
 """Sources of the data sets by name; their arrays are validated later, by `shared.training.data.dataset`.
 
 A data set is read from the first source that has it: `<name>.npz` in the data folder; a folder of images there
-(`tiny_imagenet` only); scikit-learn (`digits`) or a generator (`synth_digits`); torchvision's download. For several
-data sets combined into one see `shared.training.data.digit_domains`.
+(`tiny_imagenet` only); scikit-learn's files (`digits`, `breast_cancer`, `sklearn_docs`) or a generator (`synth_digits`,
+`vibration`); torchvision's download. For several data sets combined into one see `shared.training.data.digit_domains`.
 
 `emnist` is EMNIST's `byclass` split (62 classes), from which FEMNIST is made. torchvision does not give the writers,
 so that `femnist` (the same classes, with writers) is read from an `.npz` only; so is `mnist_m`.
@@ -10,7 +10,6 @@ so that `femnist` (the same classes, with writers) is read from an `.npz` only; 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.core.errors import StrataError, UnknownName
+from shared.training.data import scikit_learn, vibration
 from shared.training.data.image_folders import Pictures, read_pictures, tiny_imagenet
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -54,12 +54,14 @@ class DatasetSource:
         fetch: returns the arrays, given a folder for downloads; None means no download.
         pictures: lists the images of a data set that is published as a folder; None means that it is not.
         version: returns the version of a generated data set; each version has its own entry in the cache.
+        description: what other data than images are, one line.
     """
 
     n_classes: int | None
     fetch: Callable[[Path], Arrays] | None
     pictures: Callable[[Path], Pictures] | None = None
     version: Callable[[], str] = lambda: "fetched"
+    description: str = ""
 
 
 def check_name(name: str, also: tuple[str, ...] = ()) -> None:
@@ -164,35 +166,6 @@ def read_folder(name: str, folder: Path) -> Arrays:
     return arrays
 
 
-def _digits(_: Path) -> Arrays:
-    """Returns the 8x8 digits that scikit-learn includes (1,797, from UCI), 0..16 scaled to 0..255.
-
-    The data have no split of their own: a seeded fifth of each class, rounded, is the test set here.
-    """
-    rows = np.loadtxt(_digits_file(), delimiter=",")
-    x, y = rows[:, :-1], rows[:, -1].astype(np.int64)
-    x = np.rint(x.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    rng = np.random.default_rng(0)
-    of_class = [rng.permutation(np.flatnonzero(y == label)) for label in range(10)]
-    test = np.sort(np.concatenate([indices[: round(len(indices) / 5)] for indices in of_class]))
-    train = np.setdiff1d(np.arange(len(y)), test)
-    return {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
-
-
-def _digits_file() -> Path:
-    """The file in scikit-learn's package; to import that takes a second, and where pandas is installed imports it too.
-
-    Raises:
-        DataUnavailable: scikit-learn is not installed, or has no such file.
-    """
-    spec = importlib.util.find_spec("sklearn")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        path = Path(folder, "datasets", "data", "digits.csv.gz")
-        if path.is_file():
-            return path
-    raise DataUnavailable("digits: scikit-learn, which brings the data, is not installed", field="data.name")
-
-
 def _synth_digits(_: Path) -> Arrays:
     """Returns generated digits, see `shared.training.data.synthetic_digits`."""
     from shared.training.data.synthetic_digits import synth_digits
@@ -228,7 +201,7 @@ def _torchvision(
 
 
 DATASETS: dict[str, DatasetSource] = {
-    "digits": DatasetSource(10, _digits),
+    "digits": DatasetSource(10, scikit_learn.digits),
     "mnist": DatasetSource(10, _torchvision("MNIST")),
     "fashion_mnist": DatasetSource(10, _torchvision("FashionMNIST")),
     "cifar10": DatasetSource(10, _torchvision("CIFAR10")),
@@ -241,5 +214,23 @@ DATASETS: dict[str, DatasetSource] = {
     "femnist": DatasetSource(62, None),
     "tiny_imagenet": DatasetSource(200, None, tiny_imagenet),
     "synth_digits": DatasetSource(10, _synth_digits, version=_synth_version),
+    "breast_cancer": DatasetSource(
+        None,
+        scikit_learn.breast_cancer,
+        version=scikit_learn.version,
+        description="a table: 30 measurements of each tumour, malignant or benign, by hospital",
+    ),
+    "sklearn_docs": DatasetSource(
+        None,
+        scikit_learn.sklearn_docs,
+        version=scikit_learn.version,
+        description="text: the next character of documentation, by document",
+    ),
+    "vibration": DatasetSource(
+        None,
+        vibration.vibration,
+        version=lambda: str(vibration.VERSION),
+        description="signals: the wear of machines' bearings by their vibration, by machine",
+    ),
 }
 """Sources of all data sets, by name."""

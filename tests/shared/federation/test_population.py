@@ -333,6 +333,27 @@ def test_writers_are_kept_together() -> None:
     assert sum(map(len, owners)) == len(set().union(*owners))
 
 
+def test_a_client_is_tested_on_its_own_writers() -> None:
+    """Test samples of writers that no client has get no owner."""
+    n = len(DATA.test_y)
+    writers = np.arange(n, dtype=np.int64) * 30 // n
+    written = replace(DATA, train_group=np.arange(240, dtype=np.int64) // 10, test_group=writers)
+    found = population_of(written, partition="by_writer")
+    for seat in found.seats:
+        assert {int(writers[i]) for i in seat.test.indices} == {int(i) // 10 for i in seat.train}
+    assert sorted(i for seat in found.seats for i in seat.test.indices) == np.flatnonzero(writers < 24).tolist()
+
+
+def test_a_test_set_of_other_writers_is_dealt_by_class() -> None:
+    """As without writers."""
+    written = replace(DATA, train_group=np.arange(240, dtype=np.int64) // 10)
+    others = replace(written, test_group=np.full(len(DATA.test_y), 99, np.int64))
+    found = [population_of(data, partition="by_writer") for data in (written, others)]
+    own = [[seat.test.indices.tolist() for seat in population.seats] for population in found]
+    assert own[0] == own[1]
+    assert sum(map(len, own[0])) == len(DATA.test_y)
+
+
 # ---- largest remainder
 
 

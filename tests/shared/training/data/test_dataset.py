@@ -166,7 +166,9 @@ def test_concurrent_processes_unpack_one_complete_copy(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"unknown data set 'minst'; did you mean 'mnist'\? known: cifar10, .*mnist"):
+    with pytest.raises(
+        UnknownName, match=r"unknown data set 'minst'; did you mean 'mnist'\? known: breast_cancer, .*mnist"
+    ):
         sources.check_name("minst")
 
 
