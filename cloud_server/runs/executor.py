@@ -29,7 +29,7 @@ from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.starts import first_checkpoint
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
-from shared.run_records.rounds import RoundInfo
+from shared.run_records.rounds import Evaluation, RoundInfo, RunScores
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
 from shared.training.compute_device import compute_device_of
@@ -71,6 +71,7 @@ class RunExecutor:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self._newest = RunScores(accuracy=self.info.accuracy, loss=self.info.loss, scores=self.info.scores)
         self._barrier = Barrier(self.services.registry, self._agents, self.services.settle_s, self.may_continue)
 
     def request(self, state: RequestedState) -> None:
@@ -241,7 +242,7 @@ class RunExecutor:
         files = await repository.write_visits(self.info.run, result.file, detail)
         events = placement_events(changes) + state.keep_profiles(detail) + round_events(detail)
         async with self.lock:
-            info = self.info.with_round(detail, self._wall_s())
+            info = self.info.with_round(detail, self._wall_s()).replace(**self._newest)
             due = evaluation_due(self.info, info)
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, info, state.placement.placement, detail, events, due
@@ -254,8 +255,14 @@ class RunExecutor:
 
     async def _evaluate(self, experiment: Experiment, checkpoint: Checkpoint[Any], due: PendingEvaluation) -> None:
         run_id, ctx = self.info.run, self._ctx(experiment, checkpoint.round_no)
-        then = partial(self._results.evaluated, run_id, checkpoint.round_no)
+        then = partial(self._evaluated, experiment, checkpoint.round_no)
         await self.services.evaluator.submit(run_id, experiment, ctx, checkpoint, final=due.final, then=then)
+
+    def _evaluated(self, experiment: Experiment, round_no: int, scores: dict[str, Evaluation] | None) -> None:
+        """Keep the scores of a round, which the run's document has from its next change on, and report them."""
+        if scores and "global" in scores and experiment.algorithm.headline == "global model":
+            self._newest = scores["global"].of_run
+        self._results.evaluated(self.info.run, round_no, scores)
 
     async def _attempt_until_quorum(
         self, state: RunState, round_no: int, kind: RoundKind, changes: list[PlacementChange]
@@ -355,20 +362,14 @@ class RunExecutor:
 
     async def _halt(self) -> None:
         """Pause or stop, as requested."""
-        found = await self.services.repository.evaluations(self.info.run)
-        newest = found.get(max(found, default=0), {}).get("global")
-        status: Status = "paused" if self.requested == "pause" else "stopped"
-        await self.report_nodes()
-        async with self.lock:
-            info = self.info.replace(status=status, reason=None, wall_s=self._wall_s())
-            await self._save(info.replace(**newest.of_run) if newest else info)
-        await self.write_results(self.info)
+        await self.end("paused" if self.requested == "pause" else "stopped", None)
 
-    async def end(self, status: Literal["failed", "paused"], reason: str) -> None:
-        """End or pause the run with this reason; it can be resumed from its last checkpoint."""
+    async def end(self, status: Literal["failed", "paused", "stopped"], reason: str | None) -> None:
+        """End or pause the run with this reason, if any; it can be resumed from its last checkpoint."""
+        reason = reason and reason[:2000]
         await self.report_nodes()
         async with self.lock:
-            await self._save(self.info.replace(status=status, reason=reason[:2000], wall_s=self._wall_s()))
+            await self._save(self.info.replace(status=status, reason=reason, wall_s=self._wall_s(), **self._newest))
         await self.write_results(self.info)
 
     async def write_results(self, info: RunInfo) -> None:

@@ -107,8 +107,8 @@ def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client
     now = devices(cloud)
     assert {name: now[name] for name in before} == before
     assert sorted(now) == [f"device-{number}" for number in range(1, 7)]
-    # Redis, the cloud, two edges and the data sets have one volume each, and so has each device.
-    assert len(swarm.volumes()) == 5 + 6
+    # Redis, the cloud, two edges, data sets and plug-ins have one volume each, and so has each device.
+    assert len(swarm.volumes()) == 6 + 6
     record = stopped(cloud, run)
     assert {row["agent"] for row in record[0]["seats"]} == set(before.values())
     assert {row["agent"] for row in record[-1]["seats"]} == set(now.values())

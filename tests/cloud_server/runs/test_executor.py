@@ -379,3 +379,22 @@ async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> N
         for gate in gates:
             gate.open.set()
         assert runs == ["paused", "stopped"]
+
+
+@pytest.mark.parametrize(("algorithm", "has_one"), [("fedavg", True), ("transfer", False)])
+async def test_a_run_that_goes_on_has_the_accuracy_of_an_evaluated_round(
+    algorithm: str, has_one: bool, tmp_path: Path
+) -> None:
+    """Unless its accuracy is to be a mean over clients, which only the end tells."""
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=5)  # at most two evaluations wait, so that the first has ended by now
+        run_id = await fed.submit(small_spec(algorithm=algorithm, num_rounds=5))
+        await gate.reached.wait()
+        info = await fed.info(run_id)
+        assert (info.status, info.rounds, info.accuracy is not None) == ("running", 4, has_one)
+        gate.open.set()
+        end = await fed.finish(run_id)
+        assert end.status == "completed"
+        rounds = [(await fed.round(run_id, number)).evaluation for number in range(1, 5)]
+        if has_one:
+            assert (info.accuracy, info.loss) in [(row["global"].accuracy, row["global"].loss) for row in rounds if row]
