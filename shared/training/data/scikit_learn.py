@@ -61,8 +61,8 @@ def breast_cancer(_: Path) -> Arrays:
 def sklearn_docs(_: Path) -> Arrays:
     """Returns windows of text, and the same windows one character later, by document.
 
-    The documents describe 14 data sets, some 43,000 characters of English with tables and references, each by other
-    authors. Those that are not ASCII become `?`. The last fifth of each document's windows is the test set.
+    The documents describe 14 data sets, some 43,000 characters of English with tables and references. Characters
+    that are not ASCII become `?`. The last fifth of each document's windows is the test set.
     """
     documents = [path.read_text(encoding="utf-8") for path in sorted(_file("descr").glob("*.rst"))]
     texts = [np.frombuffer(text.encode("ascii", "replace"), np.uint8) for text in documents]
