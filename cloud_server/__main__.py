@@ -31,4 +31,4 @@ def keys_of(settings: CloudSettings) -> NodeKeys:
 
 
 if __name__ == "__main__":
-    serve("cloud", CloudSettings(), create_with_dashboard, keys_of, websockets=True)
+    serve("cloud", CloudSettings, create_with_dashboard, keys_of, websockets=True)

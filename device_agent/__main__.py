@@ -15,4 +15,4 @@ def keys_of(settings: AgentSettings) -> NodeKeys:
 
 
 if __name__ == "__main__":
-    serve("agent", AgentSettings(), create_app, keys_of)
+    serve("agent", AgentSettings, create_app, keys_of)

@@ -14,4 +14,4 @@ def keys_of(settings: EdgeSettings) -> NodeKeys:
 
 
 if __name__ == "__main__":
-    serve("edge", EdgeSettings(), create_app, keys_of)
+    serve("edge", EdgeSettings, create_app, keys_of)

@@ -301,6 +301,27 @@ def nobody_unpickles(path: str, text: str) -> list[str]:
     return found
 
 
+def errors_of_pydantic_are_worded(path: str, text: str) -> list[str]:
+    """Text about a `ValidationError` comes from `shared/core/field_errors.py` alone."""
+    if path == "shared/core/field_errors.py":
+        return []
+    found = []
+    for handler in ast.walk(ast.parse(text)):
+        if not isinstance(handler, ast.ExceptHandler) or handler.type is None:
+            continue
+        caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        if not any(_dotted(kind).endswith("ValidationError") for kind in caught):
+            continue
+        for node in ast.walk(handler):
+            inner = node.value if isinstance(node, ast.FormattedValue) else None
+            if isinstance(node, ast.Call) and _dotted(node.func) in {"str", "repr"}:
+                inner = node.args[0]
+            shows = isinstance(inner, ast.Name) and inner.id == handler.name
+            if shows or (isinstance(node, ast.Constant) and node.value == "msg"):
+                found.append(f"{path}:{handler.lineno}: shows the text of pydantic")
+    return found
+
+
 def files_are_short(path: str, text: str) -> list[str]:
     lines = len(text.splitlines())
     return [f"{path}: {lines} lines"] if lines > MAX_FILE_LINES else []
@@ -366,6 +387,7 @@ ABOUT: dict[Rule, Callable[[], list[str]]] = {
     algorithms_import_nothing_impure: algorithms,
     algorithms_call_nothing_impure: algorithms,
     nobody_unpickles: all_python,
+    errors_of_pydantic_are_worded: product,
     files_are_short: product,
     functions_are_short: product,
     nothing_of_this_machine: all_text,
@@ -386,6 +408,7 @@ LONG_FUNCTION = "def f() -> None:\n" + "    pass\n" * MAX_FUNCTION_LINES
 IN_CLOUD, IN_SHARED, IN_ALGORITHM = "cloud_server/app.py", "shared/wire/codec.py", "shared/algorithms/fedavg.py"
 IN_TESTS = "tests/test_wire.py"
 IMPORTS = imports_are_allowed
+CAUGHT = "try:\n    f()\nexcept (ValidationError, OSError) as error:\n"
 
 BAD: list[tuple[Rule, str, str]] = [
     (IMPORTS, IN_CLOUD, "import edge_server.rounds\n"),
@@ -435,6 +458,9 @@ BAD: list[tuple[Rule, str, str]] = [
     (nobody_unpickles, IN_SHARED, "from torch import load\n"),
     (nobody_unpickles, IN_SHARED, "np.load('x.npz', allow_pickle=True)\n"),
     (nobody_unpickles, IN_SHARED, "np.load('x.npz', allow_pickle=trusted)\n"),
+    (errors_of_pydantic_are_worded, IN_SHARED, CAUGHT + "    raise WireError(f'{error}')\n"),
+    (errors_of_pydantic_are_worded, IN_SHARED, CAUGHT + "    why = str(error)\n"),
+    (errors_of_pydantic_are_worded, IN_SHARED, CAUGHT + "    why = error.errors()[0]['msg']\n"),
     (files_are_short, IN_SHARED, "x = 1\n" * (MAX_FILE_LINES + 1)),
     (functions_are_short, IN_SHARED, LONG_FUNCTION),
     (functions_are_short, IN_SHARED, "async " + LONG_FUNCTION),
@@ -472,6 +498,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     ),
     (algorithms_call_nothing_impure, IN_ALGORITHM, "torch.randn(3, generator=g)\nctx.rng('init').normal()\n"),
     (nobody_unpickles, IN_TESTS, "np.load('x.npz', allow_pickle=False)\nyaml.safe_load('')\n"),
+    (errors_of_pydantic_are_worded, IN_SHARED, CAUGHT + "    raise WireError(f'{path}: {told(error)}')\n"),
     (files_are_short, IN_SHARED, "x = 1\n" * MAX_FILE_LINES),
     (functions_are_short, IN_SHARED, LONG_FUNCTION.removesuffix("    pass\n")),
     (nothing_of_this_machine, "README.md", "see ../" + "work/notes and https://example.org/" + "opt/x\n"),

@@ -62,6 +62,7 @@ LINKS = {"name": "backhaul", "by_home": [{"latency_s": 0.01}, {"latency_s": 0.4}
 COMPRESSED = {"algorithm": "fedavg", "compression": {"up": {"name": "topk", "fraction": 0.3}}}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("devices", "edges", "more"),
     [

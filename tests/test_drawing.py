@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from fastapi import FastAPI
 
 from cloud_server.app import create_app
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cloud_server", "edge_server", "device_agent", "shared.algorithms", "shared.training")
 
 
+@pytest.mark.slow
 def test_tiers_that_train_and_show_a_run_load_no_matplotlib_and_drawing_that_run_does(tmp_path: Path) -> None:
     """In a separate process, since tests of pictures load Matplotlib into this one."""
     code = "import sys; from tests.test_drawing import observe; observe(sys.argv[1])"

@@ -165,6 +165,7 @@ async def test_an_agent_with_another_token_is_named(tmp_path: Path) -> None:
         assert lost_seats(await fed.round(info.run, 1)) == {(await seats_of(fed, info.run, 1))[0]: "unauthorised"}
 
 
+@pytest.mark.slow
 async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limit(tmp_path: Path) -> None:
     async def refused(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
         raise httpx.ConnectError("no route", request=request)

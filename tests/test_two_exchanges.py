@@ -297,7 +297,7 @@ def test_a_cutoff_uses_the_earlier_report_deadline() -> None:
     [
         ({"algorithm": "fedavg", "report_deadline_s": 5}, "report_deadline_s: fedavg has no reports"),
         ({"report_deadline_s": 5, "round_deadline_s": 5}, "report_deadline_s is not below round_deadline_s"),
-        ({"report_deadline_s": 0}, "report_deadline_s: Input should be greater than 0"),
+        ({"report_deadline_s": 0}, "report_deadline_s: must be greater than 0"),
     ],
 )
 def test_a_report_deadline_needs_reports_and_time_for_updates(more: dict[str, Any], message: str) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry
+from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.service.api.membership import EdgeHeartbeat
 from shared.storage import redis_keys
@@ -42,7 +43,7 @@ class StoredNodes:
             try:
                 found.append(kind.model_validate_json(data))
             except ValidationError as error:
-                log.warning("%s is of another version: %s", key, error.errors()[0]["msg"])
+                log.warning("%s is of another version: %s", key, told(error))
         return found
 
     async def put(self, key: str, entry: Record) -> None:

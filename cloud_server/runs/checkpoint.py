@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from shared.core.errors import StrataError
+from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.storage.states import Version
 
@@ -66,7 +67,11 @@ def reading(run_id: str, what: str) -> Iterator[None]:
     """Turns errors of decoding what is stored of a run into `RunUnreadable`."""
     try:
         yield
-    except (ValidationError, json.JSONDecodeError, LookupError, TypeError) as error:
-        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else repr(error)
-        text = f"{what} of run {run_id} cannot be read, it may be of another version: {why}"
-        raise RunUnreadable(text[:1000]) from None
+    except ValidationError as error:
+        raise _unreadable(run_id, what, told(error)) from None
+    except (json.JSONDecodeError, LookupError, TypeError) as error:
+        raise _unreadable(run_id, what, repr(error)) from None
+
+
+def _unreadable(run_id: str, what: str, why: str) -> RunUnreadable:
+    return RunUnreadable(f"{what} of run {run_id} cannot be read, it may be of another version: {why}"[:1000])

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from shared.core.errors import BadInput
+from shared.core.field_errors import alternatives, cause
 from shared.core.formatting import did_you_mean
 
 T = TypeVar("T")
@@ -72,7 +73,8 @@ def check_known(kind: str, name: object, known: Iterable[str]) -> None:
     if name is None:
         raise ValueError(f"{kind} without a `name`; known: {', '.join(names)}")
     if name not in names:
-        raise ValueError(f"unknown {kind} {name!r:.100}{did_you_mean(str(name), names)}; known: {', '.join(names)}")
+        hint = did_you_mean(str(name), names) or ";"
+        raise ValueError(f"unknown {kind} {name!r:.100}{hint} known: {', '.join(names)}")
 
 
 # ---- errors
@@ -96,20 +98,14 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
     reported = [first]
     if first["loc"] and steps[-1:] != [str(first["loc"][-1])]:  # a union: one error for each of its types
         reported = [found for found in errors if found["loc"][:-1] == first["loc"][:-1]]
-    message = _joined([found["msg"].removeprefix("Value error, ") for found in reported])[:500]
+    message = alternatives([cause(found) for found in reported])[:500]
     if first["type"] == "extra_forbidden":
-        message = "unknown field" + did_you_mean(str(first["loc"][-1]), known)
+        message += did_you_mean(str(first["loc"][-1]), known)
     more = f" (and {error.error_count() - len(reported)} more)" if error.error_count() > len(reported) else ""
     word = message.partition(" ")[0].rstrip(":")  # the message of a check across fields begins with the one at fault
     if not steps and word.partition(".")[0] in kind.model_fields:
         return BadInput(f"{message}{more}", field=".".join([*prefix, word]))
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
-
-
-def _joined(messages: Sequence[str]) -> str:
-    """Joins the messages of a union's types by "or", with their common beginning once."""
-    first, *others = dict.fromkeys(messages)
-    return ", or ".join([first, *(message.removeprefix("Input should be ") for message in others)])
 
 
 def _locate(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from shared.core.errors import NotFound
+from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
@@ -85,7 +86,7 @@ def read_run(folder: Path) -> RunInfo:
     except OSError:
         raise NotFound(f"no results in {folder}") from None
     except ValidationError as error:
-        raise NotFound(f"{folder / 'run.json'} is of another version: {error.errors()[0]['msg']}") from None
+        raise NotFound(f"{folder / 'run.json'} is of another version: {told(error)}") from None
 
 
 def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
@@ -111,7 +112,7 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
             if header and cells:
                 found.append(RoundInfo.model_validate(_values(dict(zip(header, cells, strict=False))), strict=False))
         except (ValueError, csv.Error) as error:
-            raise NotFound(f"{path}, line {number}: {_cause(error)}") from None
+            raise NotFound(f"{path}, line {number}: {told(error)}") from None
         header = header or cells
     return tuple(found)
 
@@ -142,7 +143,7 @@ def _rows_of_round(path: Path, round_no: int, kind: type[R]) -> list[R]:
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise NotFound(f"{path}, round {round_no}: {_cause(error)}") from None
+        raise NotFound(f"{path}, round {round_no}: {told(error)}") from None
 
 
 def _values(row: dict[str, str]) -> dict[str, Any]:
@@ -156,13 +157,6 @@ def _structure(name: str, cell: str) -> Any:
         return json.loads(cell)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: broken JSON: {error}") from None
-
-
-def _cause(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def summary(info: RunInfo, folder: Path | None) -> dict[str, Any]:

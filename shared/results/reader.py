@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from shared.core.errors import NotFound, UnknownName
+from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.federation.registry import pictures_of_algorithm
 from shared.plots.algorithm_pictures import Pictures
@@ -73,7 +74,7 @@ def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
     try:
         return kind.model_validate({name: row[name] for name in kind.model_fields if name in row})
     except ValidationError as error:
-        raise NotFound(f"{where}: {error.errors()[0]['msg']}") from None
+        raise NotFound(f"{where}: {told(error)}") from None
 
 
 def read_visits(folder: Path) -> Iterator[tuple[str, VisitRow]]:
@@ -121,7 +122,7 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
         try:
             found.append(SeatInfo.model_validate(row, strict=False))
         except ValidationError as error:
-            raise NotFound(f"{path}, line {number}: {error.errors()[0]['msg']}") from None
+            raise NotFound(f"{path}, line {number}: {told(error)}") from None
     return tuple(found)
 
 

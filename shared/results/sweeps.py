@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shared.core.errors import Conflict, NotFound
+from shared.core.field_errors import told
 from shared.core.files import write_file
 from shared.core.formatting import csv_text
 from shared.core.records import Record
@@ -163,7 +164,7 @@ def read_sweep(path: Path) -> Sweep | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValidationError) as error:
-        raise NotFound(f"{path / _SWEEP} cannot be read: {str(error)[:200]}") from None
+        raise NotFound(f"{path / _SWEEP} cannot be read: {told(error)}") from None
 
 
 def _run_in(folder: Path | None) -> RunInfo | None:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from shared.core.errors import StrataError
+from shared.core.field_errors import cause
 from shared.service.api.problem import Problem
 from shared.service.order_headers import PROBLEM_TYPE
 from shared.service.response_headers import data_headers
@@ -54,8 +55,8 @@ def install_problems(app: FastAPI) -> None:
         first = error.errors()[0]
         loc = () if first["type"] == "json_invalid" else first["loc"]  # its loc is a position in the text
         path = ".".join(str(part) for part in (loc[1:] if loc[:1] == ("body",) else loc))[:200]
-        cause = str(first["msg"]).removeprefix("Value error, ")
-        return problem(422, "bad_input", f"{path}: {cause}" if path else cause, path or None)
+        why = cause(first)
+        return problem(422, "bad_input", f"{path}: {why}" if path else why, path or None)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only

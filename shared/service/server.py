@@ -131,7 +131,7 @@ def configure(
 
 def serve(
     tier: str,
-    settings: S,
+    read_settings: Callable[[], S],
     create_app: Callable[..., FastAPI],
     keys_of: Callable[[S], NodeKeys],
     *,
@@ -141,17 +141,18 @@ def serve(
 
     Args:
         tier: its name.
-        settings: of the tier.
+        read_settings: reads the tier's settings from the environment.
         create_app: makes its app, given the node's keys where nodes show certificates.
         keys_of: makes the node's keys and gets its certificate; called only where nodes show certificates.
         websockets: whether the app serves websockets.
     """
-    logs.configure(tier, getattr(settings, "name", tier))
-    pin_threads()
-    bound = listen(settings)
-    log_mode(tier, settings)
-    log.info("%s listens on %s:%s", tier, settings.host, settings.port)
     try:
+        settings = read_settings()
+        logs.configure(tier, getattr(settings, "name", tier))
+        pin_threads()
+        bound = listen(settings)
+        log_mode(tier, settings)
+        log.info("%s listens on %s:%s", tier, settings.host, settings.port)
         keys = keys_of(settings) if settings.common.secure else None
         app = create_app(settings, keys=keys)
     except StrataError as error:

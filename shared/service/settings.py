@@ -8,11 +8,13 @@ import logging
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from shared.core.errors import BadInput
+from shared.core.field_errors import first_fault
 from shared.service.auth import Network, host_name
 from shared.service.token_files import token_of
 
@@ -30,6 +32,9 @@ def split_commas(value: object) -> object:
 class Environment(BaseSettings):
     """Settings that notice misspelt variables, which pydantic ignores.
 
+    Raises:
+        BadInput: a variable has a value that cannot be used, or is misspelt; names it.
+
     Attributes:
         also_known: further variables of the prefix, without it, that other programs read.
         strict: whether a misspelt variable is an error; else it is logged.
@@ -38,6 +43,14 @@ class Environment(BaseSettings):
     model_config = SettingsConfigDict(hide_input_in_errors=True)  # it may hold passwords
     also_known: ClassVar[frozenset[str]] = frozenset()
     strict: ClassVar[bool] = True
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            field, why = first_fault(error)
+            variable = f"{self.model_config['env_prefix']}{field}".upper() if field else None
+            raise BadInput(f"{variable}: {why}" if variable else why, field=variable) from None
 
     @model_validator(mode="after")
     def _no_misspelt_variable(self) -> Self:

@@ -32,6 +32,7 @@ import torch
 from pydantic import ValidationError
 
 from shared.core.errors import NotFinite, WireError
+from shared.core.field_errors import first_fault, told
 from shared.core.parsing import check_items, parse, within
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor
@@ -188,9 +189,7 @@ def misfit(kind: type[Record], error: ValidationError) -> WireError:
     """Returns the first error of a validation as a `WireError` with the path of the field."""
     if error.error_count() > MAX_ERRORS:
         return WireError(f"{kind.__name__}: {error.error_count()} faults")
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(part) for part in first["loc"])[:200]
-    return WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}", field=path or None)
+    return WireError(f"{kind.__name__}: {told(error)}", field=first_fault(error)[0] or None)
 
 
 class Header(NamedTuple):

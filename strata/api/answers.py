@@ -27,6 +27,7 @@ from shared.core.errors import (
     UnknownName,
     WireError,
 )
+from shared.core.field_errors import first_fault, told
 from shared.core.records import Record
 from shared.run_records.events import Event
 from shared.service.api.problem import Problem
@@ -63,7 +64,7 @@ def event(text: str) -> Event:
     try:
         return Event.model_validate_json(text)
     except ValidationError as error:
-        raise WireError(f"the cloud sent an invalid event: {error.errors()[0]['msg']}") from None
+        raise WireError(f"the cloud sent an invalid event: {told(error)}") from None
 
 
 def parse(kind: type[R], response: httpx.Response) -> R:
@@ -71,11 +72,10 @@ def parse(kind: type[R], response: httpx.Response) -> R:
     try:
         return kind.model_validate_json(response.content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where, why = first_fault(error)
         raise WireError(
             f"{response.request.url} did not return a valid {kind.__name__} "
-            f"(at {where or 'its start'}: {first['msg']}); is the cloud of the same version?"
+            f"(at {where or 'its start'}: {why}); is the cloud of the same version?"
         ) from None
 
 

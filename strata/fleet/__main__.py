@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 
+from shared.core.errors import StrataError
 from shared.runtime import logs
 from shared.service.joining import token_for
 from strata.fleet.cloud_client import CloudClient, fleet_keys
@@ -16,7 +17,10 @@ from strata.fleet.settings import FleetSettings
 
 def main() -> None:
     """Reconcile regularly until a signal ends the process."""
-    settings = FleetSettings()
+    try:
+        settings = FleetSettings()
+    except StrataError as error:
+        raise SystemExit(f"the fleet could not start: {error.detail}") from None
     logs.configure("fleet", "fleet")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

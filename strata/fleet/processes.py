@@ -6,9 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from shared.core.errors import BadInput
 from shared.identity.join_tokens import read_token
 from shared.runtime.memory import PROCESS_BYTES, check_processes
 from strata.fleet.cloud_client import CloudClient, fleet_keys
@@ -81,19 +78,10 @@ def fleet_of(topology: Topology, name: str) -> Iterator[Fleet]:
     Raises:
         BadInput: a variable `FLEET_*` has a value that cannot be used, or is misspelt.
     """
-    joining, drain_s = None, _drain_s()
+    joining, drain_s = None, DrainSettings().drain_s
     if topology.secure:
         joining = fleet_keys(name, topology.folder / "fleet"), read_token(topology.join_token("fleet"))
     with CloudClient(topology.url, topology.tier_token, joining) as cloud:
         fleet = Fleet(name, Processes(topology), cloud, begins=True, drain_s=drain_s)
         fleet.settle()
         yield fleet
-
-
-def _drain_s() -> float:
-    try:
-        return DrainSettings().drain_s
-    except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        name = "".join(f"FLEET_{part}: ".upper() for part in found["loc"])
-        raise BadInput(f"{name}{found['msg']}") from None

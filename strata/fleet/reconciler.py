@@ -15,6 +15,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from shared.core.errors import StrataError
+from shared.core.field_errors import told
 from shared.service.api.membership import FleetAgent, FleetOrders, FleetReport
 from strata.fleet.plan import Agent, AgentBackend, Plan, plan
 
@@ -217,6 +218,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, StrataError):
         return error.detail
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return told(error)
     return f"{type(error).__name__}: {error}"

@@ -42,6 +42,7 @@ def test_the_page_has_a_program_for_each_kind_of_data_and_names_each_experiment(
     assert named == {"breast_cancer", "sklearn_docs", "vibration", "pictures"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("command", sorted(set(COMMANDS)))
 async def test_a_command_of_the_page_runs(command: str, own: Path, tmp_path: Path, save: Save) -> None:  # noqa: F811
     if "data=pumps" in command:

@@ -109,7 +109,6 @@ ROUTES = [
 ]
 
 
-@pytest.mark.smoke
 def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path: Path) -> None:
     def complete(topology: Topology) -> Any:
         with client_of(topology) as client:

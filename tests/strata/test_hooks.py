@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import strata.hooks
 from shared.federation import hooks
 
@@ -17,6 +19,7 @@ def test_hooks_export_everything_that_built_in_algorithms_import() -> None:
         assert getattr(strata.hooks, name) is getattr(hooks, name)
 
 
+@pytest.mark.slow
 def test_importing_hooks_loads_no_client_and_no_server() -> None:
     program = f"import sys, strata.hooks; print(*sorted(sys.modules.keys() & {set(CLIENTS_AND_SERVERS)!r}))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from shared.core.errors import OutOfBound, WireError
 from shared.core.exact_sum import check_bound, check_fixed_point, mean_from_fixed_point
+from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.update_annotations import Mean, PerClient, averaged_type, fields_with
@@ -136,9 +137,7 @@ def _update(partial_sum: PartialSum, kind: type[Record], model: Model | None, re
     try:
         return kind.model_validate(values, context={"model": model})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(map(str, first["loc"]))[:200]
-        raise WireError(f"{kind.__name__}: {path}: {first['msg'][:500]}") from None
+        raise WireError(f"{kind.__name__}: {told(error)}") from None
 
 
 def _parts_of(means: Mapping[str, MeanSum], name: str, how: Mean) -> dict[str, MeanSum]:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from shared.core.errors import NotFound
+from shared.core.field_errors import told
 from shared.results.manifest import Manifest
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
@@ -67,7 +68,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise NotFound(f"{path} is of another version: {error.errors()[0]['msg']}") from None
+        raise NotFound(f"{path} is of another version: {told(error)}") from None
 
 
 def _losses(rounds: Sequence[RoundInfo]) -> str:

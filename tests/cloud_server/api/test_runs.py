@@ -155,10 +155,10 @@ async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: 
     ("changes", "code", "field", "message"),
     [
         ({"num_roundz": 3}, "bad_input", "num_roundz", "did you mean 'num_rounds'?"),
-        ({"num_rounds": 0}, "bad_input", "num_rounds", "greater than or equal to 1"),
+        ({"num_rounds": 0}, "bad_input", "num_rounds", "at least 1"),
         ({"lr": "fast"}, "bad_input", "lr", "number"),
         ({"data": {"name": "digits", "n_trian": 3}}, "bad_input", "data.n_trian", "unknown field"),
-        ({"partition": {"name": "dirichlet", "alpha": -1}}, "bad_input", "partition.alpha", "greater"),
+        ({"partition": {"name": "dirichlet", "alpha": -1}}, "bad_input", "partition.alpha", "at least"),
         ({"algorithm": "fedavgg"}, "unknown_name", "algorithm.name", "known: bofl, "),
         ({"algorithm": {"name": "fedprox", "params": {"nu": 1}}}, "bad_input", "algorithm.params.nu", "mu"),
         ({"model": "transformer"}, "unknown_name", "model.name", "cnn_mnist"),

@@ -46,6 +46,7 @@ async def test_a_run_ends_at_its_target_accuracy_with_the_bits_of_so_many_rounds
         assert plain.final == info.final
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("budget", ["simulated_s", "bytes", "joules"])
 async def test_a_run_ends_when_a_budget_is_spent_and_goes_on_with_a_larger_one(
     budget: str, spec: dict[str, Any], tmp_path: Path

@@ -120,6 +120,7 @@ def simulated(done: Ended) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("sync", [None, SEMI], ids=["asynchronous", "semi-synchronous"])
 async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, Any] | None) -> None:
     spec = uneven(**({"sync": sync} if sync else {}))
@@ -140,6 +141,7 @@ async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, A
         assert delayed.info.model_sha256 == plain.info.model_sha256
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("how", ["stop", "pause", "crash"])
 @pytest.mark.parametrize(
     ("sync", "edge", "order"),

@@ -75,6 +75,7 @@ async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(
         assert hosts[2] <= hosts[0] | hosts[1]
 
 
+@pytest.mark.slow
 async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     (expected,) = await alone(tmp_path / "alone", spec())
     async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:

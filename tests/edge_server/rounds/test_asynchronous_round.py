@@ -152,6 +152,7 @@ async def test_one_device_at_a_time_with_alpha_1_is_sequential_sgd(tmp_path: Pat
 # ---- nothing but simulated time decides
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("edges", ["synchronous", {"mode": "semi_synchronous", "wanted": 1}, "asynchronous"])
 async def test_neither_delays_nor_agents_nor_their_order_change_a_run(tmp_path: Path, edges: Any) -> None:
     spec = small_spec(**loose(4, buffer=2, staleness=POLYNOMIAL, edges=edges))
@@ -217,6 +218,7 @@ async def nothing(fed: Federation) -> None:
     """Only pauses."""
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("restart", [nothing, restart_edges, restart_cloud])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 async def test_visits_in_flight_survive_a_restart_to_the_same_bytes(

@@ -320,8 +320,8 @@ async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> 
             "report_deadline_s 5 at time_scale 0.001 is 0.005 s of wall time",
         ),
         ({"clock": "real", "round_deadline_s": 1e6}, "with clock: real it is 0.1 to 86400 s"),
-        ({"clock": "reel"}, "clock: Input should be 'simulated' or 'real'"),
-        ({"clock": "real", "time_scale": 0}, "time_scale: Input should be greater than 0"),
+        ({"clock": "reel"}, "clock: must be 'simulated' or 'real'"),
+        ({"clock": "real", "time_scale": 0}, "time_scale: must be greater than 0"),
     ],
     ids=str,
 )

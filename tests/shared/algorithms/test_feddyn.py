@@ -98,6 +98,7 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drift(tmp_path
     assert flat.distance(done.model, plain_linear.parted(theta)) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 async def test_alpha_zero_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path) -> None:
     """Clients have equally many samples, so plain means equal means by samples."""

@@ -141,6 +141,7 @@ def optimum(experiment: Experiment) -> Array:
     return x
 
 
+@pytest.mark.slow
 async def test_the_objective_inconsistency_vanishes(tmp_path: Path) -> None:
     """The paper's claim: with unequal steps FedAvg ends far from the optimum of the objective, FedNova close to it."""
     fields: dict[str, Any] = {"num_rounds": 60, "lr": 0.01, "weight_decay": 1.0, "num_edges": 1, "eval_every": 60}

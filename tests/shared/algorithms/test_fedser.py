@@ -107,6 +107,7 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
     assert flat.distance(seen, bare) > 1e-3
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bn", ["batch", "running"])
 @pytest.mark.parametrize("model", ["mobilenet_v1", "resnet18"])
 def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(

@@ -25,6 +25,7 @@ def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
         return float((model(seen).argmax(1).numpy() == data.test_y).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fedavg(tmp_path: Path) -> None:
     """Section 2.3: sub-networks learn more general representations. The whole network's accuracy hardly falls."""

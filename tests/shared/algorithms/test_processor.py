@@ -70,12 +70,14 @@ def same_results(here: Ended, there: Ended) -> None:
         assert [row.received_accuracy for row in after.seats] == [row.received_accuracy for row in before.seats]
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", NAMES)
 async def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str, tmp_path: Path) -> None:
     """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
     same_results(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("way", OTHERWISE)
 async def test_other_branches_mix_no_torch_devices_either(way: str, tmp_path: Path) -> None:
     same_results(*await both(tmp_path, spec_of(**OTHERWISE[way])))

@@ -123,6 +123,7 @@ async def test_edges_and_cloud_have_optimisers_of_their_own(how: dict[str, Any],
 NULL: tuple[dict[str, Any], ...] = ({"name": "sgd"}, {"name": "momentum", "beta1": 0.0})
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("algorithm", "model"), [("fedavg", "conv_bn"), ("scaffold", "mlp"), ("moon", "mlp"), ("lafl_cpn", "conv_bn")]
 )

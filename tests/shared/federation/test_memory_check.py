@@ -37,6 +37,7 @@ def test_held_updates_count_by_selected_device() -> None:
     assert needed == [8 * 100 * (4 + 100_000), 8 * 100 * (4 + 100)]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(*_: object) -> None:
         raise AssertionError("a model was made")

@@ -77,7 +77,7 @@ def test_a_garbled_key_is_refused_with_the_field(changed: dict[str, Any], field:
 
 @pytest.mark.parametrize("name", ["run_id", "round_no", "edge"])
 def test_a_key_that_lacks_a_field_is_refused_with_the_field(name: str) -> None:
-    with pytest.raises(WireError, match="Field required") as refused:
+    with pytest.raises(WireError, match="a value is required") as refused:
         read_order_key(order(**{key: value for key, value in PLACE.items() if key != name}))
     assert refused.value.field == name
 

@@ -185,9 +185,9 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
         ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies instead of 2"),
         ([[0.1], [0.1]], "seat 0 has 1 latencies instead of 2"),
         ([[0.1, 0.2]], "lists 1 seats instead of 2"),
-        ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: Input should be greater than or equal to 0"),
-        ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: Input should be a finite number"),
-        ([0.1, 0.2], "edge_latency_s.0: Input should be a valid tuple"),
+        ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: must be at least 0"),
+        ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: must be a finite number"),
+        ([0.1, 0.2], "edge_latency_s.0: must be a list"),
     ],
     ids=str,
 )

@@ -14,12 +14,12 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI, Query
 from prometheus_client import CollectorRegistry, Counter
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from starlette.exceptions import HTTPException
 
 from shared.core import versions
-from shared.core.errors import NotReady, OutOfBound
+from shared.core.errors import BadInput, NotReady, OutOfBound
 from shared.core.records import Record
 from shared.runtime.compute_thread import ComputeThread
 from shared.service import app as app_module
@@ -256,7 +256,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(ValidationError):
+    with pytest.raises(BadInput):
         ProbeSettings()
 
 
@@ -266,14 +266,14 @@ def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, nam
 )
 def test_a_misspelt_variable_of_a_tier_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, near: str) -> None:
     monkeypatch.setenv(name, "8001")
-    with pytest.raises(ValidationError, match=rf"unknown environment variable {name}; did you mean {near}\?"):
+    with pytest.raises(BadInput, match=rf"unknown environment variable {name}; did you mean {near}\?"):
         ProbeSettings()
 
 
 def test_a_refused_variable_does_not_reveal_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_CLOUD_URL", "http://user:password@cloud")
     monkeypatch.setenv("PROBE_PROT", "8001")
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(BadInput) as caught:
         ProbeSettings()
     assert "password" not in str(caught.value)
 
@@ -340,7 +340,7 @@ def test_a_file_without_a_token_is_refused_and_its_text_not_shown(
     if held is not None:
         path.write_bytes(held)
     monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", str(path))
-    with pytest.raises(ValidationError, match=f"STRATA_TIER_TOKEN_FILE: .*token.txt {why}") as caught:
+    with pytest.raises(BadInput, match=f"STRATA_TIER_TOKEN_FILE: .*token.txt {why}") as caught:
         CommonSettings()
     assert not any(word in str(caught.value) for word in ("two", "cret", "sss"))
 
@@ -349,7 +349,7 @@ def test_two_sources_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "secret").write_text("one", encoding="ascii")
     monkeypatch.setenv("STRATA_API_TOKEN_FILE", str(tmp_path / "secret"))
     monkeypatch.setenv("STRATA_API_TOKEN", "other")
-    with pytest.raises(ValidationError, match="STRATA_API_TOKEN and STRATA_API_TOKEN_FILE are both set"):
+    with pytest.raises(BadInput, match="STRATA_API_TOKEN and STRATA_API_TOKEN_FILE are both set"):
         CommonSettings()
 
 

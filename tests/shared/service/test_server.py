@@ -69,7 +69,7 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_log_level_may_be_lower_case(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
     monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
-    server.serve("probe", TierSettings(port=0), lambda settings, keys: app(), no_keys)
+    server.serve("probe", TierSettings, lambda settings, keys: app(), no_keys)
     assert quiet_serve == ["DEBUG"]
 
 
@@ -78,7 +78,7 @@ def test_a_tier_that_could_not_start_ends_with_an_error(
 ) -> None:
     monkeypatch.setattr(FakeServer, "starts", False)
     with pytest.raises(SystemExit, match="probe could not start"):
-        server.serve("probe", TierSettings(port=0), lambda settings, keys: app(), no_keys)
+        server.serve("probe", TierSettings, lambda settings, keys: app(), no_keys)
 
 
 def test_connections_take_at_most_half_of_the_open_files(

@@ -72,7 +72,7 @@ def test_random_walk_has_bounded_steps() -> None:
     [
         ({"name": "steps", "low": 0.9, "high": 0.1}, "low 0.9 is above high 0.1"),
         ({"name": "step"}, "did you mean"),
-        ({"name": "sinus", "high": 1.5}, "less than or equal to 1"),
+        ({"name": "sinus", "high": 1.5}, "at most 1"),
     ],
 )
 def test_an_invalid_load_is_refused(load: Any, message: str) -> None:

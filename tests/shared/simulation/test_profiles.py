@@ -123,7 +123,7 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
             "profile.compute_sps.shpe",
             "did you mean 'shape'",
         ),
-        ({"profile": {"drop_rate": 1.1}}, "profile.drop_rate", "less than or equal to 1"),
+        ({"profile": {"drop_rate": 1.1}}, "profile.drop_rate", "at most 1"),
         ({"profile": {"availability": "allways"}}, "profile.availability", "did you mean 'always'"),
         (
             {"profile": {"availability": {"name": "on_off", "mean_on_s": 1, "mean_of_s": 1}}},
@@ -133,7 +133,7 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
         ({"profiles": [{"profile": "jetson", "share": 0.5}]}, None, "add up to 0.5, not to 1"),
         ({"profiles": [{"profile": "jetsn", "share": 1}]}, "profiles.0.profile", "did you mean 'jetson'"),
         ({"profile": "jetson", "profiles": [{"profile": "jetson", "share": 1}]}, None, "either `profile`"),
-        ({"straggler_ratio": 1.5}, "straggler_ratio", "less than or equal to 1"),
+        ({"straggler_ratio": 1.5}, "straggler_ratio", "at most 1"),
         ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slowdown'"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_value_out_of_bounds_is_refused_with_its_path(raw: Any, field: str) ->
 
 def test_errors_of_a_value_with_two_types_name_both() -> None:
     found = refusal({"partition": {"name": "by_domain", "per_client": 0}})
-    wanted = "Input should be 'smallest' or 'all', or greater than or equal to 1"
+    wanted = "must be 'smallest' or 'all', or at least 1"
     assert found.detail == f"partition.per_client: {wanted}"
     two = refusal({"partition": {"name": "by_domain", "per_client": 0}, "lr": 0})
     assert two.detail == f"partition.per_client: {wanted} (and 1 more)"

@@ -30,6 +30,7 @@ def test_projection_head_is_counted() -> None:
     assert projected == plain + 2 * 3 * extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     before = torch.default_generator.get_state()

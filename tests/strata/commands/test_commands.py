@@ -281,7 +281,7 @@ def test_run_whose_id_is_a_path_is_refused(
     cloud.runs["r1"] = a_run().model_copy(update={"run": run})
     result = strata("pull", "r1", "--into", tmp_path / "here", "--url", url)
     assert result.code == 1
-    assert "did not return a valid RunInfo (at run: String should match pattern" in result.err
+    assert "did not return a valid RunInfo (at run: must match the pattern" in result.err
     assert list(tmp_path.iterdir()) == []
 
 

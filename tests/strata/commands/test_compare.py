@@ -166,13 +166,13 @@ def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path
 @pytest.mark.parametrize(
     ("old", "new", "cause"),
     [
-        (b"\n2,train,", b"\nmany,train,", "round_no: Input should be a valid integer"),
-        (b"\n2,train,", b"\n2\0,train,", "round_no: Input should be a valid integer"),
+        (b"\n2,train,", b"\nmany,train,", "round_no: must be a whole number"),
+        (b"\n2,train,", b"\n2\0,train,", "round_no: must be a whole number"),
         (b"\n2,train,", b"\n2,tr\xffin,", "can't decode byte 0xff"),
-        (b"\n2,train,", b"\n2,guess,", "kind: Input should be 'train' or 'evaluate'"),
+        (b"\n2,train,", b"\n2,guess,", "kind: must be 'train' or 'evaluate'"),
         (b'""accuracy"": 0.6', b'""accuracy"": 0.6.7', "evaluation: broken JSON"),
         (b'""accuracy"": 0.6', b'""accuracy"": ' + b"[" * 10**5, "evaluation: broken JSON"),
-        (b'""accuracy"": 0.6', b'""accuracy"": ""high""', "evaluation.global.accuracy: Input should be a valid number"),
+        (b'""accuracy"": 0.6', b'""accuracy"": ""high""', "evaluation.global.accuracy: must be a number"),
     ],
 )
 def test_invalid_line_of_a_table_is_named_with_its_cause(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.strata.commands.test_compare import in_folder
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
@@ -20,6 +22,7 @@ def test_report_of_the_newest_run_is_written_beside_the_runs(strata: Strata, hom
     assert "<small>first</small>" not in text
 
 
+@pytest.mark.slow
 def test_figures_of_two_runs_are_written_beside_a_report(strata: Strata, home: Path) -> None:
     for run in ("a", "b"):
         in_folder(home / "runs", run, [0.5, 0.8])

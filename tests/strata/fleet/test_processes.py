@@ -80,7 +80,7 @@ def test_the_environment_says_for_how_long_a_local_fleet_waits_for_a_round(monke
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("FLEET_DRAIN_S", "-1", "FLEET_DRAIN_S: Input should be greater than or equal to 0"),
+        ("FLEET_DRAIN_S", "-1", "FLEET_DRAIN_S: must be at least 0"),
         ("FLEET_DRAINS", "5", "did you mean FLEET_DRAIN_S"),
     ],
 )

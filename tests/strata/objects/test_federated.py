@@ -72,6 +72,7 @@ async def test_a_run_gives_its_rounds_its_model_its_tables_and_its_pictures(url:
     await asyncio.to_thread(used)
 
 
+@pytest.mark.slow
 async def test_a_saved_run_answers_without_its_cloud(url: str, tmp_path: Path) -> None:
     def used() -> None:
         with strata.connect(url) as cloud:

@@ -60,7 +60,6 @@ def script(tmp_path: Path, way: str) -> list[str]:
     return [sys.executable, "-c", BLOCKS, str(tmp_path / "tmp"), way]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("way", ["exit", "dropped"])
 def test_nothing_is_left_of_a_failed_block_a_dropped_object_or_an_ended_program(
     way: str, tmp_path: Path, env: dict[str, str]

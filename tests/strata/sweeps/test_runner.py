@@ -178,7 +178,7 @@ def test_run_whose_id_is_a_path_is_refused(
     cloud.runs["r3"] = a_run().model_copy(update={"run": "../../evil"})  # the folder of the fake cloud's next run
     result = strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     assert result.code == 1
-    assert "did not return a valid RunInfo (at run: String should match pattern" in result.err
+    assert "did not return a valid RunInfo (at run: must match the pattern" in result.err
     assert list(tmp_path.iterdir()) == [spec_file]
 
 

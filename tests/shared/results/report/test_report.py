@@ -122,6 +122,7 @@ def test_one_run_with_its_figures_tables_spec_and_manifest(folder: Path) -> None
     assert "Runs side by side" not in words
 
 
+@pytest.mark.slow
 def test_the_same_folders_give_the_same_bytes(tmp_path: Path, folder: Path) -> None:
     other = in_folder(tmp_path / "r2", name="other")
     assert report([folder, other]) == report([folder, other])

@@ -157,6 +157,7 @@ def _digest_of(folders: tuple[Path, Path]) -> str:
     return load("mnist", data_dir=folders[0], cache_dir=folders[1]).digest
 
 
+@pytest.mark.slow
 def test_concurrent_processes_unpack_one_complete_copy(tmp_path: Path) -> None:
     folders = (write(tmp_path / "d"), tmp_path / "c")
     with multiprocessing.get_context("spawn").Pool(4) as pool:

@@ -193,7 +193,7 @@ def test_a_state_that_cannot_be_is_refused(name: str, state: State, n: int, mess
     [
         ("mae", {}, "classes", 10, "metrics.0", "needs targets that are numbers, not classes"),
         ("auc", {}, "numbers", 0, "metrics.0", "needs targets that are classes or tokens"),
-        ("top_k", {"k": 0}, "classes", 10, "metrics.0.params.k", "greater than or equal to 1"),
+        ("top_k", {"k": 0}, "classes", 10, "metrics.0.params.k", "at least 1"),
         ("f1", {"average": "micro"}, "classes", 10, "metrics.0.params", "f1 has no parameters"),
         ("auc", {"bins": 1024}, "classes", 200, "metrics.0", f"the limit is {MAX_STATE}"),
     ],

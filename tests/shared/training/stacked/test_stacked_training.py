@@ -39,6 +39,11 @@ SMALLER = {**MODELS, "resnet18": (3, 8, 8), "mobilenet_v1": (1, 8, 8)}
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 
 
+def slow_if_large(name: str, *more: Any) -> Any:
+    """A case of a test for the model of this name."""
+    return pytest.param(name, *more, id=name, marks=[pytest.mark.slow] if name == "resnet18" else [])
+
+
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -164,7 +169,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 # ---- the exact path is the oracle
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [slow_if_large(name) for name in MODELS])
 def test_a_step_of_each_device_is_the_exact_paths_to_1e5(name: str) -> None:
     """One step, in which the batches of the devices have different numbers of samples."""
     model, shape = build(name, MODELS[name], 10, 0), MODELS[name]
@@ -246,7 +251,7 @@ def layouts(client: Client, others: Sequence[Client]) -> Iterator[list[Client]]:
 
 
 CASES: list[Any] = [
-    *(pytest.param(name, 10, id=name) for name in MODELS),
+    *(slow_if_large(name, 10) for name in MODELS),
     pytest.param("odd", 5, id="odd sizes and dropout"),
 ]
 
