@@ -13,6 +13,7 @@ import asyncio  # noqa: E402 - after the variables above, on purpose
 import functools  # noqa: E402
 import inspect  # noqa: E402
 import signal  # noqa: E402
+from collections import Counter  # noqa: E402
 from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -61,14 +62,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each coroutine its own deadline, shortly before that of pytest-timeout.
+    """Mark what uses the tiers and what is slow, and give each coroutine its own deadline before pytest-timeout's.
 
     The exception raised by pytest-timeout can end up in a callback of the event loop, which logs it and continues: a
     test that waits for an event that never comes would then wait for ever.
     """
+    seen: Counter[str] = Counter()
     for item in items:
         if isinstance(item, pytest.Function) and _integrates(item):
             item.add_marker(pytest.mark.integration)
+        if matrix := item.get_closest_marker("matrix"):
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > (matrix.args[0] if matrix.args else 1):
+                item.add_marker(pytest.mark.slow)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
