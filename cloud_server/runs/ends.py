@@ -57,5 +57,5 @@ async def _values(repository: RunRepository, info: RunInfo, experiment: Experime
     if experiment.algorithm.headline == "global model":
         values = [row.on_global(metric) for row in rows]
     else:
-        values = [row.over_clients(metric) for row in rows]
+        values = [info.over_clients(metric, row) for row in rows]
     return [value for value in values if value is not None]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cloud_server.runs.evaluation import over_clients
 from cloud_server.runs.run_state import CloudServices, RunState
-from shared.core.scores import Spread
+from shared.core.scores import Spreads
 from shared.federation.context import Context
 from shared.run_records.rounds import Evaluation, RoundDetail, RunScores
 
@@ -15,7 +15,8 @@ class FinalScores(RunScores):
     """The fields of `RunInfo` that a complete run has."""
 
     final: dict[str, Evaluation]
-    clients: Mapping[str, Spread]
+    clients: Spreads
+    client_metrics: Mapping[str, Spreads]
     accuracy_of: str
     models: tuple[str, ...]
 
@@ -40,6 +41,7 @@ async def final_scores(
     return {
         "final": final,
         "clients": detail.clients,
+        "client_metrics": detail.client_metrics,
         **(head or Evaluation(n=0)).of_run,
         "accuracy_of": experiment.algorithm.headline,
         "models": tuple(experiment.algorithm.cloud.models(ctx, state.checkpoint.state)),

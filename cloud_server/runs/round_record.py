@@ -12,7 +12,7 @@ from cloud_server.runs.edge_client import EdgeReply
 from cloud_server.runs.placement import Placement
 from cloud_server.runs.round_map import RoundMap
 from shared.core.number_sets import NumberSet
-from shared.core.scores import Score, Spread
+from shared.core.scores import Score, Spread, Spreads
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
@@ -75,7 +75,8 @@ class Recorder:
         replies = [reply for _, reply in answers.each]
         visits = [visit for reply in replies for visit in reply.answer.lines]
         train = sum((visit.train for visit in visits if visit.train), Score.nothing())
-        edges, clients = self._edge_rows(answers), self._spreads(answers)
+        edges, spreads = self._edge_rows(answers), self._spreads(answers)
+        clients = spreads.pop(self.experiment.scoring.headline.label)
         return RoundDetail(
             round_no=self.ctx.round_no,
             phase=self.ctx.phase,
@@ -87,6 +88,7 @@ class Recorder:
             train_loss=train.loss,
             client_accuracy=self._mean_accuracy(answers),
             clients=clients,
+            client_metrics={label: found for label, found in spreads.items() if found},
             **_bytes_of(visits, edges),
             report_bytes=sum(visit.report_bytes for visit in visits),
             socket_bytes=sum(reply.socket_bytes for reply in replies),
@@ -126,18 +128,19 @@ class Recorder:
             for edge, seats in answers.lost_seats(self.round_map, self.retired).items()
         ]
 
-    def _spreads(self, answers: EdgeReplies) -> dict[str, Spread]:
-        """The spread of the headline metric over clients (seats and edges), without held-out seats."""
+    def _spreads(self, answers: EdgeReplies) -> dict[str, Spreads]:
+        """By label, how each metric spreads over clients (seats and edges), without held-out seats."""
         scoring, members = self.experiment.scoring, self._clients(answers)
         scores = {which: [getattr(item, which) for item in members] for which in ("received", "own")}
         for name in self.experiment.spec.test_on:
             scores[f"own_on_{name}"] = [item.own_on.get(name) for item in members]
-        found = {
-            which: [value for score in own if (value := scoring.value(score)) is not None]
-            for which, own in scores.items()
-        }
-        better = scoring.headline.metric.higher_is_better
-        return {which: Spread.of(values, higher_is_better=better) for which, values in found.items() if values}
+        found: dict[str, Spreads] = {}
+        for each in scoring.metrics:
+            better, spreads = each.metric.higher_is_better, found.setdefault(each.label, {})
+            for which, own in scores.items():
+                if values := [value for score in own if (value := scoring.value(score, each)) is not None]:
+                    spreads[which] = Spread.of(values, higher_is_better=better)
+        return found
 
     def _mean_accuracy(self, answers: EdgeReplies) -> float | None:
         """The unweighted mean over clients of their own models' accuracies."""

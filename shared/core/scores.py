@@ -118,3 +118,9 @@ class Spread(Record):
             variance=math.fsum((value - centre) ** 2 for value in values) / n,
             worst_decile=math.fsum(worst) / len(worst),
         )
+
+
+Spreads = dict[str, Spread]
+"""Spreads over clients by which of their models: those they `received`, their `own`, and `own_on_NAME` of `test_on`."""
+FurtherSpreads = Annotated[dict[Label, Spreads], Field(max_length=MAX_METRICS, exclude_if=lambda found: not found)]
+"""The same of metrics other than the headline, by label; left out of a record that has none."""

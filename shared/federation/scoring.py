@@ -196,16 +196,12 @@ def check_scoring(spec: ExperimentSpec) -> None:
     ]
     if labels:
         check_stop(spec.stop, labels)
-    own = load_algorithm(spec.algorithm.name)
-    if spec.stop is not None and spec.stop.metric not in (None, *labels[:1]) and own.headline != "global model":
-        why = f"{own.name} is judged by its clients' own models, of which only the headline metric is recorded"
-        raise BadInput(f"stop.metric: {why}", field="stop.metric")
     if spec.loss is None:
         return
     params = LOSS_VALUES.get(spec.loss.name).parse(spec.loss.params, "loss.params")
     if spec.loss.name in DEFAULT_LOSS.values() and not changed(params):  # that of the targets, if it fits them
         return
-    local, _ = load_local(spec)
+    own, (local, _) = load_algorithm(spec.algorithm.name), load_local(spec)
     if local.objective is not None or own.own_objective(own.parse_params(spec.algorithm.params)):
         name = local.name if local.objective is not None else own.name
         raise BadInput(f"loss: {name} has a local objective of its own, which names its loss", field="loss")

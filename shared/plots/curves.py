@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, Protocol
 
-from shared.core.scores import Spread
+from shared.core.scores import Spread, Spreads
 from shared.plots.history import RunHistory
 from shared.plots.palette import COLOURS
 from shared.plots.picture import Axis, Box, Boxes, Lines, Panel, Picture, Series, Value
-from shared.run_records.metrics import ACCURACY, MetricInfo
+from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
 
@@ -52,7 +52,7 @@ def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = No
 
     upper = (
         line("global model", lambda row: row.on_global(shown), 0),
-        line("mean over clients", lambda row: _over_clients(history, row, shown), 1),
+        line("mean over clients", lambda row: history.info.over_clients(shown, row), 1),
     )
     lower = (
         line("global model", lambda row: row.loss, 0),
@@ -81,11 +81,6 @@ def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
     return list(accumulate(row.simulated_s if by == "time" else row.bytes_up + row.bytes_down for row in rows))
 
 
-def _over_clients(history: RunHistory, row: RoundInfo, metric: MetricInfo) -> Value:
-    """The mean over clients, which is recorded of the accuracy and of the headline metric."""
-    return row.over_clients(metric) if metric in (ACCURACY, history.info.headline) else None
-
-
 def bytes_on_links(history: RunHistory) -> Picture | None:
     """Bytes of each round on the simulated links, up and down."""
     rows = history.trained
@@ -104,19 +99,26 @@ def _bytes(label: str) -> Axis:
     return Axis(label=label, unit="bytes", from_zero=True)
 
 
-def clients(history: RunHistory) -> Picture | None:
-    """The spread of the headline metric over clients, each on its own test set: by round, and as boxes at the end."""
-    which = "own" if any("own" in row.clients for row in history.rounds) else "received"
-    course = [(row.round_no, row.clients[which]) for row in history.trained if which in row.clients]
+def clients(history: RunHistory, metric: MetricInfo | None = None) -> Picture | None:
+    """The spread of a metric over clients, each on its own test set: by round, and as boxes at the end.
+
+    Args:
+        history: of the run.
+        metric: one of the run's; None means the headline.
+    """
+    metric = metric or history.info.headline
+    found = [(row, history.info.spreads(metric, row)) for row in history.rounds]
+    which = "own" if any("own" in spreads for _, spreads in found) else "received"
+    course = [(row.round_no, by[which]) for row, by in found if row.kind == "train" and which in by]
     if not course:
         return None
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
-    axis = axis_of(history.info.headline)
+    axis = axis_of(metric)
     y = axis.replace(label=f"{_MODELS[which]} {axis.label}")
     whole = _band("min to max", numbers, spreads, ("min", "max"))
     half = _band("25th to 75th percentile", numbers, spreads, ("q1", "q3"))
     mean = Series(name="mean", x=tuple(numbers), y=tuple(spread.mean for spread in spreads), colour=0)
-    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(history))
+    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(found, metric))
     return Picture(name="clients", title=f"{_title(history)}: clients, each on its own test set", panels=panels)
 
 
@@ -125,15 +127,15 @@ def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[s
     return Series(name=name, x=tuple(x), y=(None,) * len(x), low=low, high=high, colour=0)
 
 
-def _ends(history: RunHistory) -> tuple[Boxes, ...]:
-    ends = {name: spread for row in history.rounds if row.kind == "evaluate" for name, spread in row.clients.items()}
+def _ends(found: Sequence[tuple[RoundInfo, Spreads]], metric: MetricInfo) -> tuple[Boxes, ...]:
+    ends = {name: spread for row, by in found if row.kind == "evaluate" for name, spread in by.items()}
     if ends.get("own") == ends.get("received"):  # the client keeps the model that it received
         ends.pop("received", None)
     if not ends:
         return ()
     boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
     x = Axis(label=f"at the end, {max(spread.n for spread in ends.values())} clients")
-    return (Boxes(x=x, y=axis_of(history.info.headline), boxes=boxes),)
+    return (Boxes(x=x, y=axis_of(metric), boxes=boxes),)
 
 
 def box(name: str, spread: Spread) -> Box:

@@ -58,13 +58,8 @@ class LearningCurve:
 
     @property
     def clients(self) -> Spread | None:
-        """The spread over clients at the end: of local models if the run is judged by these, else of received ones.
-
-        None unless the metric is the run's headline, of which alone the spread is recorded.
-        """
-        if self.metric.label != self.info.headline.label:
-            return None
-        found = self.info.clients
+        """The spread over clients at the end: of local models if the run is judged by these, else of received ones."""
+        found = self.info.spreads(self.metric)
         own = found.get("own") if self.measure == _CLIENTS else None
         return own or found.get("received")
 
@@ -113,17 +108,12 @@ def compare(folders: Sequence[Path], target: float | None = None, metric: str | 
     curves = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
         measure = _measure(info)
-        points = _points(read_rounds(folder), measure, by) if by in _recorded(info, measure) else ()
+        points = _points(info, read_rounds(folder), measure, by) if by in (ACCURACY, *info.metrics) else ()
         curves.append(LearningCurve(info, by, points, measure, label, {key: spec.get(key) for key in keys}))
     tops = [by.best(point.value for point in curve.points) for curve in curves if curve.points]
     if target is None and tops:
         target = by.worst(tops)
     return Comparison(tuple(curves), by, target, tuple(_remarks(curves)))
-
-
-def _recorded(info: RunInfo, measure: str) -> tuple[MetricInfo, ...]:
-    """The metrics of which each round has a value; of the mean over clients, the accuracy and the headline alone."""
-    return (ACCURACY, info.headline) if measure == _CLIENTS else (ACCURACY, *info.metrics)
 
 
 def _metric(infos: Sequence[RunInfo], label: str | None) -> MetricInfo:
@@ -150,7 +140,7 @@ def _measure(info: RunInfo) -> str:
         return info.accuracy_of
 
 
-def _points(rounds: Sequence[RoundInfo], measure: str, metric: MetricInfo) -> tuple[Point, ...]:
+def _points(info: RunInfo, rounds: Sequence[RoundInfo], measure: str, metric: MetricInfo) -> tuple[Point, ...]:
     """The evaluations of one kind, each with the totals up to it."""
     points, simulated_s, bytes_up = [], 0.0, 0
     for row in rounds:
@@ -158,7 +148,7 @@ def _points(rounds: Sequence[RoundInfo], measure: str, metric: MetricInfo) -> tu
             continue
         simulated_s += row.simulated_s
         bytes_up += row.bytes_up
-        value = row.over_clients(metric) if measure == _CLIENTS else row.on_global(metric)
+        value = info.over_clients(metric, row) if measure == _CLIENTS else row.on_global(metric)
         if value is not None:
             points.append(Point(row.round_no, simulated_s, bytes_up, value))
     return tuple(points)

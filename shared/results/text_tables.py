@@ -74,12 +74,12 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
 
     Args:
         rounds: of one run.
-        metrics: of that run, the headline first, of which alone the spread over clients is recorded.
+        metrics: of that run, the headline first, whose spread over clients is shown.
     """
     on_global = [(row.evaluation or {}).get("global") for row in rounds]
     spreads = [row.clients.get("own") or row.clients.get("received") for row in rounds]
     head, *further = metrics
-    means = [spread.mean if spread else row.over_clients(head) for row, spread in zip(rounds, spreads, strict=True)]
+    means = [spread.mean if spread else row.client_accuracy for row, spread in zip(rounds, spreads, strict=True)]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
     return [
         TextColumn("round", [str(row.round_no) for row in rounds]),
@@ -119,6 +119,11 @@ def run_figures(info: RunInfo) -> list[tuple[str, str]]:
         *((each.label, each.text(info.value(each))) for each in further),
         ("loss", number(info.loss)),
         *((f"clients, {name}", _spread_of(spread, head)) for name, spread in sorted(info.clients.items())),
+        *(
+            (f"clients, {name}, {each.label}", _spread_of(spread, each))
+            for each in further
+            for name, spread in sorted(info.spreads(each).items())
+        ),
         ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
         ("time", f"{duration(info.wall_s)} wall, {duration(info.simulated_s)} simulated"),
     ]

@@ -25,7 +25,9 @@ from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 
 _FIRST = ("round_no", "kind")
-_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in _FIRST))
+_OF_SEVERAL = "client_metrics"
+"""A column only of runs with further metrics."""
+_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, _OF_SEVERAL)))
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
@@ -62,8 +64,9 @@ def write_results(
     _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
     further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
-    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further)))
-    _merge(folder / "rounds.csv", header, {_key(row): [_round_line(row, further)] for row in rounds})
+    several = len(info.metrics) > 1
+    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *[_OF_SEVERAL] * several))
+    _merge(folder / "rounds.csv", header, {_key(row): [_round_line(row, further, several)] for row in rounds})
     links = {_key(row): _link_lines(row) for row in rounds}
     _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
     _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
@@ -117,7 +120,7 @@ def _key(row: RoundInfo) -> Key:
     return (row.round_no, row.kind == "evaluate")
 
 
-def _round_line(row: RoundInfo, further: Sequence[MetricInfo]) -> bytes:
+def _round_line(row: RoundInfo, further: Sequence[MetricInfo], several: bool) -> bytes:
     """Returns all fields except the edges; structures are JSON; the global test set has further columns."""
     values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
     cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
@@ -126,6 +129,7 @@ def _round_line(row: RoundInfo, further: Sequence[MetricInfo]) -> bytes:
     return _line(
         ["" if cells[name] is None else cells[name] for name in _COLUMNS]
         + ["" if value is None else value for value in of_global]
+        + [cells.get(_OF_SEVERAL, "")] * several
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from pydantic import Field
 
 from shared.core.records import Record
-from shared.core.scores import Spread
+from shared.core.scores import FurtherSpreads, Spreads
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
@@ -82,8 +82,9 @@ class RoundInfo(Record):
     `device_bytes_up` sent before a verdict; `labels` counts visits by the algorithm's label;
     `energy_j` is the sum over visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
     headline metric's values of the models that clients (seats, or edges) `received` and of their `own`, each on its
-    own test set, and of their own on those of `test_on` (`own_on_union`). `testing_s` adds the wall seconds in which
-    devices, most of them beside each other, tested models within `wall_s`.
+    own test set, and of their own on those of `test_on` (`own_on_union`); `client_metrics` are those of the run's other
+    metrics. `testing_s` adds the wall seconds in which devices, most of them beside each other, tested models within
+    `wall_s`.
     """
 
     round_no: int
@@ -95,7 +96,8 @@ class RoundInfo(Record):
     labels: dict[str, int] = Field(default_factory=dict)
     train_loss: float | None = None
     client_accuracy: float | None = None
-    clients: dict[str, Spread] = Field(default_factory=dict)
+    clients: Spreads = Field(default_factory=dict)
+    client_metrics: FurtherSpreads = Field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
     device_bytes_up: int = 0
@@ -132,13 +134,6 @@ class RoundInfo(Record):
     def on_global(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics on the global test set."""
         return self._of_global.value(metric) if self._of_global else None
-
-    def over_clients(self, metric: MetricInfo) -> float | None:
-        """Return the mean over clients' own models of the headline metric or the accuracy."""
-        if metric.label == ACCURACY.label:
-            return self.client_accuracy
-        own = self.clients.get("own")
-        return own.mean if own else None
 
 
 class RoundDetail(RoundInfo):

@@ -9,11 +9,11 @@ from pydantic import Field
 from shared.core.bounds import RunReason
 from shared.core.errors import BadInput
 from shared.core.records import Record
-from shared.core.scores import MAX_METRICS, Spread
+from shared.core.scores import MAX_METRICS, FurtherSpreads, Spreads
 from shared.core.validation import Id
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
-from shared.run_records.rounds import Evaluation, RoundDetail
+from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import LARGEST_COUNT, Count, Stop
 from shared.spec.run import Trackers
@@ -44,7 +44,8 @@ class RunInfo(Record):
 
     `run` names its results folder, so it must not be a path. `accuracy` and `loss` are the algorithm's headline
     figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
-    `clients`. `bytes_up` and `bytes_down` add both links of all training rounds. `simulated_s` adds the rounds.
+    `clients`, that of metrics other than the headline in `client_metrics`. `bytes_up` and `bytes_down` add both links
+    of all training rounds. `simulated_s` adds the rounds.
     `model_sha256` is the digest of the newest global model. `notes` say how the run differs from what was requested.
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
@@ -80,7 +81,8 @@ class RunInfo(Record):
     model_sha256: str | None = None
     models: tuple[str, ...] = ()
     final: dict[str, Evaluation] = Field(default_factory=dict)
-    clients: dict[str, Spread] = Field(default_factory=dict)
+    clients: Spreads = Field(default_factory=dict)
+    client_metrics: FurtherSpreads = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tracking: Trackers = ()
     resolved: bool = False
@@ -101,6 +103,16 @@ class RunInfo(Record):
     def value(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics."""
         return self.accuracy if metric.label == ACCURACY.label else self.scores.get(metric.label)
+
+    def spreads(self, metric: MetricInfo, row: RoundInfo | None = None) -> Spreads:
+        """Return how one of the run's metrics spreads over clients, at its end or in one of its rounds."""
+        found = self if row is None else row
+        return found.clients if metric.label == self.headline.label else found.client_metrics.get(metric.label, {})
+
+    def over_clients(self, metric: MetricInfo, row: RoundInfo) -> float | None:
+        """Return the mean over clients' own models of one of the run's metrics in a round."""
+        own = self.spreads(metric, row).get("own")
+        return row.client_accuracy if metric.label == ACCURACY.label else own.mean if own else None
 
     def with_round(self, detail: RoundDetail, wall_s: float) -> RunInfo:
         """Return the run after a further training round, `wall_s` seconds after it began to train."""

@@ -55,7 +55,7 @@ def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def round_row(row: RoundInfo) -> dict[str, Any]:
-    """A round: its numbers, accuracy and loss on each test set, the spread of its clients' accuracies."""
+    """A round: its numbers, accuracy and loss on each test set, how its metrics spread over clients."""
     found = {name: value for name, value in flat(row).items() if name not in ("kind", "evaluation")}
     found |= {"accuracy": row.accuracy, "loss": row.loss, "n_lost": len(row.failures)}
     for name, score in (row.evaluation or {}).items():
@@ -63,4 +63,7 @@ def round_row(row: RoundInfo) -> dict[str, Any]:
             found |= {f"accuracy_{name}": score.accuracy, f"loss_{name}": score.loss}
     for which, spread in row.clients.items():
         found |= {f"clients_{which}_{part}": getattr(spread, part) for part in ("mean", "min", "max")}
+    for label, spreads in row.client_metrics.items():
+        for which, spread in spreads.items():
+            found |= {f"clients_{which}_{label}_{part}": getattr(spread, part) for part in ("mean", "min", "max")}
     return found

@@ -76,9 +76,9 @@ class View:
         with ui.element("div").classes("wide w-full"):
             with card("Scores and loss"):
                 with ui.row().classes("items-center"):
-                    axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores_by(event.value))
+                    axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores(event.value))
                     axis.props("dense no-caps")
-                    self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores_by(self.by))
+                    self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores(self.by))
                     self.metric.props("dense options-dense")
                 self.scores = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
@@ -181,11 +181,12 @@ class View:
             ui.button("Close", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
 
-    def _show_scores_by(self, by: str) -> None:
+    def _show_scores(self, by: str) -> None:
         self.by = cast("By", by)
         info = self.run_view.info
         chosen = next((metric for metric in info.metrics if metric.label == self.metric.value), info.headline)
         self.scores.show(scores(self.run_view.history, self.by, chosen), "No evaluation yet.")
+        self.clients.show(clients(self.run_view.history, chosen), "No client has been evaluated yet.")
 
     async def _round_chosen(self) -> None:
         """Show the chosen round; if it is the newest, the slider follows new rounds."""
@@ -240,8 +241,7 @@ class View:
 
     async def _show_rounds(self, run_view: RunView) -> None:
         history = run_view.history
-        self._show_scores_by(self.by)
-        self.clients.show(clients(history), "No client has been evaluated yet.")
+        self._show_scores(self.by)
         self.bytes.show(bytes_on_links(history))
         for picture in own_pictures(history):
             if picture.name not in self.algorithm_panels:

@@ -111,9 +111,12 @@ def _accuracies(row: RoundInfo) -> dict[str, float]:
     for name, score in (row.evaluation or {}).items():
         found |= {f"{after}accuracy/{name}": score.accuracy, f"{after}loss/{name}": score.loss}
         found |= {f"{after}{_path(label)}/{name}": value for label, value in score.metrics.items()}
-    for which, spread in row.clients.items():
+    of_clients = {f"clients_{which}": spread for which, spread in row.clients.items()}
+    for label, spreads in row.client_metrics.items():
+        of_clients |= {f"clients_{which} {_path(label)}": spread for which, spread in spreads.items()}
+    for name, spread in of_clients.items():
         for part in ("mean", "min", "max", "worst_decile", "variance"):
-            found[f"{after}clients_{which}/{part}"] = getattr(spread, part)
+            found[f"{after}{name}/{part}"] = getattr(spread, part)
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -15,6 +15,8 @@ from sklearn.metrics import f1_score, top_k_accuracy_score
 
 from shared.core.scores import Spread
 from shared.federation.experiment import Experiment
+from shared.results.comparison import compare
+from shared.results.folder import read_rounds
 from shared.run_records.runs import RunInfo
 from shared.training import models
 from shared.training.data.dataset import as_batch
@@ -52,7 +54,7 @@ async def test_metrics_of_a_run_are_recorded_and_equal_those_of_its_model(tmp_pa
         assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-6)
         assert 0.5 < scores.metrics["auc"] < 1
         assert info.score == info.scores["f1"] == scores.metrics["f1"]
-        # Over clients: the headline metric, from each seat's own states.
+        # Over clients: each metric, from each seat's own states.
         rows = [row for row in last.seats if row.own_metrics]
         values = [row.own_metrics["f1"] for row in rows]
         assert len(values) == 6
@@ -60,12 +62,24 @@ async def test_metrics_of_a_run_are_recorded_and_equal_those_of_its_model(tmp_pa
         assert last.clients["own"].worst_decile == min(values)
         assert last.clients["own"].variance == pytest.approx(np.var(values))
         assert last.client_accuracy == pytest.approx(np.mean([row.own_accuracy for row in rows]))
+        assert list(last.client_metrics) == ["accuracy", "top_k(k=3)", "auc", "perplexity"]
+        assert last.client_metrics["accuracy"]["own"] == Spread.of([row.own_accuracy or 0 for row in rows])
+        received = [row.received_metrics["perplexity"] for row in rows]
+        spread = last.client_metrics["perplexity"]["received"]
+        assert spread == Spread.of(received, higher_is_better=False)
+        assert spread.worst_decile == max(received)
+        assert info.client_metrics.keys() == last.client_metrics.keys()
         clients = info.final["clients_received"].metrics
         assert set(clients) == set(scores.metrics)
         with (tmp_path / "f" / "runs" / info.run / "rounds.csv").open() as file:
             lines = list(csv.DictReader(file))
         assert float(lines[1]["f1"]) == scores.metrics["f1"]
         assert float(lines[1]["top_k(k=3)"]) == scores.metrics["top_k(k=3)"]
+        kept = read_rounds(tmp_path / "f" / "runs" / info.run)[1].client_metrics
+        assert kept["auc"]["own"].mean == pytest.approx(np.mean([row.own_metrics["auc"] for row in rows]))
+        assert kept == last.client_metrics
+        of_plain = tmp_path / "f" / "runs" / plain.run
+        assert not any("client_metrics" in (of_plain / name).read_text() for name in ("rounds.csv", "run.json"))
 
 
 async def test_a_spec_without_metrics_sends_no_states(tmp_path: Path) -> None:
@@ -106,6 +120,22 @@ async def test_a_run_ends_when_a_metric_falls_to_its_target(tmp_path: Path) -> N
         more = {"num_rounds": 1, "stop": {"metric": "f1", "target": 0.5}}
         refused = await fed.client.post(f"/runs/{info.run}/rounds", json=more)
         assert (refused.status_code, refused.json()["field"]) == (422, "stop.metric")
+
+
+async def test_clients_models_end_a_run_by_the_mean_of_a_further_metric(tmp_path: Path) -> None:
+    spec = small_spec(algorithm="local_sgd", num_rounds=6, lr=0.1, metrics=["accuracy", "perplexity"])
+    async with Federation(tmp_path / "f") as fed:
+        whole = await fed.run(spec)
+        rounds = [await fed.round(whole.run, number) for number in range(1, 7)]
+        means = [row.client_metrics["perplexity"]["own"].mean for row in rounds]
+        target = sorted(means)[2]
+        info = await fed.run({**spec, "stop": {"metric": "perplexity", "target": target}})
+        assert info.rounds == 1 + next(at for at, mean in enumerate(means) if mean <= target)
+        assert info.rounds < 6
+        folder = tmp_path / "f" / "runs" / whole.run
+        curve = compare([folder], metric="perplexity").curves[0]
+        assert [point.value for point in curve.points] == means
+        assert curve.clients == whole.client_metrics["perplexity"]["own"]
 
 
 async def test_a_named_loss_is_what_devices_minimise(tmp_path: Path) -> None:

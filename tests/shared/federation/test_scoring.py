@@ -58,11 +58,6 @@ def test_a_spec_without_loss_and_metrics_does_not_mention_them() -> None:
         ({"loss": "focal", "vectorised": {"width": 4}}, "vectorised", "only the cross-entropy"),
         ({"stop": {"target": 0.9, "metric": "f1"}}, "stop.metric", "unknown metric of this run 'f1'"),
         ({"metrics": ["f1"], "stop": {"accuracy": 0.9}}, "stop.accuracy", "stop.target is a value of that"),
-        (
-            {"metrics": ["f1", "auc"], "algorithm": "local_sgd", "stop": {"metric": "auc", "target": 0.9}},
-            "stop.metric",
-            "judged by its clients' own models",
-        ),
     ],
 )
 def test_what_a_run_cannot_score_is_refused_by_field_and_cause(spec: Any, field: str, message: str) -> None:

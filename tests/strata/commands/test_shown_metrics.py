@@ -42,6 +42,7 @@ def in_folder(
             simulated_s=4.0,
             client_accuracy=None,
             clients={"own": Spread.of([error, 3 * error], higher_is_better=False)},
+            client_metrics={"rmse": {"received": Spread.of([error + 1, error + 2], higher_is_better=False)}},
             evaluation={"global": Evaluation(n=9, loss=error**2, metrics={"mae": error, "rmse": error + 1})},
         )
         for number, error in enumerate(errors, start=1)
@@ -49,6 +50,7 @@ def in_folder(
     last = {"mae": errors[-1], "rmse": errors[-1] + 1}
     info = a_run(
         run=run, accuracy=None, metrics=metrics, scores=last, resolved=True, clients=rounds[-1].clients,
+        client_metrics=rounds[-1].client_metrics,
         rounds=len(errors), num_rounds=len(errors), simulated_s=4.0 * len(errors), **changes,
     )  # fmt: skip
     write_results(runs / run, info, rounds, model=None, manifest=Manifest.of(info))
@@ -71,7 +73,7 @@ def test_runs_are_compared_by_another_of_their_metrics(strata: Strata, runs: Pat
     assert (shown["metric"], shown["target"]) == ("rmse", 1.75)
     assert [run["rmse"] for run in shown["runs"]] == [1.5, 1.7]
     assert [run["rounds_to_target"] for run in shown["runs"]] == [2, 2]
-    assert shown["runs"][0]["clients_mean"] is None  # the spread is recorded of the headline metric alone
+    assert [run["clients_mean"] for run in shown["runs"]] == pytest.approx([2.0, 2.2])
     table = strata("compare", "a", "b")
     assert "target: 0.7, the best mae that all runs reach" in table.err
     unknown = strata("compare", "a", "b", "--metric", "f1")
@@ -105,8 +107,8 @@ def test_tables_name_the_metric_and_how_even_clients_are(runs: Path) -> None:
 def test_rounds_csv_pictures_trackers_and_sweeps_have_the_metric(runs: Path) -> None:
     folder = in_folder(runs, "a", [0.5, 0.25])
     header, first, _ = (folder / "rounds.csv").read_text().splitlines()
-    assert header.endswith("accuracy,loss,mae,rmse")
-    assert first.endswith(",,0.25,0.5,1.5")
+    assert header.endswith("accuracy,loss,mae,rmse,client_metrics")
+    assert ',,0.25,0.5,1.5,"{""rmse"": {""received"": ' in first
     history = read_history(folder)
     picture: Any = scores(history)
     other: Any = scores(history, "time", RMSE)

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from shared.core.errors import StrataError, Unreachable, WireError
+from shared.core.errors import BadInput, StrataError, Unreachable, WireError
 from shared.service.api.membership import FleetOrders, FleetReport
 from strata.fleet.cloud_client import CloudClient
 from strata.fleet.settings import FleetSettings
@@ -61,5 +61,5 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = FleetSettings()
     assert (settings.services, settings.drain_s) == (("device", "device_slow"), 5.0)
     monkeypatch.setenv("FLEET_SERVICE", "device")
-    with pytest.raises(ValueError, match="did you mean FLEET_SERVICES"):
+    with pytest.raises(BadInput, match="did you mean FLEET_SERVICES"):
         FleetSettings()
