@@ -100,7 +100,7 @@ async def test_a_stored_agent_of_an_unknown_profile_is_not_taken_over() -> None:
 
 def test_an_agent_refuses_a_misspelt_profile_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_PROFILE", "jetsn")
-    with pytest.raises(ValueError, match="unknown profile 'jetsn'; did you mean 'jetson'\\?"):
+    with pytest.raises(BadInput, match="AGENT_PROFILE: unknown profile 'jetsn'; did you mean 'jetson'\\?"):
         AgentSettings()
 
 

@@ -123,9 +123,9 @@ async def test_a_run_without_a_used_update_says_so(tmp_path: Path) -> None:
     [
         ({}, "stop", "at least one of"),
         ({"times": 2, "bytes": 5}, "stop", "which is missing"),
-        ({"accuracy": 1.5}, "stop.accuracy", "less than or equal to 1"),
-        ({"accuracy": 0.9, "times": 0}, "stop.times", "greater than or equal to 1"),
-        ({"bytes": 1.5}, "stop.bytes", "integer"),
+        ({"accuracy": 1.5}, "stop.accuracy", "at most 1"),
+        ({"accuracy": 0.9, "times": 0}, "stop.times", "at least 1"),
+        ({"bytes": 1.5}, "stop.bytes", "whole number"),
         ({"joules": -1}, "stop.joules", "greater than 0"),
         ({"seconds": 5}, "stop.seconds", "unknown field"),
     ],

@@ -225,7 +225,7 @@ def test_refusals_are_counted_as_the_options_say(
     ("params", "field", "why"),
     [
         ({"phi": 0.5}, "algorithm.params.omega", "omega 0.4 is below phi 0.5"),
-        ({"delta": 0}, "algorithm.params.delta", "greater than or equal to 1"),
+        ({"delta": 0}, "algorithm.params.delta", "at least 1"),
         ({"margin": "wide"}, "algorithm.params.margin", "'expanded' or 'literal'"),
         ({"epsilon": 1}, "algorithm.params.epsilon", "unknown field"),
     ],

@@ -326,7 +326,7 @@ async def test_devices_of_other_algorithms_minimise_it_too(tmp_path: Path) -> No
         ({"name": "bofl", "local": "fedsir"}, "algorithm.local.name", "unknown algorithm 'fedsir'"),
         ({"name": "bofl", "local": ser(alpha=0)}, "algorithm.local.params.alpha", "greater than 0"),
         ({"name": "bofl", "local": ser(nu=0)}, "algorithm.local.params.nu", "parameters of fedser: mu, n, alpha"),
-        (ser(alpha=1.5), "algorithm.params.alpha", "less than or equal to 1"),
+        (ser(alpha=1.5), "algorithm.params.alpha", "at most 1"),
         (ser(transforms=["blur"]), "algorithm.params.transforms.0", "'resolution', 'crop', 'rotation' or 'flip'"),
         (ser(bn="frozen"), "algorithm.params.bn", "'batch' or 'running'"),
     ],

@@ -236,10 +236,10 @@ def test_a_parameter_that_an_update_lacks_keeps_its_moments() -> None:
         ({"server_optimizer": {"edges": "adam"}}, "server_optimizer.edges", "edge_rounds above 1"),
         ({"server_optimizer": "adm"}, "server_optimizer.cloud", "'adm'"),
         ({"server_optimizer": {"name": "sgd", "beta1": 0.1}}, "server_optimizer.cloud.beta1", "unknown field"),
-        ({"server_optimizer": {"name": "adam", "tau": 0}}, "server_optimizer.cloud.tau", "greater than"),
+        ({"server_optimizer": {"name": "adam", "tau": 0}}, "server_optimizer.cloud.tau", "at least"),
         ({"server_optimizer": {"name": "yogi", "beta2": 1}}, "server_optimizer.cloud.beta2", "less than 1"),
         ({"server_optimizer": {"clod": "adam"}}, "server_optimizer.clod", "did you mean 'cloud'"),
-        ({"server_optimizer": 3}, "server_optimizer", "valid dictionary"),
+        ({"server_optimizer": 3}, "server_optimizer", "mapping of names"),
     ],
 )
 def test_bad_optimisers_are_refused_by_field_and_cause(raw: Any, field: str, message: str) -> None:
