@@ -92,7 +92,9 @@ def cause(found: Mapping[str, Any]) -> str:
         hint = did_you_mean(name, known) or ";"
         return f"unknown {field} {name!r:.100}{hint} known: {', '.join(known)}"
     text = _CAUSES.get(kind)
-    return text.format_map(context) if text else f"not valid ({kind.replace('_', ' ')})"
+    if text is None:
+        return f"not valid ({kind.replace('_', ' ')})"
+    return text.format_map({name: f"{it:g}" if isinstance(it, float) else it for name, it in context.items()})
 
 
 def alternatives(causes: Sequence[str]) -> str:

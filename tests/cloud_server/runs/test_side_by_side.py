@@ -137,7 +137,7 @@ def test_a_number_of_runs_out_of_bounds_is_refused(value: int, monkeypatch: pyte
     from cloud_server.settings import CloudSettings
 
     monkeypatch.setenv("CLOUD_MAX_CONCURRENT_RUNS", str(value))
-    with pytest.raises(BadInput, match="CLOUD_MAX_CONCURRENT_RUNS: must be at (least|most)"):
+    with pytest.raises(BadInput, match=r"CLOUD_MAX_CONCURRENT_RUNS: must be at (least|most)"):
         CloudSettings()
 
 

@@ -18,6 +18,7 @@ from shared.core.field_errors import _CAUSES, cause, told
 from shared.core.records import Record
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_as
+from shared.spec.fields import Stop
 from shared.spec.run import RunSpec
 from shared.wire.compression.codec_specs import CompressionSpec
 
@@ -63,6 +64,12 @@ def test_of_an_unknown_kind_the_nearest_is_named() -> None:
         CompressionSpec.model_validate({"up": {"name": "topp_k"}})
     said = told(caught.value)
     assert said.startswith("up: unknown name 'topp_k'; did you mean 'topk'? known: fp16, ")
+
+
+def test_bounds_are_written_as_in_a_spec() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Stop.model_validate({"accuracy": 1.5})
+    assert told(caught.value) == "accuracy: must be at most 1"
 
 
 def test_a_fault_of_the_whole_has_no_path() -> None:
