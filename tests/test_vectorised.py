@@ -59,7 +59,7 @@ def scores(done: Ended) -> list[Any]:
     return [(row.seat, row.n_samples, row.train_loss, row.received_loss, row.own_loss) for row in rows]
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 async def test_neither_agents_nor_their_number_change_a_bit(name: str, tmp_path: Path) -> None:
     """One agent has a full stack and one of two places, six agents have a device and three dummies each."""

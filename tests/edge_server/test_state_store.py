@@ -156,6 +156,7 @@ async def test_the_newest_checkpoint_is_handed_out_once_and_then_read_from_its_f
     thread.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visit", [3, 4], ids=["first wave", "second wave"])
 async def test_states_count_no_visit_twice_when_a_round_is_repeated(tmp_path: Path, visit: int) -> None:
     async with Federation(tmp_path / "f") as fed:

@@ -73,6 +73,7 @@ def test_one_round_of_the_latest_run_is_merged_from_three_processes(folder: Path
     ]
 
 
+@pytest.mark.slow
 def test_output_of_compose_is_read_from_a_pipe_with_or_without_its_prefix(tmp_path: Path) -> None:
     piped = "".join(f"{text}\n" for text in [*AGENT, *CLOUD, *(f"edge-1-1  | {text}" for text in EDGE)])
     done = strata("latest", "--tier", "edge", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
@@ -89,6 +90,7 @@ def test_lines_of_other_programs_are_shown_without_control_characters(folder: Pa
     assert f"run={OLD}" in lines[1]
 
 
+@pytest.mark.slow
 def test_without_logs_the_error_says_where_to_look(tmp_path: Path) -> None:
     nowhere = strata(cwd=tmp_path)
     assert nowhere.returncode == 1
@@ -101,6 +103,7 @@ def test_without_logs_the_error_says_where_to_look(tmp_path: Path) -> None:
     assert strata("../x", cwd=tmp_path).returncode == 1
 
 
+@pytest.mark.slow
 def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_an_edge_hears_so_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
         roster.record_heartbeat(AgentHeartbeat(agent="a-3"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["roster", "agents", "leaving", "left"])
 def test_longer_lists_than_there_can_be_agents_are_refused_by_their_field(kind: str) -> None:
     items: dict[str, Any] = {"roster": {"agent": "a", "age_s": 1.0}}

@@ -141,7 +141,7 @@ async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, A
         assert delayed.info.model_sha256 == plain.info.model_sha256
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("how", ["stop", "pause", "crash"])
 @pytest.mark.parametrize(
     ("sync", "edge", "order"),

@@ -172,6 +172,7 @@ async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) ->
         await fed.until(lambda: all(host.waiting == 0 for host in hosts))
 
 
+@pytest.mark.slow
 async def test_simulated_waiting_extends_the_time_limit_of_a_visit(tmp_path: Path) -> None:
     done = await run(tmp_path, spec_of(300, 0.02, num_rounds=1, timeouts={"visit_s": 5}), agent_devices=(1,) * 6)
     assert [row.outcome for row in trained(done)] == ["used"] * 6

@@ -114,6 +114,7 @@ def test_only_layers_with_running_statistics_count_as_batch_norm() -> None:
     assert norm_names(experiment.ctx(phase="train", round_no=1, n_clients=1)) == NORM
 
 
+@pytest.mark.slow
 async def test_clients_with_different_images_do_better_with_their_own_batch_norm(tmp_path: Path) -> None:
     """The paper's claim: feature shift, equal labels. Five sets of digits, one per client, as in its experiments."""
     domains = ["mnist", "mnist_m", "svhn", "synth_digits", "usps"]

@@ -98,7 +98,6 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drift(tmp_path
     assert flat.distance(done.model, plain_linear.parted(theta)) < 2e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 async def test_alpha_zero_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path) -> None:
     """Clients have equally many samples, so plain means equal means by samples."""
@@ -111,6 +110,7 @@ async def test_alpha_zero_is_fedavg_bit_for_bit(edge_rounds: int, tmp_path: Path
         assert flat.same_bits(null.model, flat.fedavg(null.experiment, 2))
 
 
+@pytest.mark.slow
 async def test_feddyn_reaches_a_low_loss_sooner_where_clients_differ(tmp_path: Path) -> None:
     """The paper's claim: at the same rounds its loss is below FedAvg's, also with some of the clients in each round."""
     for more in ({}, {"num_devices": 10, "select": "random", "fraction_train": 0.5, "num_rounds": 10}):

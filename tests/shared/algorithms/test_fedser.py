@@ -260,7 +260,10 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network() -
     assert experiment.flops == 4 * 2 * 2 * 64 * 10
 
 
-@pytest.mark.parametrize(("model", "alpha", "n"), [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), ("resnet18", 0.5, 30)])
+@pytest.mark.parametrize(
+    ("model", "alpha", "n"),
+    [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), pytest.param("resnet18", 0.5, 30, marks=pytest.mark.slow)],
+)
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """The mean is compared with steps on shapes only, counted one by one."""
     made, x, y = model_and_batch(Design(model, (3, 16, 16), 5))

@@ -30,7 +30,6 @@ def test_projection_head_is_counted() -> None:
     assert projected == plain + 2 * 3 * extra
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     before = torch.default_generator.get_state()
@@ -40,6 +39,7 @@ def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     assert 2 * 2 * parameters <= small < large
 
 
+@pytest.mark.slow
 def test_counting_imports_neither_torchs_compiler_nor_sympy() -> None:
     """Their import takes seconds and 80 MB in every process of a topology."""
     program = (

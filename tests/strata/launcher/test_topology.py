@@ -212,6 +212,7 @@ def test_process_that_dies_at_start_is_named_with_its_log() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("silent", "missing"), [("edge-2", "missing: edge-2"), ("agent-1", r"missing: 3 of 5 devices \(agent-1\)")]
 )
@@ -326,7 +327,6 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
@@ -339,6 +339,7 @@ def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> N
     assert not (home / ".strata" / "topology.json").exists()
 
 
+@pytest.mark.slow
 def test_second_interrupt_leaves_no_process() -> None:
     process, printed, pids = start_up()
     process.send_signal(signal.SIGINT)

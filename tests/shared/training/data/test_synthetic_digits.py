@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from shared.training.data.synthetic_digits import CONTRAST, FACES, FINE, SIDE, _strokes, picture, synth_digits
@@ -73,6 +74,7 @@ def test_digits_differ_in_position_size_and_rotation() -> None:
     assert leaning > 15  # 11 with slant and shear only
 
 
+@pytest.mark.slow
 def test_the_digit_can_be_learned_from_the_picture() -> None:
     """A small network trained on 1,000 images predicts other images far better than chance."""
     made = synth_digits(seed=1, n_train=1000, n_test=200)
