@@ -54,7 +54,7 @@ SHARED = {
     "storage": "core runtime",
     "simulation": "core runtime",
     "training": "core runtime",
-    "spec": "core simulation training wire.compression",
+    "spec": "core simulation training wire.codec_settings",
     "run_records": "core simulation spec",
     "plots": "core run_records",
     "federation": "core runtime wire storage simulation training spec run_records",
@@ -481,7 +481,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     (
         IMPORTS,
         "shared/spec/experiment.py",
-        "from shared.wire import compression\nfrom shared.wire.compression import codec_specs\n",
+        "from shared.wire import codec_settings\nfrom shared.wire.codec_settings import CompressionSpec\n",
     ),
     (IMPORTS, "shared/algorithms/es_afl.py", "from shared.algorithms._evolution import Search\n"),
     (packages_of_shared_export_nothing, "shared/core/__init__.py", '"""Values."""\n'),

@@ -49,7 +49,7 @@ from shared.federation.hooks import (
     Begin,
     Broadcast,
     CloudHooks,
-    CodecSpec,
+    Codec,
     Context,
     DeviceHooks,
     Direction,
@@ -183,7 +183,7 @@ class Fttq:
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 
-def codes(ctx: Context[Params], model: TensorMap, way: Direction) -> Mapping[str, CodecSpec]:
+def codes(ctx: Context[Params], model: TensorMap, way: Direction) -> Mapping[str, Codec]:
     """Ternary weights are sent in the ternary codec; not down, if the server's model is sent in full."""
     full = way == "down" and ctx.params.download == "full"
     return {} if full else dict.fromkeys(ternary_names(ctx, model), Ternary())

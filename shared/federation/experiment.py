@@ -228,7 +228,7 @@ class Experiment:
         """Bytes of these tensors, in the algorithm's own codecs where it has one, else, if `coded`, in the spec's."""
         own = self.algorithm.footprint.codes(ctx, self.shapes, direction)
         rest = {name: self.shapes[name] for name in names if name not in own}
-        codec = getattr(self.spec.compression, direction) if coded else None
+        codec = getattr(self.compressor, direction) if coded else None
         own_bytes = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
         return own_bytes + self.compressor.carried_bytes(rest, codec)
 

@@ -19,12 +19,11 @@ from shared.federation.test_sets import check_test_on
 from shared.spec.experiment import ExperimentSpec, S
 from shared.spec.fields import AlgorithmSpec
 from shared.spec.run import RunSpec
-from shared.training.data.dataset import DataSpec
 from shared.training.data.digit_domains import NAME, names_of
 from shared.training.data.open_data import check_data
 from shared.training.models import check_name
-from shared.training.models.zoo import ModelSpec
 from shared.training.partition import ByDomainPartition, PartitionSpec, PluggedPartition, check_plugged
+from shared.training.specs import DataSpec, ModelSpec
 
 _PARTITION: TypeAdapter[Any] = TypeAdapter(PartitionSpec)
 

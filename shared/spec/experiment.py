@@ -39,11 +39,9 @@ from shared.spec.optimizers import ServerOptimizers, check_optimizer
 from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
 from shared.spec.sync_rules import check_sync
 from shared.spec.synchronisation import Sync
-from shared.training.data.augmentation import AugmentSpec
-from shared.training.data.dataset import DataSpec
-from shared.training.models.zoo import ModelSpec
 from shared.training.partition import IidPartition, PartitionSpec, SampledPartition
-from shared.wire.compression.codec_specs import CompressionSpec
+from shared.training.specs import AugmentSpec, DataSpec, ModelSpec
+from shared.wire.codec_settings import CompressionSpec
 
 PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a seat did not finish."""

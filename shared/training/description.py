@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-TargetKind = Literal["classes", "numbers", "tokens"]
-"""What targets are: a class, numbers, or a class at each place of a sequence."""
 IGNORED = -100
 """The label of what is not to be predicted, as in torch's cross-entropy: padding of a batch, or of a sequence."""
 

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from shared.core.plugins import Kind, Value
 from shared.core.records import Record
-from shared.training.description import Target, TargetKind
+from shared.training.description import Target
 from shared.training.metrics.metric import rows_of
+from shared.training.specs import TargetKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,13 @@ from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.selection import SelectionPolicy, select
 from shared.federation.spec_parser import parse_spec
-from shared.training.data.dataset import DataSpec
 from shared.training.data.open_data import open_data
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.flops import training_flops
 from shared.training.models import Design, ModelFactory, build, read_state
 from shared.training.partition import Partitioner, PluggedPartition, partition
+from shared.training.specs import DataSpec
 from strata.checks.algorithm_rounds import SMALL
 from strata.checks.monitor import leaves, require
 

@@ -37,7 +37,7 @@ from shared.spec.experiment import ExperimentSpec
 from shared.training.flops import Operations, operations
 from shared.training.loop import Batch, Correct, Elementwise, Objective, Step, Trained, Transform
 from shared.training.optimizers import Adam, Sgd, momentum_step_factor
-from shared.wire.compression import CodecSpec
+from shared.wire.compression import Codec
 
 __all__ = [
     "Adam",
@@ -49,7 +49,7 @@ __all__ = [
     "Begin",
     "Broadcast",
     "CloudHooks",
-    "CodecSpec",
+    "Codec",
     "Context",
     "Correct",
     "Count",

@@ -22,7 +22,7 @@ from shared.federation.hooks.tiers import CloudHooks, DeviceHooks, EdgeHooks, up
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.loop import Objective
-from shared.wire.compression import CodecSpec
+from shared.wire.compression import Codec
 
 
 def one_phase(spec: ExperimentSpec, params: Any) -> tuple[Phase, ...]:
@@ -53,7 +53,7 @@ Direction = Literal["up", "down"]
 """From devices to the cloud, or from the cloud to devices."""
 
 
-def codes_nothing(ctx: Context, model: TensorMap, direction: Direction) -> Mapping[str, CodecSpec]:
+def codes_nothing(ctx: Context, model: TensorMap, direction: Direction) -> Mapping[str, Codec]:
     """The default of `codes`: only the spec decides what is compressed."""
     return {}
 
@@ -83,7 +83,7 @@ class Footprint:
     """
 
     sends: Callable[[Context, TensorMap], Mapping[str, frozenset[str]]] = delta_alone
-    codes: Callable[[Context, TensorMap, Direction], Mapping[str, CodecSpec]] = codes_nothing
+    codes: Callable[[Context, TensorMap, Direction], Mapping[str, Codec]] = codes_nothing
     gathers: Callable[[Context], Mapping[str, int]] = gathers_nothing
     passes: Callable[[Any], Passes] = training_alone
     flops: Callable[[Any, nn.Module, Tensor, Tensor], float] | None = None

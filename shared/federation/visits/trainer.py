@@ -23,7 +23,7 @@ from shared.federation.hooks import Fit
 from shared.federation.messages import Task
 from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
-from shared.training.data.augmentation import AugmentSpec, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data.augmentation import as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch
 from shared.training.evaluation import evaluate
 from shared.training.loop import (
@@ -39,6 +39,7 @@ from shared.training.loop import (
     train,
 )
 from shared.training.optimizers import step_of
+from shared.training.specs import AugmentSpec
 from shared.training.subnetworks.pruning import importance
 from shared.training.subnetworks.units import resized
 

@@ -15,36 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from shared.core.randomness import seeded_default_generator
-from shared.core.records import Record
 from shared.training.description import Normalisation
+from shared.training.specs import STRONGEST, AugmentSpec
 from shared.training.torchvision_compat import torchvision
-
-STRONGEST = 10
-"""Upper bound on the magnitude of RandAugment's operations."""
-
-
-class AugmentSpec(Record):
-    """How training images are augmented.
-
-    Attributes:
-        n_ops: number of operations applied to an image, one after another.
-        magnitude: strength of the operations, 0 to 10.
-        when: `load`: an image is augmented anew whenever it is trained on; `once`: each image is augmented once, and
-            the augmented images replace the client's images in all rounds.
-    """
-
-    name: Literal["randaugment"] = "randaugment"
-    n_ops: Annotated[int, Field(ge=1, le=10)] = 2
-    magnitude: Annotated[int, Field(ge=0, le=STRONGEST)] = STRONGEST
-    when: Literal["load", "once"] = "load"
 
 
 def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:

@@ -23,7 +23,8 @@ from shared.training.data.sources import (
     Arrays,
     DataMalformed,
 )
-from shared.training.description import Classes, Numbers, Sample, Target, TargetKind, Tokens
+from shared.training.description import Classes, Numbers, Sample, Target, Tokens
+from shared.training.specs import TargetKind
 
 LARGEST_VOCABULARY = 1_000_000
 """Most classes of a target, and most values of indices: a model has a row of weights for each."""

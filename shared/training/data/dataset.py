@@ -11,25 +11,20 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from shared.core.plugins import PluginParams
-from shared.core.records import LEFT_OUT, Record
-from shared.core.validation import Names
 from shared.training.data.checks import Description, checked, checked_images, of_images
 from shared.training.data.sources import (
     DATASETS,
@@ -44,82 +39,8 @@ from shared.training.data.sources import (
     read_folder,
     read_npz,
 )
-from shared.training.description import Normalisation, Sample, Target, TargetKind
-
-TAKEN = frozenset({*DATASETS, "digit_domains"})
-"""The names of data sets of other sources, which no file has."""
-Column = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class DataSpec(Record):
-    """The data set of a run; `domains` and `split` are for `digit_domains` only.
-
-    Attributes:
-        name: name of the data set, see `DATASETS`; of a file, by default the file's own.
-        file: a file of the folder of data, by its path: `.npz`, `.csv`, or a folder of images by class.
-        target: the column of a table that models are to predict.
-        group: the column of a table that says to which group a row belongs, such as a hospital.
-        kind: what the targets of a file are: `classes`, `numbers` or `tokens`; None means what they look like.
-        n_train: number of training samples, drawn with a seed and stratified by class; None means all.
-        n_test: number of test samples, drawn likewise; None means all.
-        domains: the digit data sets that are combined, in this order; None means all five.
-        size: side to which their images, or those of a folder, are resized, in pixels; None means 28, or their own.
-        split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
-            images; `official`: 80 % of its training images, and its own test images. None means `whole`.
-        params: parameters of a plug-in's data set.
-    """
-
-    name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    file: Annotated[Annotated[str, Field(min_length=1, max_length=500)] | None, LEFT_OUT] = None
-    target: Annotated[Column | None, LEFT_OUT] = None
-    group: Annotated[Column | None, LEFT_OUT] = None
-    kind: Annotated[TargetKind | None, LEFT_OUT] = None
-    n_train: int | None = Field(default=None, ge=1, le=10**9)
-    n_test: int | None = Field(default=None, ge=1, le=10**9)
-    domains: Annotated[Names, Field(min_length=1)] | None = None
-    size: int | None = Field(default=None, ge=8, le=256)
-    split: Literal["whole", "official"] | None = None
-    params: PluginParams = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named_by_file(cls, raw: Any) -> Any:
-        """A name with a dot or a slash is a file; a file without a name of its own is named by its path."""
-        if not isinstance(raw, Mapping):
-            return raw
-        found, name = dict(raw), raw.get("name")
-        if isinstance(name, str) and "file" not in raw and set(name) & set("./"):
-            found["file"] = found.pop("name")
-        if isinstance(found.get("file"), str) and found.get("name", "digits") in TAKEN:
-            plain = re.sub(r"[^a-z0-9]+", "_", PurePosixPath(found["file"]).stem.lower()).strip("_")
-            found["name"] = plain[:64] if plain[:1].isalpha() and plain not in TAKEN else f"data_{plain}"[:64]
-        return found
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        table = self.file is not None and self.file.endswith(".csv")
-        for field in ("target", "group"):
-            if getattr(self, field) is not None and not table:
-                raise ValueError(f"{field} is a column of a table: it goes with file, a .csv")
-        if table and self.target is None:
-            raise ValueError("target: the column of the table that models are to predict is needed")
-        if self.kind is not None and self.file is None:
-            raise ValueError("kind goes with file: other data sets say themselves what their targets are")
-        if self.file is not None:
-            check_relative(self.file)
-        return self
-
-
-def check_relative(file: str) -> None:
-    """Checks that a path stays within the folder of data.
-
-    Raises:
-        ValueError: it does not, or is none.
-    """
-    path = PurePosixPath(file)
-    if path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file:
-        raise ValueError("file: a path within the folder of data is needed, relative and without `..`")
-
+from shared.training.description import Normalisation, Sample, Target
+from shared.training.specs import TargetKind
 
 BLOCK = 65_536
 """Elements of samples that are converted at a time, few enough to stay in the cache."""

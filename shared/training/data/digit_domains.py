@@ -20,8 +20,9 @@ from torch.nn import functional
 
 from shared.core.errors import UnknownName
 from shared.runtime.memory import check_images
-from shared.training.data.dataset import Dataset, DataSpec, load, open_unpacked, unpack_once
+from shared.training.data.dataset import Dataset, load, open_unpacked, unpack_once
 from shared.training.data.sources import Arrays, DataUnavailable
+from shared.training.specs import DataSpec
 
 NAME = "digit_domains"
 FIVE = ("mnist", "mnist_m", "svhn", "synth_digits", "usps")

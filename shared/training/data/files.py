@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shared.runtime.memory import available_bytes
 from shared.training.data.sources import Arrays, DataMalformed, read_npz
 from shared.training.data.splits import fifth_of_each
-from shared.training.description import TargetKind
+from shared.training.specs import TargetKind
 
 PICTURES = frozenset({".png", ".jpg", ".jpeg"})
 """Endings of the images that are read from a folder."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from shared.core.errors import BadInput
 from shared.training.data import digit_domains
-from shared.training.data.dataset import Dataset, DataSpec, file_digest, folder_digest, load, open_unpacked, unpack_once
+from shared.training.data.dataset import Dataset, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
 from shared.training.data.plugged import DATA_SOURCES, open_plugged
 from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable
+from shared.training.specs import DataSpec
 
 
 def check_data(spec: DataSpec) -> None:

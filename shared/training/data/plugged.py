@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shared.core.plugins import Kind, Value, digest_of
-from shared.training.data.dataset import Dataset, DataSpec, open_unpacked, unpack_once
+from shared.training.data.dataset import Dataset, open_unpacked, unpack_once
 from shared.training.data.digit_domains import NAME as DIGIT_DOMAINS
 from shared.training.data.sources import DATASETS, Arrays, DataMalformed
+from shared.training.specs import DataSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from shared.core.records import Record
 from shared.core.scores import State
-from shared.training.description import TargetKind
 from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
+from shared.training.specs import TargetKind
 
 CLASSES: frozenset[TargetKind] = frozenset({"classes", "tokens"})
 

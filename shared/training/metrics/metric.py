@@ -19,7 +19,8 @@ from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.formatting import label_of
 from shared.core.plugins import Value
 from shared.core.scores import MAX_STATE, State
-from shared.training.description import Classes, Numbers, Target, TargetKind
+from shared.training.description import Classes, Numbers, Target
+from shared.training.specs import TargetKind
 
 FRACTION_BITS = 40
 """Sums of real numbers are exact in steps of 2^-40, some 1e-12."""

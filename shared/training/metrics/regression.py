@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from shared.core.scores import State
-from shared.training.description import TargetKind
 from shared.training.metrics.classification import counts_all
 from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
+from shared.training.specs import TargetKind
 
 NUMBERS: frozenset[TargetKind] = frozenset({"numbers"})
 

@@ -10,13 +10,11 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.core.plugins import Kind, PluginParams, Value
+from shared.core.plugins import Kind, Value
 from shared.core.randomness import seeded_default_generator
-from shared.core.records import Record
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.classifier import Classifier, Shape, features_of
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
@@ -24,27 +22,6 @@ from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 from shared.training.models.torchvision_models import PREFIX, check_torchvision_name, torchvision_model
-
-
-class ModelSpec(Record):
-    """The model of a run.
-
-    Attributes:
-        name: name of the model, see `MODELS` and `OF_OTHER_DATA`; `torchvision.<name>` is a model of torchvision.
-        projection: number of outputs of a projection head before the last layer; None means no projection head.
-        width: share of the units of the hidden layers, for the models in `OF_ANY_WIDTH`.
-        params: parameters of a plug-in's model.
-    """
-
-    name: str = Field(default="mlp", pattern=r"^(torchvision\.)?[a-z][a-z0-9_]{0,63}$")
-    projection: int | None = Field(default=None, ge=1, le=65_536)
-    width: float = Field(default=1.0, gt=0, le=4)
-    params: PluginParams = Field(default_factory=dict)
-
-    def __str__(self) -> str:
-        named = self.name if self.width == 1 else f"{self.name}, width {self.width:g}"
-        return named if self.projection is None else f"{named}, projection {self.projection}"
-
 
 OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
 """The models that can be built with a share of the units of every hidden layer."""

@@ -6,16 +6,13 @@
 `Compressor` applies the spec's codecs to the records of an algorithm.
 """
 
-from shared.wire.compression.codec_specs import CodecSpec, CompressionSpec, from_parts
-from shared.wire.compression.codecs import Fp16, Int8, Ternary, TopK, mean_magnitude, ternary_of
+from shared.wire.compression.codecs import Fp16, Int8, Ternary, TopK, from_parts, mean_magnitude, ternary_of
 from shared.wire.compression.coded_tensor import Codec, Coded, carried_bytes, decoded
 from shared.wire.compression.compressor import Compressor
 
 __all__ = [
     "Codec",
-    "CodecSpec",
     "Coded",
-    "CompressionSpec",
     "Compressor",
     "Fp16",
     "Int8",

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from shared.core.errors import NotFinite, OutOfBound, WireError
+from shared.wire.codec_settings import CodecSpec, Fp16Settings, Int8Settings, TernarySettings, TopKSettings
 from shared.wire.compression.coded_tensor import Codec, Coded, Parts
 
 MAX_FP16 = 65_504.0
@@ -40,10 +39,8 @@ PER_BYTE = 4
 """Ternary digits in a byte: two bits each, the first digit lowest. 0, 1 and 2 stand for 0, 1 and -1; 3 is invalid."""
 
 
-class Fp16(Codec):
+class Fp16(Fp16Settings, Codec):
     """Half precision."""
-
-    name: Literal["fp16"] = "fp16"
 
     def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Rounds each element."""
@@ -68,10 +65,8 @@ class Fp16(Codec):
         return parts[0].float()
 
 
-class Int8(Codec):
+class Int8(Int8Settings, Codec):
     """Whole numbers of steps; a step is a 127th of a tensor's largest magnitude."""
-
-    name: Literal["int8"] = "int8"
 
     def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns the numbers of steps, and the step."""
@@ -100,15 +95,8 @@ class Int8(Codec):
         return parts[0].float() * parts[1]
 
 
-class Ternary(Codec):
-    """One magnitude a tensor and two bits an element.
-
-    Attributes:
-        threshold: elements of at most this many times the mean magnitude become 0; 0.7 in Ternary Weight Networks.
-    """
-
-    name: Literal["ternary"] = "ternary"
-    threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
+class Ternary(TernarySettings, Codec):
+    """One magnitude a tensor and two bits an element."""
 
     def encode(self, x: Tensor, what: str = "tensor") -> Coded:
         """Returns the signs of the elements beyond the threshold, and their mean magnitude."""
@@ -140,17 +128,8 @@ class Ternary(Codec):
         return torch.stack([torch.zeros_like(scale), scale, -scale])[digits.int()]
 
 
-class TopK(Codec):
-    """The largest elements of each tensor.
-
-    Attributes:
-        fraction: the share of elements that travels.
-        memory: whether the others are added to the next update (error feedback).
-    """
-
-    name: Literal["topk"] = "topk"
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.01
-    memory: bool = True
+class TopK(TopKSettings, Codec):
+    """The largest elements of each tensor."""
 
     @property
     def feeds_back(self) -> bool:
@@ -183,6 +162,31 @@ class TopK(Codec):
         found = torch.zeros(n)
         found[parts[0].long()] = parts[1]
         return found
+
+
+CODECS: dict[str, type[Codec]] = {codec.called(): codec for codec in (Fp16, Int8, Ternary, TopK)}
+
+
+def codec_of(settings: CodecSpec | None) -> Codec | None:
+    """Returns the codec that a spec names."""
+    return None if settings is None else CODECS[settings.name].model_validate(settings.model_dump())
+
+
+def from_parts(codec: str, shape: Sequence[int], parts: Parts, field_path: str) -> Coded:
+    """Returns a compressed tensor of a body; its parts are checked when it is decoded.
+
+    Args:
+        codec: the name of its codec.
+        shape: of the decoded tensor.
+        parts: of the codec.
+        field_path: path of its field in the body.
+
+    Raises:
+        WireError: there is no such codec.
+    """
+    if codec not in CODECS:
+        raise WireError(f"there is no codec {codec[:40]!r}")
+    return Coded(CODECS[codec], shape, parts, field_path)
 
 
 # ---- coding

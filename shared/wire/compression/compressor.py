@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,8 +27,9 @@ from shared.core.records import Record
 from shared.core.tensor_records import Tensor, TensorMap, holds_model_state
 from shared.core.tensors import memory_of
 from shared.core.update_annotations import coded_fields
-from shared.wire.compression.codec_specs import CodecSpec, CompressionSpec
-from shared.wire.compression.coded_tensor import Coded
+from shared.wire.codec_settings import CompressionSpec
+from shared.wire.compression.codecs import codec_of
+from shared.wire.compression.coded_tensor import Codec, Coded
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
@@ -46,14 +48,24 @@ class Compressor:
     spec: CompressionSpec = field(default_factory=CompressionSpec)
     buffer_names: Collection[str] = frozenset()
 
+    @cached_property
+    def up(self) -> Codec | None:
+        """The codec of updates."""
+        return codec_of(self.spec.up)
+
+    @cached_property
+    def down(self) -> Codec | None:
+        """The codec of models."""
+        return codec_of(self.spec.down)
+
     @property
     def keeps_residual(self) -> bool:
         """Whether devices keep the error of their updates."""
-        return self.spec.up is not None and self.spec.up.feeds_back
+        return self.up is not None and self.up.feeds_back
 
     def messages(self) -> Callable[[R], R]:
         """Returns a function that compresses the messages of a wave; a tensor in several of them is coded once."""
-        codec = self.spec.down
+        codec = self.down
         if codec is None:
             return lambda message: message
         made: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # keeps the tensor: no other takes its memory
@@ -81,7 +93,7 @@ class Compressor:
         Raises:
             NotFinite, OutOfBound: the update cannot be coded; names field and tensor.
         """
-        codec = self.spec.up
+        codec = self.up
         if codec is None:
             return update, dict(residual)
         kind, left = type(update), dict(residual)
@@ -96,23 +108,23 @@ class Compressor:
 
         return self._changed(update, coded_fields(kind), codec, encode), left
 
-    def _changed(self, record: R, names: Sequence[str], codec: CodecSpec, encode: Encode) -> R:
+    def _changed(self, record: R, names: Sequence[str], codec: Codec, encode: Encode) -> R:
         kind = type(record)
         fields = {name: getattr(record, name) for name in kind.model_fields}
         coded = {name: self._walk(fields[name], name, codec, encode) for name in names}
         return cast("R", kind.model_construct(**fields | coded))
 
-    def _walk(self, value: Any, field_path: str, codec: CodecSpec, encode: Encode, name: str = "") -> Any:
+    def _walk(self, value: Any, field_path: str, codec: Codec, encode: Encode, name: str = "") -> Any:
         if isinstance(value, Mapping):
             return {key: self._walk(item, f"{field_path} {key}", codec, encode, key) for key, item in value.items()}
         return encode(value, field_path) if isinstance(value, Tensor) and self._is_coded(name, value, codec) else value
 
-    def _is_coded(self, name: str, tensor: Tensor, codec: CodecSpec) -> bool:
+    def _is_coded(self, name: str, tensor: Tensor, codec: Codec) -> bool:
         if name in self.buffer_names or tensor.dtype != torch.float32 or isinstance(tensor, Coded):
             return False
         return codec.n_bytes(tensor.numel()) < 4 * tensor.numel()
 
-    def carried_bytes(self, model: Mapping[str, Tensor], codec: CodecSpec | None) -> int:
+    def carried_bytes(self, model: Mapping[str, Tensor], codec: Codec | None) -> int:
         """Returns the bytes in which a model, or an update of all its tensors, travels."""
         return sum(
             codec.n_bytes(tensor.numel())

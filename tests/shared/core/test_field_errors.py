@@ -20,7 +20,7 @@ from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_as
 from shared.spec.fields import Stop
 from shared.spec.run import RunSpec
-from shared.wire.compression.codec_specs import CompressionSpec
+from shared.wire.codec_settings import CompressionSpec
 
 ROOT = Path(__file__).parents[3]
 TYPES: tuple[Any, ...] = get_args(core_schema.ErrorType)

@@ -12,8 +12,9 @@ from shared.core.errors import BadInput
 from shared.core.scores import Score
 from shared.federation.scoring import Scoring, scoring_of
 from shared.federation.spec_parser import parse_spec
-from shared.training.description import Classes, Numbers, Target, TargetKind, Tokens
+from shared.training.description import Classes, Numbers, Target, Tokens
 from shared.training.losses import DEFAULT_LOSS, LOSSES, CrossEntropy, LossOfRun
+from shared.training.specs import TargetKind
 
 
 def scoring(kind: TargetKind = "classes", n_classes: int = 3, **fields: Any) -> Scoring:

@@ -19,9 +19,10 @@ from shared.federation.messages import Task
 from shared.federation.spec_parser import parse_spec
 from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import trainer_for
-from shared.training.data.augmentation import AugmentSpec, _policy, as_floats, as_pixels, augmented, augmented_apart
+from shared.training.data.augmentation import _policy, as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch, load
 from shared.training.data.open_data import open_data
+from shared.training.specs import AugmentSpec
 from shared.training.torchvision_compat import torchvision
 from tests.domains import write_domains
 

@@ -12,10 +12,10 @@ from shared.core.errors import BadInput, UnknownName
 from shared.federation.spec_parser import parse_spec
 from shared.runtime import memory
 from shared.training.data import digit_domains, sources
-from shared.training.data.dataset import DataSpec
 from shared.training.data.digit_domains import resized
 from shared.training.data.open_data import open_data
 from shared.training.data.sources import DataUnavailable
+from shared.training.specs import DataSpec
 from tests.domains import LOOKS, N_TEST, N_TRAIN, write_domains
 
 FIVE = tuple(LOOKS)

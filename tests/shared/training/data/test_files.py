@@ -12,10 +12,11 @@ from PIL import Image
 from pydantic import ValidationError
 
 from shared.core.errors import BadInput
-from shared.training.data.dataset import Dataset, DataSpec
+from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import check_data, open_data
 from shared.training.data.sources import DataMalformed, DataUnavailable
 from shared.training.description import Classes, Numbers, Sample, Tokens
+from shared.training.specs import DataSpec
 
 Arrays = dict[str, Any]
 

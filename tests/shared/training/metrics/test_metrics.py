@@ -15,10 +15,11 @@ from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite, OutOfBound
 from shared.core.scores import MAX_STATE, State, added
-from shared.training.description import Classes, Numbers, Target, TargetKind, Tokens
+from shared.training.description import Classes, Numbers, Target, Tokens
 from shared.training.metrics.auc import Auc, largest_error
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
 from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, fixed_sum, metric_of_run, rows_of
+from shared.training.specs import TargetKind
 
 N = 1000
 

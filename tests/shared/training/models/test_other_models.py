@@ -11,7 +11,7 @@ from shared.core.errors import BadInput, UnknownName
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.flops import training_flops
 from shared.training.models import Design, build, check_name, read_state
-from shared.training.models.zoo import ModelSpec
+from shared.training.specs import ModelSpec
 
 TEXT = Sample((5,), "int64", vocabulary=7, padding=0)
 

@@ -17,7 +17,8 @@ from shared.core.update_annotations import MaskOf, Mean, PerClient
 from shared.federation.aggregation import Accumulator, FixedPoint
 from shared.federation.spec_parser import parse_spec
 from shared.wire import codec as codec_module
-from shared.wire.compression import Coded, CompressionSpec, Compressor, Int8, TopK, decoded
+from shared.wire.codec_settings import CompressionSpec
+from shared.wire.compression import Coded, Compressor, Int8, TopK, decoded
 
 
 class Down(Record):
@@ -181,7 +182,7 @@ def test_sizes_are_known_beforehand() -> None:
         expected = sum(
             t.carried_bytes if isinstance(t, Coded) else t.numel() * t.element_size() for t in found.delta.values()
         )
-        assert coder.carried_bytes(state, coder.spec.up) == expected
+        assert coder.carried_bytes(state, coder.up) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,52 @@
-"""Compression as a spec names it, and the codecs by their names."""
+"""Compression as a spec names it: the codecs with their settings. Nothing here imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from shared.core.errors import WireError
 from shared.core.records import Record
-from shared.wire.compression.codecs import Fp16, Int8, Ternary, TopK
-from shared.wire.compression.coded_tensor import Codec, Coded, Parts
 
-CodecSpec = Fp16 | Int8 | Ternary | TopK
-CODECS: dict[str, type[Codec]] = {codec.called(): codec for codec in (Fp16, Int8, Ternary, TopK)}
+
+class Fp16Settings(Record):
+    """Half precision has none."""
+
+    name: Literal["fp16"] = "fp16"
+
+
+class Int8Settings(Record):
+    """Steps of a 127th of the largest magnitude have none."""
+
+    name: Literal["int8"] = "int8"
+
+
+class TernarySettings(Record):
+    """Of one magnitude a tensor and two bits an element.
+
+    Attributes:
+        threshold: elements of at most this many times the mean magnitude become 0; 0.7 in Ternary Weight Networks.
+    """
+
+    name: Literal["ternary"] = "ternary"
+    threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
+
+
+class TopKSettings(Record):
+    """Of the largest elements of each tensor.
+
+    Attributes:
+        fraction: the share of elements that travels.
+        memory: whether the others are added to the next update (error feedback).
+    """
+
+    name: Literal["topk"] = "topk"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.01
+    memory: bool = True
+
+
+CodecSpec = Fp16Settings | Int8Settings | TernarySettings | TopKSettings
 
 
 class CompressionSpec(Record):
@@ -41,23 +74,6 @@ class CompressionSpec(Record):
 
     @model_validator(mode="after")
     def _models_are_whole(self) -> CompressionSpec:
-        if isinstance(self.down, TopK):
+        if isinstance(self.down, TopKSettings):
             raise ValueError("down: topk is for updates; it would set most weights of a model to 0")
         return self
-
-
-def from_parts(codec: str, shape: Sequence[int], parts: Parts, field_path: str) -> Coded:
-    """Returns a compressed tensor of a body; its parts are checked when it is decoded.
-
-    Args:
-        codec: the name of its codec.
-        shape: of the decoded tensor.
-        parts: of the codec.
-        field_path: path of its field in the body.
-
-    Raises:
-        WireError: there is no such codec.
-    """
-    if codec not in CODECS:
-        raise WireError(f"there is no codec {codec[:40]!r}")
-    return Coded(CODECS[codec], shape, parts, field_path)

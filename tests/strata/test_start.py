@@ -1,0 +1,46 @@
+"""Commands that only read records or ask a cloud start at once: they do without torch, which takes seconds to import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from tests.strata.samples import a_round, a_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import sys
+from strata.main import app_entry
+try:
+    app_entry()
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ls"], "fedavg"),
+        (["show", "a"], "fedavg"),
+        (["log", "a"], "docker compose logs"),
+        (["pause", "a"], "no cloud found"),
+        (["watch", "a"], "no cloud found"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: str, tmp_path: Path) -> None:
+    info = a_run(run="a")
+    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}
+    command = [sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert said in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "False"
