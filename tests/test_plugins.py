@@ -133,10 +133,11 @@ async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
     tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 5) as fed:
-        run_id = await fed.submit({**SPEC, "num_devices": 6})
-        monkeypatch.setattr(device_agent.app, "digests", dict)
-        await fed.start_agent(5, devices=1)
-        await fed.start_agent(6, devices=1)
+        run_id = await fed.submit({**SPEC, "num_devices": 6, "min_devices": 6})
+        with monkeypatch.context() as patch:
+            patch.setattr(device_agent.app, "digests", dict)
+            await fed.start_agent(5, devices=1)
+        await fed.start_agent(6, devices=1)  # the run can start without the one that lacks it
         info = await fed.until_status(run_id, "failed", "completed", limit_s=60)
     assert info.status == "failed"
     assert "it lacks the plug-in" in str(info.reason)

@@ -66,10 +66,10 @@ class UnknownName(BadInput):
 
     code = "unknown_name"
 
-    def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None) -> None:
+    def __init__(self, kind: str, name: str, known: list[str], *, field: str | None = None, more: str = "") -> None:
         names, prefix = sorted(known), f"{field}: " if field else ""
         hint = did_you_mean(name, names) or ";"
-        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(names)}", field=field)
+        super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(names)}{more}", field=field)
 
 
 class WireError(StrataError):

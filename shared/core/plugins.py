@@ -127,7 +127,8 @@ class Kind(Generic[V, W]):
         if name in plugged:
             return cast("W", plugged[name].value)
         if name not in self.built_in():
-            raise UnknownName(self.word, name, self.names(), field=field or self.field)
+            more = "" if packages() else f"; {VARIABLE} names packages that bring more"
+            raise UnknownName(self.word, name, self.names(), field=field or self.field, more=more)
         return self.load(name)
 
     def all(self) -> dict[str, W]:

@@ -100,7 +100,10 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
         reported = [found for found in errors if found["loc"][:-1] == first["loc"][:-1]]
     message = alternatives([cause(found) for found in reported])[:500]
     if first["type"] == "extra_forbidden":
-        message += did_you_mean(str(first["loc"][-1]), known)
+        inside = ".".join([*prefix, *steps[:-1]])
+        message += did_you_mean(str(first["loc"][-1]), known) or (
+            f"; parameters stand in `{inside}.params`" if inside and "params" in known else ""
+        )
     more = f" (and {error.error_count() - len(reported)} more)" if error.error_count() > len(reported) else ""
     word = message.partition(" ")[0].rstrip(":")  # the message of a check across fields begins with the one at fault
     if not steps and word.partition(".")[0] in kind.model_fields:

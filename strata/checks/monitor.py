@@ -44,8 +44,8 @@ class Monitor:
 class MonitoredHooks:
     """Hooks that execute every call twice: inputs must not change, and both results must be equal."""
 
-    def __init__(self, hooks: Any, monitor: Monitor) -> None:
-        self.hooks, self.monitor = hooks, monitor
+    def __init__(self, tier: str, hooks: Any, monitor: Monitor) -> None:
+        self.tier, self.hooks, self.monitor = tier, hooks, monitor
 
     def __getattr__(self, name: str) -> Any:
         hook = getattr(self.hooks, name)
@@ -58,6 +58,11 @@ class MonitoredHooks:
                 self.monitor.faults.append(f"{name} changed its input")
             if leaves(found) != leaves(again):
                 self.monitor.faults.append(f"{name} gave another answer the second time")
+            for attribute in vars(self.hooks):
+                where = f"its record `{self.tier}_state`"
+                self.monitor.faults.append(
+                    f"{self.tier}: a hook sets self.{attribute}; what it keeps belongs in {where}"
+                )
             return found
 
         return call
@@ -66,7 +71,7 @@ class MonitoredHooks:
 def with_monitor(algorithm: Algorithm, monitor: Monitor) -> Algorithm:
     """An algorithm whose hooks are monitored."""
     tiers: dict[str, Any] = {
-        tier: MonitoredHooks(getattr(algorithm, tier), monitor) for tier in ("cloud", "edge", "device")
+        tier: MonitoredHooks(tier, getattr(algorithm, tier), monitor) for tier in ("cloud", "edge", "device")
     }
     return replace(algorithm, **tiers)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shared.training.description import Classes, Numbers, Target, Tokens
 from shared.training.losses import Loss
-from shared.training.metrics.metric import Metric, metric_of_run, rows_of
+from shared.training.metrics.metric import Metric, MetricOfRun, metric_of_run, rows_of
 from strata.checks.monitor import leaves, require
 
 N = 12
@@ -46,19 +46,33 @@ def loss_is_one_number_for_each_prediction(loss: Loss) -> None:
         require(torch.allclose(alone, each[:1], rtol=1e-4, atol=1e-6), cause)
 
 
+def _extremes(target: Target, outputs: Tensor, y: Tensor) -> Iterator[Tensor]:
+    """Random outputs, and those that are all right and all wrong: a state has to keep its bounds for each."""
+    yield outputs
+    if isinstance(target, Numbers):
+        yield from (y, y + 1000, y - 1000)
+    else:
+        right = torch.nn.functional.one_hot(y, target.n) * 20.0
+        yield from (right, right.roll(1, 1))
+
+
 def states_of_parts_add_up(metric: Metric) -> None:
     """The sum of the states of parts is the state of the whole, within its bounds, and has a value."""
-    for target, outputs, y in _rows(metric):
-        made = metric_of_run(metric, {}, target, "metrics")
-        outputs = outputs.double()
-        before = leaves((outputs, y))
-        whole, n = made.state(outputs, y), len(y)
-        require(leaves((outputs, y)) == before, f"{target.kind}: it changes outputs or targets")
-        for cut in (1, n // 2):
-            parts = [made.state(outputs[at], y[at]) for at in (slice(None, cut), slice(cut, None))]
-            summed = tuple(a + b for a, b in zip(*parts, strict=True))
-            require(summed == whole, f"{target.kind}: the states of two parts do not add up to that of the whole")
-        fault = made.fault(whole, n)
+    for target, drawn, y in _rows(metric):
+        for outputs in _extremes(target, drawn, y):
+            _adds_up(metric_of_run(metric, {}, target, "metrics"), target, outputs.double(), y)
+
+
+def _adds_up(made: MetricOfRun, target: Target, outputs: Tensor, y: Tensor) -> None:
+    before = leaves((outputs, y))
+    whole, n = made.state(outputs, y), len(y)
+    require(leaves((outputs, y)) == before, f"{target.kind}: it changes outputs or targets")
+    for cut in (1, n // 2):
+        parts = [made.state(outputs[at], y[at]) for at in (slice(None, cut), slice(cut, None))]
+        summed = tuple(a + b for a, b in zip(*parts, strict=True))
+        require(summed == whole, f"{target.kind}: the states of two parts do not add up to that of the whole")
+    for state, size in ((whole, n), *((made.state(outputs[i : i + 1], y[i : i + 1]), 1) for i in range(n))):
+        fault = made.fault(state, size)
         require(fault is None, f"{target.kind}: {fault}; see `largest` and `possible`")
-        value = made.value(whole)
-        require(value is None or math.isfinite(value), f"{target.kind}: the value is {value}")
+    value = made.value(whole)
+    require(value is None or math.isfinite(value), f"{target.kind}: the value is {value}")

@@ -24,7 +24,9 @@ from shared.training.specs import DataSpec
 from strata.checks.algorithm_rounds import SMALL
 from strata.checks.monitor import leaves, require
 
-TRIED: tuple[tuple[Sample, Target], ...] = (
+Fit = tuple[Sample, Target]
+"""Samples and a target for which a model can be built."""
+TRIED: tuple[Fit, ...] = (
     (Sample((1, 28, 28), images=True), Classes(10)),
     (Sample((3, 32, 32), images=True), Classes(10)),
     (Sample((30,)), Classes(2)),
@@ -54,7 +56,7 @@ def parameters_have_defaults(value: Value) -> None:
 # ---- models
 
 
-def model_fits_some_data(factory: ModelFactory) -> tuple[Sample, Target]:
+def model_fits_some_data(factory: ModelFactory) -> Fit:
     """Returns samples and a target for which the factory builds a model whose outputs fit."""
     causes: list[str] = []
     for sample, target in TRIED:
@@ -67,23 +69,24 @@ def model_fits_some_data(factory: ModelFactory) -> tuple[Sample, Target]:
         if target.fits(shape, BATCH):
             return sample, target
         causes.append(f"{sample.shape} of {sample.what}, {target.kind}: outputs {shape}, not {target.outputs}")
-    require(False, "no data fit: " + "; ".join(cause[:200] for cause in causes))
+    shown = "; ".join(cause[:200] for cause in causes[:3])
+    hint = "take sizes from `sample.shape` and `target.n_outputs`"
+    require(False, f"no data fit ({len(causes)} kinds tried: {shown}; ...): {hint}")
     raise AssertionError("unreachable")
 
 
-def model_is_drawn_by_the_seed(factory: ModelFactory) -> None:
+def model_is_drawn_by_the_seed(factory: ModelFactory, fit: Fit) -> None:
     """Initial weights depend on the seed alone, and are finite."""
-    design = model_fits_some_data(factory)
-    one, same, other = (read_state(build(factory.name, *design, seed)) for seed in (0, 0, 1))
+    one, same, other = (read_state(build(factory.name, *fit, seed)) for seed in (0, 0, 1))
     require(leaves(one) == leaves(same), "two models of one seed differ: draw weights from torch's generator only")
     require(leaves(one) != leaves(other), "models of two seeds are equal: weights are not drawn from torch's generator")
     bad = [name for name, tensor in one.items() if not bool(torch.isfinite(tensor.double()).all())]
     require(not bad, f"initial weights that are not finite: {', '.join(bad)}")
 
 
-def model_trains(factory: ModelFactory) -> None:
+def model_trains(factory: ModelFactory, fit: Fit) -> None:
     """Every parameter gets a gradient, and the operations of a training step can be counted."""
-    sample, target = model_fits_some_data(factory)
+    sample, target = fit
     model = build(factory.name, sample, target, 0)
     target.loss(model(sample.example(BATCH)), target.example(BATCH)).backward()  # type: ignore[no-untyped-call]
     idle = [name for name, parameter in model.named_parameters() if parameter.grad is None]

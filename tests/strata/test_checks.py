@@ -6,12 +6,14 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from shared.core import plugins
 from shared.core.errors import UnknownName
+from shared.training.metrics.metric import Metric
 from strata.checks.run import Result, checked
 from strata.main import app
 
@@ -101,6 +103,12 @@ FAULTS = [
         "plain: the seed decides the result",
         "global random stream",
     ),
+    (
+        "    def prepare(self, ctx, state, message, owner):\n        return None",
+        "    def prepare(self, ctx, state, message, owner):\n        self.seen = 1\n        return None",
+        "plain: its hooks are pure",
+        "device: a hook sets self.seen; what it keeps belongs in its record `device_state`",
+    ),
     ("default=8, ge=1", "ge=1", "narrow: its parameters have defaults", "without a default: n"),
     ('description="every n-th sample"', 'description=""', "nth: its description is one line", "one line"),
     ("target.n_outputs)", "target.n_outputs + 1)", "narrow: its outputs fit a target", "no data fit"),
@@ -120,6 +128,8 @@ FAULTS = [
     ),
     ("torch.tensor(len(y))", "torch.tensor(1)", "wrong: its states add up", "do not add up"),
     ("(1, 1), higher", "(1, 0), higher", "wrong: its states add up", "see `largest`"),
+    (".argmax(1) != y).sum()", ".argmax(1) != y).sum() * 2", "wrong: its states add up", "see `largest`"),
+    ("return torch.stack([", "return list([", "wrong: its states add up", "is a list, not a tensor torch.int64 (2,)"),
 ]
 """What is replaced, by what, the check that finds it, and the cause that it gives."""
 Write = Callable[[str], None]
@@ -169,6 +179,19 @@ def test_each_fault_is_found(write: Write, old: str, new: str, check: str, cause
     name = check.partition(":")[0]
     found = failed(list(checked("checked_one", only=name)))
     assert [why for what, why in found if what.startswith(check) and cause in why], found
+
+
+def test_what_needs_a_model_that_fits_is_tried_only_with_one(write: Write) -> None:
+    write(PACKAGE.replace("target.n_outputs)", "target.n_outputs + 1)"))
+    found = failed(list(checked("checked_one", only="narrow")))
+    assert len(found) == 1
+    assert "take sizes from `sample.shape` and `target.n_outputs`" in found[0][1]
+
+
+def test_a_unit_is_one_of_the_known_ones() -> None:
+    given: dict[str, Any] = {"state": id, "value": id, "largest": id, "unit": "percent"}
+    with pytest.raises(ValueError, match="metric m: the unit 'percent' is none of share, number"):
+        Metric(name="m", description="x", kinds=frozenset({"classes"}), **given)
 
 
 def test_the_command_shows_what_failed(write: Write) -> None:

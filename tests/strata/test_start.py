@@ -1,4 +1,4 @@
-"""Commands that only read records or ask a cloud start at once: they do without torch, which takes seconds to import."""
+"""Commands that only read records or ask a cloud start at once, without torch, which takes seconds to import."""
 
 from __future__ import annotations
 

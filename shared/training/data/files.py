@@ -28,6 +28,8 @@ MOST_COLUMNS, MOST_CATEGORIES, MOST_ROWS = 10_000, 1000, 20_000_000
 """Most columns of a table, values of a column of categories, and rows."""
 
 Texts = list[str]
+FEW = 20
+"""Up to so many different whole numbers a target may as well be a class: the spec has to say it."""
 
 
 def read_file(
@@ -39,7 +41,8 @@ def read_file(
         path: ends with `.npz` or `.csv`, or is a folder.
         target: the column of a table that models are to predict.
         group: the column of a table that says to which group a row belongs.
-        kind: of a table's targets, `classes` or `numbers`; None means numbers if all of them are.
+        kind: of a table's targets, `classes` or `numbers`; None means numbers if all of them are, but a few different
+            whole numbers may be either.
         size: side to which images are resized, in pixels; None means that all have the same size.
 
     Raises:
@@ -139,7 +142,14 @@ def _targets(column: Texts, kind: TargetKind | None, what: str) -> npt.NDArray[A
         raise DataMalformed(f"{what} has no tokens; a table's targets are classes or numbers")
     if kind == "numbers" and numbers is None:
         raise DataMalformed(f"{what} is to hold numbers, but holds {_first_text(column)!r:.60}")
+    if kind is None and numbers is not None and _may_be_classes(numbers):
+        many = f"{what} holds {len(np.unique(numbers))} different whole numbers"
+        raise DataMalformed(f"{many}: say whether they are classes or numbers (data.kind)")
     return _codes(column) if kind == "classes" or numbers is None else numbers
+
+
+def _may_be_classes(numbers: npt.NDArray[np.float64]) -> bool:
+    return len(np.unique(numbers)) <= FEW and bool((numbers == np.round(numbers)).all())
 
 
 def _first_text(column: Texts) -> str:

@@ -24,6 +24,7 @@ from shared.training.specs import TargetKind
 
 FRACTION_BITS = 40
 """Sums of real numbers are exact in steps of 2^-40, some 1e-12."""
+UNITS = ("share", "number")
 LARGEST = 2.0**40
 """Largest real number that is added up; one that is larger is an error."""
 
@@ -60,6 +61,11 @@ class Metric(Value):
     higher_is_better: bool = True
     unit: Literal["share", "number"] = "number"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit not in UNITS:
+            raise ValueError(f"metric {self.name}: the unit {self.unit!r:.80} is none of {', '.join(UNITS)}")
+
 
 @dataclass(frozen=True)
 class MetricOfRun:
@@ -91,10 +97,10 @@ class MetricOfRun:
         Raises:
             BadInput: the metric's own function returned another type or shape.
         """
-        found = self.metric.state(self.params, outputs, targets)
-        if found.dtype != torch.int64 or found.shape != (len(self.largest),):
-            what = f"{found.dtype} {tuple(found.shape)}, not torch.int64 ({len(self.largest)},)"
-            raise BadInput(f"the state of {self.label} is {what}", field="metrics")
+        found: Any = self.metric.state(self.params, outputs, targets)
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        if what != (wanted := f"torch.int64 ({len(self.largest)},)"):
+            raise BadInput(f"the state of {self.label} is {what}, not a tensor {wanted}", field="metrics")
         return tuple(found.tolist())
 
     def value(self, state: State) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from shared.core.errors import BadInput
+from shared.core.errors import BadInput, StrataError
 from shared.core.plugins import Kind, Value
 from shared.core.randomness import seeded_default_generator
 from shared.training.description import Classes, Sample, Target
@@ -164,10 +164,18 @@ def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapp
     """The module of a plug-in's factory.
 
     Raises:
-        BadInput: it returned something else. An error inside it is raised unchanged.
+        BadInput: it failed, or returned something else.
     """
     values = factory.parse(params, "model.params")
-    made: Any = factory.build(sample, target) if values is None else factory.build(sample, target, values)
+    given = (sample, target) if values is None else (sample, target, values)
+    try:
+        made: Any = factory.build(*given)
+    except StrataError:
+        raise
+    except Exception as error:  # a plug-in may raise anything
+        called = f"build({', '.join(('sample', 'target', 'params')[: len(given)])})"
+        why = f"{called} of the model {factory.name} failed: {type(error).__name__}: {error}"
+        raise BadInput(why[:1000], field="model.name") from error
     if not isinstance(made, nn.Module):
         raise BadInput(f"{factory.name} builds a {type(made).__name__}, not a torch module", field="model.name")
     return made

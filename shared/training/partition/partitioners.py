@@ -183,7 +183,10 @@ def _distinct_classes(counts: Ints, n_clients: int, each: int, rng: np.random.Ge
 
 def _by_writer(task: PartitionTask) -> Parts:
     if task.writers is None:
-        raise BadInput("by_writer needs a data set with writers or groups, this one has none", field="partition.name")
+        why = (
+            "by_writer needs a data set with writers or groups, this one has none; `data.group` names a table's column"
+        )
+        raise BadInput(why, field="partition.name")
     if task.writers.shape != task.labels.shape:
         raise BadInput(f"{len(task.writers)} writers for {len(task.labels)} samples", field="partition.name")
     order = np.argsort(task.writers, kind="stable")
@@ -205,7 +208,9 @@ def _by_group(spec: ByGroupPartition, task: PartitionTask) -> Parts:
     n_groups, n, n_classes = spec.n_groups, task.n_clients, task.n_classes
     if n_groups > min(n, n_classes):
         raise BadInput(
-            f"n_groups {n_groups} exceeds the {n} clients or the {n_classes} classes",
+            f"n_groups {n_groups} exceeds "
+            + (f"the {n_classes} classes" if n_groups > n_classes else f"the {n} clients")
+            + "; by_group groups classes, the groups of the data are by_writer's",
             field="partition.n_groups",
         )
     pools = task.by_class()

@@ -173,9 +173,13 @@ def test_a_table_has_numbers_categories_classes_and_groups(tmp_path: Path) -> No
     np.testing.assert_allclose(got.encode(got.test_x)[0].numpy(), np.array([30 / std, 0, 1, 0]), rtol=1e-6)
 
 
-def test_a_target_of_numbers_is_a_regression_unless_the_spec_says_classes(tmp_path: Path) -> None:
+def test_of_a_few_whole_numbers_the_spec_says_whether_they_are_classes(tmp_path: Path) -> None:
     text = "x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(30))
-    assert table_of(tmp_path, text, target="y").target == Numbers((1,))
+    with pytest.raises(DataMalformed, match="column y holds 3 different whole numbers: say whether they are classes"):
+        table_of(tmp_path, text, target="y")
+    assert table_of(tmp_path, text.replace(",2\n", ",2.5\n"), target="y").target == Numbers((1,))
+    assert table_of(tmp_path, text, target="x").target == Numbers((1,))
+    assert table_of(tmp_path, text, target="y", kind="numbers").target == Numbers((1,))
     got = table_of(tmp_path, text, target="y", kind="classes")
     assert got.target == Classes(3)
     assert np.bincount(got.test_y).tolist() == [2, 2, 2]  # a fifth of each class
@@ -192,8 +196,8 @@ def test_a_target_of_numbers_is_a_regression_unless_the_spec_says_classes(tmp_pa
         ("a,b\n1,2\n,4\n", {"target": "b"}, "line 3: the cell of column a is empty"),
         ("a,a\n1,2\n", {"target": "a"}, "different column names"),
         ("a,b\n1,2\n", {"target": "b"}, "1 rows below its header"),
-        ("a,split\n1,train\n2,x\n", {"target": "a"}, "column split says train or test"),
-        ("a,b\n" + "".join(f"{i}x,1\n" for i in range(1001)), {"target": "b"}, "column a has 1001 different texts"),
+        ("a,split\n1.5,train\n2,x\n", {"target": "a"}, "column split says train or test"),
+        ("a,b\n" + "".join(f"{i}x,1\n" for i in range(1001)), {"target": "b", "kind": "numbers"}, "column a has 1001 different texts"),
     ],
 )
 def test_a_wrong_table_is_refused_by_line_or_column(
