@@ -46,6 +46,7 @@ COMMANDS += [
 WRITTEN = {
     "algorithm=myprox",
     "algorithm=fedavgm",
+    "algorithm=clipped",
     "data=pumps",
     "model=small_cnn",
     "select=highest_loss",

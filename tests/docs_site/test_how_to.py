@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,23 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
     assert twice.info.model_sha256 != plain.info.model_sha256
 
 
+async def test_the_shown_device_algorithm_is_fedavg_with_a_large_bound_and_clips_with_a_small_one(
+    save: Save, tmp_path: Path
+) -> None:
+    assert failures(save("own-algorithm.md", "mine/myalgs/clipped.py", block=1)) == []
+
+    def spec(bound: float) -> dict[str, Any]:
+        return contract.spec_of("clipped", algorithm={"name": "clipped", "params": {"bound": bound}}, num_rounds=1)
+
+    plain = await run(tmp_path, contract.spec_of("fedavg", num_rounds=1))
+    wide, narrow = await run(tmp_path, spec(1e9)), await run(tmp_path, spec(1e-3))
+    assert wide.info.model_sha256 == plain.info.model_sha256
+    norms = [row.figures["norm"] for row in narrow.rounds[0].seats]
+    assert min(norms) > 1e-3
+    moved = sum(float((narrow.model[name] - narrow.experiment.initial[name]).square().sum()) for name in narrow.model)
+    assert 0 < moved**0.5 <= 1e-3 * (1 + 1e-5)  # a mean of updates of this norm
+
+
 # ---- data, a model, a selection policy
 
 
@@ -118,6 +136,17 @@ async def test_the_shown_model_is_trained(save: Save, tmp_path: Path) -> None:
     done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
     assert sum(tensor.numel() for tensor in done.model.values()) == 8 * 9 + 8 + 72 * 10 + 10
     assert math.isfinite(done.info.loss or math.nan)
+
+
+async def test_the_shown_model_with_a_parameter_is_trained_on_a_table(save: Save, tmp_path: Path) -> None:
+    text = (HOW_TO / "own-model.md").read_text(encoding="utf-8")
+    code = textwrap.dedent(re.findall(r"^    ```python\n(.*?)^    ```", text, re.MULTILINE | re.DOTALL)[0])
+    package = save("own-model.md", "mine/mymodels/small_cnn.py")
+    (tmp_path / "mine" / package / "table_net.py").write_text(code, encoding="utf-8")
+    assert failures(package) == []
+    model = {"name": "table_net", "params": {"hidden": 5}}
+    done = await run(tmp_path, contract.spec_of("fedavg", model=model, data="breast_cancer", partition="iid"))
+    assert sum(tensor.numel() for tensor in done.model.values()) == 30 * 5 + 5 + 2 * 5 + 5 * 2 + 2
 
 
 async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(save: Save, tmp_path: Path) -> None:

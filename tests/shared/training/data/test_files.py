@@ -197,7 +197,11 @@ def test_of_a_few_whole_numbers_the_spec_says_whether_they_are_classes(tmp_path:
         ("a,a\n1,2\n", {"target": "a"}, "different column names"),
         ("a,b\n1,2\n", {"target": "b"}, "1 rows below its header"),
         ("a,split\n1.5,train\n2,x\n", {"target": "a"}, "column split says train or test"),
-        ("a,b\n" + "".join(f"{i}x,1\n" for i in range(1001)), {"target": "b", "kind": "numbers"}, "column a has 1001 different texts"),
+        (
+            "a,b\n" + "".join(f"{i}x,1\n" for i in range(1001)),
+            {"target": "b", "kind": "numbers"},
+            "column a has 1001 different texts",
+        ),
     ],
 )
 def test_a_wrong_table_is_refused_by_line_or_column(
