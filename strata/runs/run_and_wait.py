@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.core.errors import BadInput, NotFound, StrataError
+from shared.federation.experiment import Experiment
 from shared.federation.spec_parser import parse_run_spec
 from shared.results.folder import read_run
 from shared.results.tracking.live import check_trackers
@@ -43,12 +44,18 @@ def topology_size(spec: ExperimentSpec) -> tuple[int, int]:
 
 
 def with_topology_size(spec: RunSpec) -> RunSpec:
-    """The spec with its numbers of edges and devices, validated before any process is started."""
+    """The spec with its numbers of edges and devices, validated with its data before any process is started.
+
+    Raises:
+        StrataError: something that it needs is not there, or spec and data do not fit together.
+    """
     check_trackers(spec.tracking)
     compute_device_of(spec.device)
-    open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
+    data = open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
     edges, devices = topology_size(spec)
-    return parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+    whole = parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
+    Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data)
+    return whole
 
 
 def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:

@@ -431,6 +431,21 @@ def test_data_and_devices_that_are_missing_are_refused_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("partition=by_writer", "partition.name: by_writer needs a data set with writers or groups"),
+        ("partition={name: by_group, n_groups: 11}", "partition.n_groups: n_groups 11 exceeds the 10 classes"),
+        ("model=cnn_1d", "model.name: cnn_1d takes signals"),
+    ],
+)
+def test_a_spec_that_does_not_fit_its_data_is_refused_before_anything_starts(
+    strata: Strata, spec_file: Path, tmp_path: Path, changed: str, message: str
+) -> None:
+    assert message in strata("run", spec_file, changed, "num_devices=20").err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_more_edges_than_the_cloud_has_are_refused_at_once(strata: Strata, url: str, spec_file: Path) -> None:
     result = strata("run", spec_file, "num_edges=9", "num_devices=20", "--url", url)
     assert result.code == 1
