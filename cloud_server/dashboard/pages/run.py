@@ -79,7 +79,7 @@ class View:
                     axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores(event.value))
                     axis.props("dense no-caps")
                     self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores(self.by))
-                    self.metric.props("dense options-dense")
+                    self.metric.props("dense options-dense").style("min-width: 7rem")
                 self.scores = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
                 self.clients = Panel(page, titled=False)
