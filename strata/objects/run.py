@@ -213,18 +213,20 @@ class Run:
         """
         return _state_dict(self._read(partial(_download, self.id, name), partial(_saved, name)))
 
-    def plot(self, name: str = "accuracy", *, round_no: int | None = None) -> Plot:
-        """One of its pictures: `accuracy`, `bytes`, `clients`, `partition`, `timeline`, and its algorithm's own.
+    def plot(self, name: str | None = None, *, round_no: int | None = None) -> Plot:
+        """One of its pictures: a metric, `bytes`, `clients`, `partition`, `timeline`, and its algorithm's own.
 
         Args:
-            name: of the picture.
+            name: of the picture; None means the headline metric, `accuracy` unless the spec names others.
             round_no: the round of the timeline; None means the slowest.
 
         Raises:
             UnknownName: it has no such picture; the message lists those it has.
         """
         with self.results() as folder:
-            found = {each.picture.name: each.picture for each in pictures(folder, read_history(folder), round_no)}
+            history = read_history(folder)
+            found = {each.picture.name: each.picture for each in pictures(folder, history, round_no)}
+        name = name or history.info.headline.label
         if name not in found:
             raise UnknownName("picture", name, list(found), field="name")
         return Plot(found[name])
