@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strata.options import Format, FormatOption, UrlOption, connect, known_url, named_url
+from strata.commands.runs import from_cloud_or_folder
+from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect, known_url, named_url
 
 if TYPE_CHECKING:
     from shared.core.plugins import Kind
@@ -48,18 +49,30 @@ def agents(
     run: Annotated[str | None, typer.Argument(help="A run id, or `latest`: list the seats of this run.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """List the agents (device processes) of the cloud, or the seats of a run and the agents that host them."""
+    """List the agents (device processes) of the cloud, or the seats of a run and the agents that host them.
+
+    Without a cloud that knows the run, its seats are those of its results folder.
+    """
+    from shared.results.folder import read_run
+    from shared.results.reader import read_seats
     from strata.output import print_json, stdout
     from strata.tables import agents_table, seats_table
 
-    with connect(url) as client:
-        if run is None:
-            agents = client.agents().agents
-            rows, table = [agent.model_dump(mode="json") for agent in agents], agents_table(agents)
-        else:
-            seats = client.seats(run).seats
-            rows, table = [seat.model_dump(mode="json") for seat in seats], seats_table(seats)
+    if run is None:
+        with connect(url) as client:
+            found = client.agents().agents
+        rows, table = [agent.model_dump(mode="json") for agent in found], agents_table(found)
+    else:
+        (_, seats), _ = from_cloud_or_folder(
+            run,
+            url,
+            runs_dir,
+            lambda client, info: (info, client.seats(info.run).seats),
+            lambda folder: (read_run(folder), read_seats(folder)),
+        )
+        rows, table = [seat.model_dump(mode="json") for seat in seats], seats_table(seats)
     if format is Format.json:
         print_json(rows)
     else:

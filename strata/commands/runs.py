@@ -74,7 +74,9 @@ def show(
     def fetch(client: Client, info: RunInfo) -> tuple[RunInfo, tuple[RoundInfo, ...]]:
         return info, client.rounds(info.run).rounds
 
-    (info, rounds), folder = _found(run, url, runs_dir, fetch, lambda path: (read_run(path), read_rounds(path)))
+    (info, rounds), folder = from_cloud_or_folder(
+        run, url, runs_dir, fetch, lambda path: (read_run(path), read_rounds(path))
+    )
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
         return
@@ -102,7 +104,7 @@ def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format,
     from shared.results.report.figures import write_pictures
     from strata.output import print_json, stdout
 
-    info, folder = _found(run, url, runs_dir, lambda _, info: info, read_run)
+    info, folder = from_cloud_or_folder(run, url, runs_dir, lambda _, info: info, read_run)
     if folder is None:
         raise NotFound(f"run {info.run} has no results folder in {runs_dir}: `strata pull {info.run}` fetches it")
     paths = [str(path) for path in write_pictures(folder, folder / "plots", "png", SCREEN, round_no)]
@@ -124,7 +126,7 @@ def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_d
     def read(folder: Path) -> tuple[RunInfo, RoundDetail]:
         return read_run(folder), read_round(folder, round_no)
 
-    (info, detail), _ = _found(run, url, runs_dir, fetch, read)
+    (info, detail), _ = from_cloud_or_folder(run, url, runs_dir, fetch, read)
     if format is Format.json:
         print_json(detail.model_dump(mode="json"), indent=None)
         return
@@ -152,7 +154,7 @@ def groups(
     def fetch(client: Client, info: RunInfo) -> tuple[RoundInfo, ...]:
         return client.rounds(info.run).rounds
 
-    rounds, _ = _found(run, url, runs_dir, fetch, read_rounds)
+    rounds, _ = from_cloud_or_folder(run, url, runs_dir, fetch, read_rounds)
     tree = newest_tree(rounds)
     if tree is None:
         raise NotFound(f"run {run} has not clustered its clients")
@@ -258,7 +260,7 @@ def _local(runs_dir: Path, run: str) -> Path | None:
     return folder if (folder / "run.json").is_file() else None
 
 
-def _found(
+def from_cloud_or_folder(
     run: str,
     url: str | None,
     runs_dir: Path,
