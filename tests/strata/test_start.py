@@ -11,7 +11,6 @@ import pytest
 
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
-from shared.run_records.runs import SeatInfo
 from tests.strata.samples import a_round, a_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,17 +24,11 @@ finally:
 """
 
 
-SEAT = SeatInfo(
-    seat=0, role="train", home=0, state="taken", profile="standard", n_train=50, n_test=9, label_counts=(30, 20)
-)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["ls"], "fedavg"),
         (["show", "a"], "fedavg"),
-        (["agents", "a"], "30 20"),
         (["log", "a"], "docker compose logs"),
         (["pause", "a"], "no cloud found"),
         (["watch", "a"], "no cloud found"),
@@ -44,7 +37,7 @@ SEAT = SeatInfo(
 )
 def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: str, tmp_path: Path) -> None:
     info = a_run(run="a")
-    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info), seats=(SEAT,))
+    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}
     command = [sys.executable, "-c", PROGRAM, *words]

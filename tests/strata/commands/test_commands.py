@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.core.versions import version
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
+from shared.run_records.runs import SeatInfo
 from strata.runs import progress
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FILES, FakeCloud
@@ -444,6 +446,18 @@ def test_a_spec_that_does_not_fit_its_data_is_refused_before_anything_starts(
 ) -> None:
     assert message in strata("run", spec_file, changed, "num_devices=20").err
     assert not (tmp_path / "runs").exists()
+
+
+def test_seats_of_a_run_that_no_cloud_knows_are_those_of_its_folder(strata: Strata, tmp_path: Path) -> None:
+    info = a_run(run="r9")
+    fields: dict[str, Any] = {"role": "train", "home": 0, "state": "taken", "profile": "jetson"}
+    seats = [SeatInfo(seat=number, n_train=50, n_test=9, label_counts=(30, 20), **fields) for number in range(2)]
+    write_results(tmp_path / "runs" / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info), seats=seats)
+    assert json.loads(strata("agents", "r9", "--format", "json").out) == [
+        seat.model_dump(mode="json") for seat in seats
+    ]
+    assert "30 20" in strata("agents", "latest").out
+    assert "no results in" in strata("agents", "r8").err
 
 
 def test_more_edges_than_the_cloud_has_are_refused_at_once(strata: Strata, url: str, spec_file: Path) -> None:
