@@ -82,7 +82,8 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
     on_global = [(row.evaluation or {}).get("global") for row in rounds]
     spreads = [row.clients.get("own") or row.clients.get("received") for row in rounds]
     head, *further = metrics
-    means = [spread.mean if spread else row.client_accuracy for row, spread in zip(rounds, spreads, strict=True)]
+    earlier = [row.client_accuracy if head.label == ACCURACY.label else None for row in rounds]  # without spreads
+    means = [spread.mean if spread else mean for spread, mean in zip(spreads, earlier, strict=True)]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
     return [
         TextColumn("round", [str(row.round_no) for row in rounds]),

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shared.core import plugins
-from shared.core.errors import UnknownName
+from shared.core.errors import BadInput, UnknownName
+from shared.training import models
 from shared.training.metrics.metric import Metric
 from strata.checks.run import Result, checked
 from strata.main import app
@@ -179,6 +180,12 @@ def test_each_fault_is_found(write: Write, old: str, new: str, check: str, cause
     name = check.partition(":")[0]
     found = failed(list(checked("checked_one", only=name)))
     assert [why for what, why in found if what.startswith(check) and cause in why], found
+
+
+def test_a_factory_that_fails_is_named_with_what_it_is_given(write: Write) -> None:
+    write(PACKAGE.replace("def build(sample, target, params):", "def build(sample, target):"))
+    with pytest.raises(BadInput, match=r"^build\(sample, target, params\) of the model narrow failed: TypeError: "):
+        models.build("narrow", (1, 8, 8), 10, 0)
 
 
 def test_what_needs_a_model_that_fits_is_tried_only_with_one(write: Write) -> None:

@@ -66,6 +66,17 @@ def test_of_an_unknown_kind_the_nearest_is_named() -> None:
     assert said.startswith("up: unknown name 'topp_k'; did you mean 'topk'? known: fp16, ")
 
 
+def test_an_unknown_field_and_an_unknown_name_say_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STRATA_PLUGINS", raising=False)
+    with pytest.raises(StrataError) as refused:
+        parse_as({"model": {"name": "mlp", "hidden": 48}}, RunSpec)
+    assert refused.value.detail == "model.hidden: unknown field; parameters stand in `model.params`"
+    with pytest.raises(
+        StrataError, match=r"unknown model 'sensor_net'.*; STRATA_PLUGINS names packages that bring more"
+    ):
+        parse_as({"model": "sensor_net"}, RunSpec)
+
+
 def test_bounds_are_written_as_in_a_spec() -> None:
     with pytest.raises(ValidationError) as caught:
         Stop.model_validate({"accuracy": 1.5})

@@ -256,8 +256,9 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match=f"^{name}") as refused:
         ProbeSettings()
+    assert (refused.value.field or "").startswith(name)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
+from edge_server.settings import EdgeSettings
 from shared.identity.node_keys import NodeKeys
 from shared.runtime import compute_thread
 from shared.service import app as app_module
@@ -79,6 +80,12 @@ def test_a_tier_that_could_not_start_ends_with_an_error(
     monkeypatch.setattr(FakeServer, "starts", False)
     with pytest.raises(SystemExit, match="probe could not start"):
         server.serve("probe", TierSettings, lambda settings, keys: app(), no_keys)
+
+
+def test_a_tier_with_a_wrong_setting_ends_with_its_variable_and_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_PORT", "x")
+    with pytest.raises(SystemExit, match=r"^edge could not start: EDGE_PORT: must be a whole number$"):
+        server.serve("edge", EdgeSettings, lambda settings, keys: app(), no_keys)
 
 
 def test_connections_take_at_most_half_of_the_open_files(

@@ -130,3 +130,11 @@ def test_the_worst_decile_is_of_a_tenth_of_the_clients_in_the_metrics_direction(
     assert Spread.of([0.0, 1.0, 1.0, 0.0]).variance == 0.25
     shuffled = [0.1 * n for n in (7, 3, 9, 1, 5, 2, 8)]
     assert Spread.of(shuffled).variance == Spread.of(sorted(shuffled)).variance
+
+
+def test_a_round_without_a_value_of_the_headline_shows_no_accuracy_in_its_place() -> None:
+    f1 = MetricInfo(label="f1", unit="share")
+    (row,) = [a_round(1, clients={}, client_accuracy=0.5)]
+    shown = {column.name: column.cells for column in round_columns([row], [f1])}
+    assert shown["clients"] == ["-"]
+    assert {column.name: column.cells for column in round_columns([row])}["clients"] == ["50.00 %"]
