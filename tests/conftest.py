@@ -14,7 +14,7 @@ import functools  # noqa: E402
 import inspect  # noqa: E402
 import signal  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
+from collections.abc import Callable, Coroutine, Iterator, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -49,6 +49,8 @@ def _interrupt(*_: object) -> None:
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupt)
 
+PART = 16
+"""Most tests of a file that go to a worker at once: they share what is cached and set up for the file."""
 NAMED = {"e2e", "smoke", "swarm"}
 """Markers that stand by name in each file whose tests have them."""
 
@@ -76,6 +78,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seen[test] += 1
             if seen[test] > (matrix.args[0] if matrix.args else 1):
                 item.add_marker(pytest.mark.slow)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = _divided(items)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
@@ -84,6 +88,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = float(mark.args[0]) if mark else usual
             if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
+
+
+def _divided(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests in the groups that stay with one worker: files with real processes, others in parts of `PART` tests.
+
+    The former share a started topology and mostly wait. They are spread evenly among the latter, which compute.
+    """
+    waiting: dict[Path, list[pytest.Item]] = {}
+    computing: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        of = waiting if item.get_closest_marker("e2e") else computing
+        of.setdefault(item.path, []).append(item)
+    parts = [tests[at : at + PART] for tests in computing.values() for at in range(0, len(tests), PART)]
+    placed = [
+        ((place + 0.5) / len(those), group)
+        for those in (parts, [*waiting.values()])
+        for place, group in enumerate(those)
+    ]
+    divided = []
+    for number, (_, group) in enumerate(sorted(placed, key=lambda each: each[0])):
+        for item in group:
+            item.add_marker(pytest.mark.xdist_group(f"{number}"))
+            divided.append(item)
+    return divided
 
 
 def _integrates(item: pytest.Function) -> bool:
