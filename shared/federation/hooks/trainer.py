@@ -13,7 +13,7 @@ from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet
-from shared.training.loop import Batch, Correct, Elementwise, Objective, Step, Trained, Transform
+from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Training:
 
     Attributes:
         start: all tensors of the model.
-        correct: changes the gradients before each step; elementwise, so that devices can be trained many at once.
+        correct: changes the gradients before each step; `Elementwise` where devices are to be trained many at once.
     """
 
     start: TensorMap
-    correct: Elementwise | None = None
+    correct: Correct | None = None
 
 
 class Trainer(Protocol):
