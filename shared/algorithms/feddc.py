@@ -313,5 +313,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     on_refusal="revert",
     needs={"client": "device", "optimizer": "sgd", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    one_by_one=lambda params: params.clip_norm and "clip_norm takes the norm of one device's gradients at a time",
     footprint=Footprint(sends=sends),
 )

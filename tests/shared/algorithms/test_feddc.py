@@ -135,6 +135,13 @@ def test_a_bound_of_zero_is_refused_by_the_field() -> None:
     assert refused.value.field == "algorithm.params.clip_norm"
 
 
+def test_a_bound_is_refused_where_devices_are_trained_many_at_once() -> None:
+    parse_spec(spec_of({}, vectorised={"width": 2}))
+    with pytest.raises(BadInput, match="clip_norm takes the norm of one device's gradients") as refused:
+        parse_spec(spec_of({"clip_norm": 10}, vectorised={"width": 2}))
+    assert refused.value.field == "vectorised"
+
+
 def proximal_correction(mu: float) -> Any:
     """Returns FedProx's correction, for `flat.fedavg`."""
 
