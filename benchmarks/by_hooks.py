@@ -66,8 +66,9 @@ class ByHooks:
 
     def _visit(self, seat: Seat) -> Visit:
         round_no = self.round_no + 1
-        ctx = self.ctx(round_no).at(edge=0, seat=seat.number)
-        message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
+        at_edge = self.ctx(round_no).at(edge=0)
+        ctx = at_edge.at(seat=seat.number, n_samples=len(seat.train))
+        message = self.algorithm.edge.dispatch(at_edge, self.edge, seat)
         state, trainer = (
             self.devices[seat.number],
             trainer_for(self.experiment, self._task(round_no), seat.train, seat.test),

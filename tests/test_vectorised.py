@@ -36,6 +36,7 @@ ALGORITHMS: dict[str, Any] = {
     "fedper": "fedper",
     "fedbn": "fedbn",
     "feddc": "feddc",
+    "feddc relative": {"name": "feddc", "params": {"relative_weights": True, "alpha": 0.5}},
     "feddyn": "feddyn",
     "fednova": "fednova",
     "local_sgd": "local_sgd",
@@ -141,7 +142,7 @@ async def test_a_correction_that_cannot_be_stacked_is_refused_with_the_algorithm
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(self: DeviceHooks, ctx: Any, state: Any, message: Any) -> Training:
-        return Training(message.model, lambda parameters, gradients: None)  # type: ignore[arg-type]
+        return Training(message.model, lambda parameters, gradients: None)
 
     monkeypatch.setattr(DeviceHooks, "training", closed)
     async with federation(tmp_path, agent_devices=(6,)) as fed:

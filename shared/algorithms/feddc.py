@@ -24,6 +24,8 @@ Deviations and readings:
 - g_i is stored and sent per unit step, as g_i / (eta K) with the K of that training, since clients may take different
   numbers of steps; the paper's take equally many. With momentum, `momentum_step_factor` takes the place of K. The
   authors' code accumulates g_i - g, as SCAFFOLD's option II does.
+- In the authors' code a client divides alpha and g by its samples relative to the mean over clients
+  (`relative_weights`), and clips the norm of all its gradients, those of R and G included, to 10 (`clip_norm`).
 - The paper tunes alpha for each data set; the default is that of its code's CIFAR-10 runs, which also use weight decay.
 - Drift and corrections concern parameters only; buffers follow `buffers`. With `edge_rounds` above 1 an edge averages
   the t_i+ of each edge round, all of them with the cloud's g, and sends the total change of h and g.
@@ -51,6 +53,7 @@ from shared.federation.hooks import (
     Broadcast,
     CloudHooks,
     Context,
+    Correct,
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
@@ -90,11 +93,15 @@ class Params(Record):
         alpha: weight of the penalty R.
         drift: whether the drifts h_i are learned.
         gradient: whether the objective contains G.
+        relative_weights: whether a client divides alpha and g by its samples in units of the mean over clients.
+        clip_norm: bound on the norm of a step's gradients, all parameters together, before weight decay; None: none.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1e3)] = 0.01
     drift: bool = True
     gradient: bool = True
+    relative_weights: bool = False
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
 
 class Steered(Broadcast):
@@ -215,8 +222,9 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
         return Own()
 
     def training(self, ctx: Context[Params], state: Own, message: Steered) -> Training:
-        start = starting_model(state, message)
-        return Training(start, steer(ctx, state, message.moved, start))
+        start, bound = starting_model(state, message), ctx.params.clip_norm
+        correct = steer(ctx, state, message.moved, start)
+        return Training(start, correct if bound is None else Clip(bound, correct))
 
     def learned(
         self, ctx: Context[Params], state: Own, message: Steered, training: Training, fit: Fit, trainer: Trainer
@@ -245,10 +253,44 @@ class Steer:
         torch._foreach_add_(gradients, shifts)  # gradient of G
 
 
+def steer_each(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    anchors: list[Tensor],
+    shifts: list[Tensor],
+    alphas: list[Tensor],
+) -> None:
+    """Adds the gradients of R and G; alpha is the client's own."""
+    for weight, gradient, anchor, alpha in zip(parameters, gradients, anchors, alphas, strict=True):
+        gradient.addcmul_(weight - anchor, alpha)
+    torch._foreach_add_(gradients, shifts)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Corrects the gradients, then scales them down, all together, to a norm of at most `bound`."""
+
+    bound: float
+    correct: Correct | None
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        if self.correct is not None:
+            self.correct(parameters, gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (self.bound / norm).clamp(max=1.0))
+
+
 def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Elementwise | None:
     """Returns the correction that adds the gradients of R and G; None if both are zero."""
     names = [name for name in start if name not in ctx.model.buffer_names]
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
+    if ctx.params.relative_weights:
+        relative = max(ctx.n_samples, 1) * ctx.total_clients / ctx.total_samples
+        zeros = {name: torch.zeros_like(start[name]) for name in names}
+        g = plus(zeros, moved, 1 / relative)
+        shifts = [state.moved.get(name, zeros[name]) - g[name] for name in names]  # g_i - g
+        alphas = [torch.full_like(start[name], ctx.params.alpha / relative) for name in names]
+        return Elementwise(steer_each, ([anchor[name] for name in names], shifts, alphas))
     if not state.moved and not moved:
         return pull_towards(anchor, names, ctx.params.alpha) if ctx.params.alpha else None
     zero = torch.zeros(())
@@ -271,5 +313,6 @@ ALGORITHM = Algorithm(
     device_state=Own,
     on_refusal="revert",
     needs={"client": "device", "optimizer": "sgd", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    one_by_one=lambda params: params.clip_norm and "clip_norm takes the norm of one device's gradients at a time",
     footprint=Footprint(sends=sends),
 )

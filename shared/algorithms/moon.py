@@ -13,8 +13,8 @@ Deviations and readings:
 
 - The representation is the input of the model's last linear layer; whether there is a projection head is up to the
   model.
-- In a client's first visit there is no previous model, and l_con is left out. (The authors' code takes the client's own
-  initial weights as the previous model.)
+- In a client's first visit there is no previous model, and l_con is left out. So does the authors' code in round 1. In
+  a later round it takes random initial weights of the client's own as its previous model.
 - The two models with which z is compared are in evaluation mode: batch-norm uses their running statistics and does not
   update them.
 - The paper tries mu 0.1, 1, 5 and 10 and T 0.1, 0.5 and 1, and uses T 0.5; mu 1 is the default of the authors' code.

@@ -12,16 +12,18 @@ Meta-Learning Approach. NeurIPS 2020, algorithm 1, and its variants FO and HF.
                         v = grad f(w~; D')
 
 beta is the spec's `lr`; D, D' and D'' are batches of `batch_size`, drawn independently. The server averages as FedAvg
-does. A client's own model, which is tested, is one step of length alpha from the model received, on a batch of its
-training samples. alpha = 0 with `local_steps: null` is FedAvg, bit for bit.
+does. A client's own model, which is tested, is `adapt_steps` steps of length alpha from the model received, each on a
+batch of its training samples. alpha = 0 with `local_steps: null` is FedAvg, bit for bit.
 
 Deviations and readings:
 
 - Clients are weighted by samples, as in FedAvg. The paper takes plain means over clients.
+- The paper seeks a model for "one or a few steps", but F, its three approximations and its experiments have one step.
+  So `adapt_steps` says how often a client steps before it is tested; training always looks one step ahead.
 - The spec's momentum and weight decay apply to the step with beta.
 - A held-out client has no training samples: it adapts on a seeded batch of its test samples (half of them, if they are
-  fewer than two batches), and its own model is tested on the others. The model received is tested on all, as in any
-  method.
+  fewer than two batches), the same in each of its steps, and its own model is tested on the others. The model received
+  is tested on all, as in any method.
 - Batch-norm's running statistics are updated in every pass.
 - Passes over D and D'' count as trained samples and take simulated time.
 """
@@ -74,12 +76,14 @@ class Params(Record):
         alpha: learning rate of the personal step.
         hessian: how second derivatives are approximated.
         local_steps: tau, the steps of a visit; None means the spec's epochs.
+        adapt_steps: number of personal steps from the model received to the client's own model, which is tested.
         delta: HF's distance from w at which the two gradients are taken, in units of v.
     """
 
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.01
     hessian: Literal["first_order", "hessian_free"] = "first_order"
     local_steps: Annotated[int, Field(ge=1, le=100_000)] | None = 10
+    adapt_steps: Annotated[int, Field(ge=1, le=10_000)] = 1
     delta: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
 
@@ -147,7 +151,7 @@ class Edge(EdgeHooks):
 
 
 class Device(DeviceHooks):
-    """Learns a model that is good after one step, and takes that step before it is tested."""
+    """Learns a model that is good after one step, and takes such steps before it is tested."""
 
     def local_update(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, trainer: Trainer) -> Local:
         start = starting_model(state, message)
@@ -169,7 +173,8 @@ class Device(DeviceHooks):
         if len(adapt) < ctx.model.least_batch:
             return start
         step = Sgd(ctx.params.alpha, momentum=0.0, weight_decay=0.0)
-        return trainer.fit(ctx, start, samples=adapt, purpose="personalise", epochs=1, step=step).model
+        steps = ctx.params.adapt_steps
+        return trainer.fit(ctx, start, samples=adapt, purpose="personalise", steps=steps, step=step).model
 
     def evaluate(
         self, ctx: Context[Params], state: OwnBuffers, message: Broadcast, own: TensorMap | None, trainer: Trainer
@@ -180,11 +185,11 @@ class Device(DeviceHooks):
 
 
 def adaptation_split(ctx: Context[Params], trainer: Trainer) -> tuple[Samples, Samples]:
-    """Returns the batch on which a client adapts, and the samples on which its own model is tested."""
+    """Returns the samples on which a client adapts, a batch for each step, and those on which its model is tested."""
     here, n = trainer.samples if trainer.n_samples else trainer.tests, trainer.task.batch_size
     order = ctx.numpy_rng("adapt").permutation(here.indices)
     if trainer.n_samples:
-        return Samples(here.part, order[:n]), trainer.tests
+        return Samples(here.part, order[: n * ctx.params.adapt_steps]), trainer.tests
     n = min(n, len(order) // 2)
     return Samples(here.part, order[:n]), Samples(here.part, np.sort(order[n:]))
 

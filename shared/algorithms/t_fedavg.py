@@ -18,15 +18,23 @@ Constants: T = 0.7 at clients is that of Ternary Weight Networks (Li, Zhang, Liu
 their best one, the mean of |theta| above Delta. At the server the threshold is 0.05 of the largest magnitude, as in
 Trained Ternary Quantization (Zhu, Han, Mao, Dally, ICLR 2017).
 
+The newest version of the authors' program has other thresholds: 0.07 at clients and 0.05 at the server times the sum
+of a layer's magnitudes by its number of kernels, inputs times outputs (`threshold_of`, `server_threshold_of: kernel`).
+That is the mean magnitude in a linear layer, and nine times the mean for kernels of 3 x 3. Its W has the best factor of
+the present theta in each step (`factor: best`), while the w that it trains, from 1 on, only scales the gradient of
+theta: `gradient: straight_through` is nearest to that. Where its option `ada_thresh` is off, Delta is a share of 0.055
+to 0.06, drawn anew each time, of the largest magnitude (`threshold_of: max`), and W has the trained w.
+
 Deviations and readings (written from the abstract, citations and the behaviour of the authors' published program; the
 paper's text was not available, so its equation numbers and its own thresholds could not be checked):
 
-- Ternary are tensors of two or more dimensions, in all layers; biases and batch-norm are sent in full, as in FedAvg.
+- Ternary are tensors of two or more dimensions, in all layers; the program's networks keep their first and last layer
+  in full precision. Biases and batch-norm are sent in full, as in FedAvg.
 - The factor w in dJ/dtheta is that of Trained Ternary Quantization and of the authors' program. There the w in this
   gradient starts as 1; here it starts as the best one, far below 1, and so needs a larger learning rate.
   `gradient: straight_through` leaves the factor out.
-- The authors' server compares the ternary model with the mean on test data, and broadcasts the mean in full if the
-  ternary model is worse by 3 % (strategy II). A cloud here does not evaluate before it broadcasts: `download: full`
+- The authors' server compares the ternary model with the mean on test data, and broadcasts the mean in full if their
+  accuracies differ by 3 % or more (strategy II). A cloud here does not evaluate before it broadcasts: `download: full`
   always broadcasts the mean, `ternary` never.
 - The step of w follows the mean over the positions of I instead of their sum: the sum grows with the number of
   positions, and with the learning rate of the other weights w diverges.
@@ -83,14 +91,19 @@ from shared.federation.hooks import (
 )
 from shared.wire.compression import Ternary, mean_magnitude, ternary_of
 
+Unit = Literal["mean", "max", "kernel"]
+
 
 class Params(Record):
     """Whether weights are made ternary, and with which thresholds.
 
     Attributes:
         quantise: whether weights are made ternary; false is FedAvg.
-        threshold: T, the clients' threshold in units of the mean magnitude.
-        server_threshold: threshold of the server, and of edges that form a model, in units of the largest magnitude.
+        threshold: T, the clients' threshold in units of `threshold_of`.
+        server_threshold: threshold of the server, and of edges that form a model, in units of `server_threshold_of`.
+        threshold_of, server_threshold_of: of a layer's magnitudes the `mean`, the largest (`max`), or the sum by the
+            number of kernels, inputs times outputs (`kernel`).
+        factor: whether w is `trained` from the best one on, or the `best` one of the present theta in each step.
         gradient: whether the gradient of theta is that of W `scaled` by w where W is not 0, or `straight_through`.
         download: whether the server's model is made `ternary` again or sent in `full`.
     """
@@ -98,6 +111,9 @@ class Params(Record):
     quantise: bool = True
     threshold: Annotated[float, Field(ge=0, le=10)] = 0.7
     server_threshold: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    threshold_of: Unit = "mean"
+    server_threshold_of: Unit = "max"
+    factor: Literal["trained", "best"] = "trained"
     gradient: Literal["scaled", "straight_through"] = "scaled"
     download: Literal["ternary", "full"] = "ternary"
 
@@ -120,6 +136,13 @@ def pattern(theta: Tensor, least: float) -> Tensor:
     return theta.sign() * (theta.abs() > least)
 
 
+def threshold(theta: Tensor, share: float, of: Unit) -> float:
+    """Returns Delta of weights (outputs, inputs, ...): a share of the magnitude that `of` names, see `Params`."""
+    if of == "max":
+        return share * (float(theta.abs().max()) if theta.numel() else 0.0)
+    return share * mean_magnitude(theta) * (theta[0, 0].numel() if of == "kernel" and theta.numel() else 1)
+
+
 def best_factor(theta: Tensor, signs: Tensor) -> Tensor:
     """Returns the factor w for which w I is nearest to theta."""
     return torch.tensor(mean_magnitude(theta[signs != 0]), dtype=torch.float32).to(theta.device)
@@ -132,10 +155,16 @@ def as_ternary(ctx: Context[Params], model: TensorMap) -> TensorMap:
         return found
     for name in ternary_names(ctx, model):
         theta = model[name].detach().contiguous()
-        most = float(theta.abs().max()) if theta.numel() else 0.0
-        signs = pattern(theta, ctx.params.server_threshold * most)
+        least = threshold(theta, ctx.params.server_threshold, ctx.params.server_threshold_of)
+        signs = pattern(theta, 0.0 if is_ternary(theta) else least)
         found[name] = ternary_of(signs, best_factor(theta, signs), theta.shape)
     return found
+
+
+def is_ternary(theta: Tensor) -> bool:
+    """Returns whether all weights that are not 0 have one magnitude: no threshold may then take any of them."""
+    magnitudes = theta.abs()
+    return bool(((magnitudes == 0) | (magnitudes == magnitudes.max())).all()) if theta.numel() else True
 
 
 class Fttq:
@@ -143,7 +172,7 @@ class Fttq:
 
     def __init__(self, ctx: Context[Params], start: TensorMap) -> None:
         """Starts from the weights received; a layer's w starts as the best one."""
-        self.threshold, self.scaled = ctx.params.threshold, ctx.params.gradient == "scaled"
+        self.params, self.scaled = ctx.params, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
         parameters = [name for name in start if name not in ctx.model.buffer_names]
         self.at = {number: name for number, name in enumerate(parameters) if name in wanted}
@@ -154,7 +183,7 @@ class Fttq:
 
     def _signs(self, name: str) -> Tensor:
         theta = self.theta[name]
-        return pattern(theta, self.threshold * mean_magnitude(theta))
+        return pattern(theta, threshold(theta, self.params.threshold, self.params.threshold_of))
 
     @property
     def weights(self) -> TensorMap:
@@ -175,11 +204,14 @@ class Fttq:
             trained[number] = self.theta[name]
             if self.scaled:
                 slopes[number] = torch.where(signs != 0, w * slope, slope)
-            trained.append(w)
-            slopes.append((signs * slope).sum() / signs.count_nonzero().clamp(min=1))  # dJ/dw
+            if self.params.factor == "trained":
+                trained.append(w)
+                slopes.append((signs * slope).sum() / signs.count_nonzero().clamp(min=1))  # dJ/dw
         self.sgd(trained, slopes)
         for number, name in self.at.items():
             self.signs[name] = self._signs(name)
+            if self.params.factor == "best":
+                self.w[name] = best_factor(self.theta[name], self.signs[name])
             parameters[number].copy_(self.w[name] * self.signs[name])
 
 

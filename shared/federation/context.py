@@ -103,8 +103,8 @@ class Context(Generic[Params]):
         model: the run's model.
         buffers: what happens to float buffers: `average`, `local` or `drop`.
         n_updates: in `aggregate`, the number of updates of which the mean was taken; an edge's own counts as one.
-        n_samples: in `aggregate`, and at an edge that finishes a round, the samples behind the update: its weight; 0
-            if no device answered.
+        n_samples: in `aggregate`, in a visit, and at an edge that finishes a round, the training samples behind the
+            update: its weight; 0 if no device answered.
         staleness_weight: in `aggregate`, the mean staleness weight of these updates; 1 where a tier waits for all.
         total_samples: training samples of all seats of the run.
         total_clients: seats of the run that train, whether an agent hosts them at present or not.

@@ -63,6 +63,11 @@ def no_objective(params: Any) -> bool:
     return False
 
 
+def nothing_forbids(params: Any) -> str | None:
+    """The default of `one_by_one`: no parameter keeps devices from being trained many at once."""
+    return None
+
+
 @dataclass(frozen=True)
 class Footprint:
     """What an algorithm sends, gathers and computes, as far as its parameters and the model's shapes decide it.
@@ -121,6 +126,7 @@ class Algorithm:
             a server optimiser may then put its step in the place of `delta`. The default hooks do.
         own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
             refused.
+        one_by_one: from the parameters, why devices that train once cannot be trained many at once; None if they can.
         footprint: what it sends, gathers and computes, from which bytes, memory and times are estimated.
     """
 
@@ -149,6 +155,7 @@ class Algorithm:
     objective: Callable[[Context], Objective | None] | None = None
     adds_delta: bool = False
     own_objective: Callable[[Any], bool] = no_objective
+    one_by_one: Callable[[Any], str | None] = nothing_forbids
     footprint: Footprint = field(default_factory=Footprint)
 
     def __post_init__(self) -> None:
@@ -191,12 +198,13 @@ class Algorithm:
         Raises:
             BadInput: with the path of the field.
         """
-        self.parse_params(spec.algorithm.params)
+        params = self.parse_params(spec.algorithm.params)
         for name, value in self.needs.items():
             if getattr(spec, name) != value:
                 raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
-        if spec.vectorised is not None and not self.trains_once:
-            why = f"the devices of {self.name} train in a `local_update` of their own, which can be run one by one only"
+        own = f"the devices of {self.name} train in a `local_update` of their own, which can be run one by one only"
+        why = self.one_by_one(params) if self.trains_once else own
+        if spec.vectorised is not None and why is not None:
             raise BadInput(f"vectorised: {why}", field="vectorised")
         self._check_sync(spec)
         if spec.report_deadline_s is not None and not self.reports:

@@ -13,7 +13,7 @@ from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.context import Context
 from shared.federation.messages import Task
 from shared.federation.test_sets import Samples, TestSet
-from shared.training.loop import Batch, Correct, Elementwise, Objective, Step, Trained, Transform
+from shared.training.loop import Batch, Correct, Objective, Step, Trained, Transform
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Training:
 
     Attributes:
         start: all tensors of the model.
-        correct: changes the gradients before each step; elementwise, so that devices can be trained many at once.
+        correct: changes the gradients before each step; `Elementwise` where devices are to be trained many at once.
     """
 
     start: TensorMap
-    correct: Elementwise | None = None
+    correct: Correct | None = None
 
 
 class Trainer(Protocol):
@@ -83,6 +83,7 @@ class Trainer(Protocol):
         samples: Samples | None = None,
         purpose: str = "batches",
         epochs: int | None = None,
+        steps: int | None = None,
         augment: bool = True,
     ) -> Iterator[Batch]:
         """Yields the batches on which `fit` trains with the same arguments, shuffled and augmented as the spec says."""
@@ -96,6 +97,7 @@ class Trainer(Protocol):
         samples: Samples | None = None,
         purpose: str = "batches",
         epochs: int | None = None,
+        steps: int | None = None,
         trains: Collection[str] | None = None,
         objective: Objective | None = None,
         correct: Correct | None = None,
@@ -109,7 +111,7 @@ class Trainer(Protocol):
             start: all tensors of the model, or of a physically smaller sub-network of it (`Context.units`).
             samples: training samples; None means those of the visit.
             purpose: name of the random streams that shuffle and augment.
-            epochs: number of epochs; None means the number that the task gives.
+            epochs, steps: how many of either, at most one of them; None for both means what the task gives.
             trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
             objective: replaces the loss of the data's target; returns the loss of a batch, and the outputs.
             correct: changes the gradients in place before each step.

@@ -39,15 +39,15 @@ def begin_visit(
     wave_id, seat, algorithm = order.stage, experiment.seat(visit.seat), experiment.algorithm
     phase = visit.task.phase or order.phase
     ctx = experiment.ctx(phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
-    ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number)
+    own = experiment.seat_in(seat.number, wave_id.round_no).train
+    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped)
+    ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number, n_samples=trainer.n_samples)
     device = experiment.device
     device.seed(ctx.seed("torch"))
     owner, with_residual = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor.keeps_residual
     kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual, keep_from)
     state, residual, fresh = kept.load()
     state = device.to_device(algorithm.device.init(ctx) if state is None else state)
-    own = experiment.seat_in(seat.number, wave_id.round_no).train
-    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped)
     return OpenVisit(experiment, order, visit, ctx, state, device.to_device(message), trainer, kept, residual, fresh)
 
 

@@ -29,11 +29,13 @@ class StackVisit:
 
     Attributes:
         training: what its device trains.
+        correct: the training's correction.
         order: positions of each of its batches among its samples.
     """
 
     open: OpenVisit
     training: Training
+    correct: Elementwise | None
     order: Sequence[torch.Tensor]
 
     @classmethod
@@ -45,11 +47,11 @@ class StackVisit:
         """
         algorithm = visit.experiment.algorithm
         training = algorithm.device.training(visit.ctx, visit.state, visit.message)
-        correct: object = training.correct
+        correct = training.correct
         if correct is not None and not isinstance(correct, Elementwise):
             why = f"{algorithm.name} corrects gradients by a function of one device, which is not an `Elementwise`"
             raise BadInput(f"vectorised: {why}", field="vectorised")
-        return cls(visit, training, visit.trainer.order(visit.ctx))
+        return cls(visit, training, correct, visit.trainer.order(visit.ctx))
 
     @property
     def ctx(self) -> Context:
@@ -59,7 +61,7 @@ class StackVisit:
     def device(self) -> Device:
         """The visit's part in the stacked training."""
         dropout = torch.Generator().manual_seed(self.ctx.seed("torch"))
-        return Device(self.training.start, [len(batch) for batch in self.order], self.training.correct, dropout)
+        return Device(self.training.start, [len(batch) for batch in self.order], self.correct, dropout)
 
     def end(self, fit: Fit | Exception) -> FinishedVisit:
         """Ends the visit with what its device has trained.
@@ -101,9 +103,9 @@ def stacks_of(visits: Sequence[StackVisit]) -> list[list[StackVisit]]:
     """Divides visits by the functions that correct their gradients; each stack is by falling number of steps."""
     stacks: list[list[StackVisit]] = []
     for visit in sorted(visits, key=lambda visit: -len(visit.order)):
-        function = visit.training.correct and visit.training.correct.function
+        function = visit.correct and visit.correct.function
         for stack in stacks:
-            other = stack[0].training.correct
+            other = stack[0].correct
             if (other and other.function) == function:
                 stack.append(visit)
                 break

@@ -107,6 +107,7 @@ class LocalTrainer:
         samples: Samples | None = None,
         purpose: str = "batches",
         epochs: int | None = None,
+        steps: int | None = None,
         augment: bool = True,
     ) -> Iterator[Batch]:
         """Shuffled training batches on the compute device, augmented if the spec says so."""
@@ -115,7 +116,7 @@ class LocalTrainer:
         x, y, indices = self.source(ctx, samples, augment=augment)
         device, anew = self.experiment.device.device, how is not None and how.when == "load"
         cache = self.experiment.samples if x is self.arrays(samples.part)[0] and not anew else None
-        drawing = self._drawing(ctx, purpose, epochs)
+        drawing = self._drawing(ctx, purpose, epochs, steps)
         encode, own = (as_batch, CPU) if anew else (self.experiment.data.encode, device)  # pixels are augmented
         drawn = batches(x, y, indices, device=own, cache=cache, encode=encode, **drawing)
         if how is None or not anew:
@@ -128,11 +129,14 @@ class LocalTrainer:
 
     def order(self, ctx: Context) -> list[Tensor]:
         """Positions among the visit's training samples of each batch that `batches` yields by default."""
-        return list(shuffles(len(self.train), **self._drawing(ctx, "batches", None)))
+        return list(shuffles(len(self.train), **self._drawing(ctx, "batches")))
 
-    def _drawing(self, ctx: Context, purpose: str, epochs: int | None) -> dict[str, Any]:
+    def _drawing(
+        self, ctx: Context, purpose: str, epochs: int | None = None, steps: int | None = None
+    ) -> dict[str, Any]:
         """The arguments of `shuffles`: how many batches of which size, and the stream that shuffles them."""
-        steps = self.task.steps if epochs is None else None
+        if epochs is None and steps is None:
+            steps = self.task.steps
         if epochs is None and steps is None:
             epochs = ctx.spec.local_epochs if self.task.epochs is None else self.task.epochs
         return {
@@ -170,13 +174,14 @@ class LocalTrainer:
         samples: Samples | None = None,
         purpose: str = "batches",
         epochs: int | None = None,
+        steps: int | None = None,
         trains: Collection[str] | None = None,
         objective: Objective | None = None,
         correct: Correct | None = None,
         transform: Transform | None = None,
         step: Step | None = None,
     ) -> Fit:
-        """Trains from `start` for the task's epochs or steps, or for `epochs`; see `Trainer.fit`."""
+        """Trains from `start` for the task's epochs or steps, or for those given; see `Trainer.fit`."""
         model, spec = self._network(start), ctx.spec
         frozen = [] if trains is None else [p for name, p in model.named_parameters() if name not in trains]
         for parameter in frozen:
@@ -184,7 +189,7 @@ class LocalTrainer:
         try:
             trained = train(
                 model,
-                self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs),
+                self.batches(ctx, samples=samples, purpose=purpose, epochs=epochs, steps=steps),
                 lr=ctx.lr,
                 momentum=spec.momentum,
                 weight_decay=spec.weight_decay,

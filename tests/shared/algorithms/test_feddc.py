@@ -47,6 +47,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
     )
     far = sum(momentum**i for j in range(k) for i in range(j + 1))  # k without momentum
     sizes = np.array([len(seat.train) for seat in experiment.population.seats])
+    relative = sizes / sizes.mean() if p.relative_weights else np.ones(n)
     g, g_own = np.zeros_like(w), {seat: np.zeros_like(w) for seat in range(n)}
     h = {seat: np.zeros_like(w) for seat in range(n)}
     for round_no in range(1, experiment.spec.num_rounds + 1):
@@ -55,8 +56,10 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
         for seat in seats:
             gradient, theta, velocity = plain_linear.gradient_of(experiment, seat), w, np.zeros_like(w)
             for _ in range(k):
-                drift = p.alpha * (h[seat] + theta - w) + (g_own[seat] - g) / (eta * far)
-                velocity = momentum * velocity + gradient(theta) + drift
+                drift = p.alpha / relative[seat] * (h[seat] + theta - w)
+                drift += (g_own[seat] - g / relative[seat]) / (eta * far)
+                slope = gradient(theta) + drift
+                velocity = momentum * velocity + slope * min(1, (p.clip_norm or np.inf) / np.linalg.norm(slope))
                 theta = theta - eta * velocity
             g_own[seat] = theta - w
             h[seat] = h[seat] + theta - w
@@ -66,17 +69,77 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
     return w, h
 
 
-@pytest.mark.parametrize(("alpha", "momentum"), [(0.01, 0.0), (0.5, 0.0), (0.01, 0.9)])
+RELATIVE: dict[str, Any] = {"alpha": 0.5, "relative_weights": True}
+
+
+@pytest.mark.parametrize(
+    ("params", "momentum"),
+    [
+        ({"alpha": 0.01}, 0.0),
+        ({"alpha": 0.5}, 0.0),
+        ({"alpha": 0.01}, 0.9),
+        (RELATIVE, 0.0),
+        ({"alpha": 0.5, "clip_norm": 0.5}, 0.0),
+        ({**RELATIVE, "clip_norm": 0.5}, 0.9),
+    ],
+)
 async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
-    alpha: float, momentum: float, tmp_path: Path
+    params: dict[str, Any], momentum: float, tmp_path: Path
 ) -> None:
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
-    spec = spec_of({"alpha": alpha}, momentum=momentum, **fields)
+    spec = spec_of(params, momentum=momentum, **fields)
     done = await run(tmp_path, spec, agent_devices=(3, 1))
     w, _ = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
     other, _ = plain(done.experiment, {})
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
+
+
+@pytest.mark.parametrize("option", [{"relative_weights": True}, {"clip_norm": 0.5}])
+async def test_relative_weights_and_the_bound_on_gradients_change_the_result(
+    option: dict[str, Any], tmp_path: Path
+) -> None:
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3}
+    with_it, without = [
+        await run(tmp_path, spec_of({"alpha": 0.5, **more}, **fields), agent_devices=(4,)) for more in (option, {})
+    ]
+    assert flat.distance(with_it.model, without.model) > 1e-3
+
+
+async def test_clients_of_equal_size_and_a_bound_that_is_not_reached_change_nothing(tmp_path: Path) -> None:
+    spec = {"partition": "iid", "num_rounds": 2}
+    plain, relative, bounded = [
+        await run(tmp_path, spec_of({"alpha": 0.5, **more}, **spec), agent_devices=(3, 1))
+        for more in ({}, {"relative_weights": True}, {"clip_norm": 1e6})
+    ]
+    assert len({len(seat.train) for seat in plain.experiment.population.seats}) == 1
+    assert flat.distance(relative.model, plain.model) < 1e-5
+    assert bounded.info.model_sha256 == plain.info.model_sha256
+
+
+async def test_a_bound_clips_fedavg_too_where_all_terms_are_off(tmp_path: Path) -> None:
+    params = {"alpha": 0, "drift": False, "gradient": False, "clip_norm": 0.1}
+    fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_rounds": 1}
+    done = await run(tmp_path, spec_of(params, **fields), agent_devices=(4,))
+    w, moves = plain_linear.joined(done.experiment.initial), []
+    for seat in done.experiment.population.seats:
+        slope = plain_linear.gradient_of(done.experiment, seat.number)(w)
+        moves.append(0.1 * slope * min(1, 0.1 / np.linalg.norm(slope)))
+    sizes = [len(seat.train) for seat in done.experiment.population.seats]
+    assert flat.distance(done.model, plain_linear.parted(w - np.average(moves, axis=0, weights=sizes))) < 1e-6
+
+
+def test_a_bound_of_zero_is_refused_by_the_field() -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_spec(spec_of({"clip_norm": 0}))
+    assert refused.value.field == "algorithm.params.clip_norm"
+
+
+def test_a_bound_is_refused_where_devices_are_trained_many_at_once() -> None:
+    parse_spec(spec_of({}, vectorised={"width": 2}))
+    with pytest.raises(BadInput, match="clip_norm takes the norm of one device's gradients") as refused:
+        parse_spec(spec_of({"clip_norm": 10}, vectorised={"width": 2}))
+    assert refused.value.field == "vectorised"
 
 
 def proximal_correction(mu: float) -> Any:

@@ -1,4 +1,4 @@
-"""Per-FedAvg: the meta-gradient by hand, FedAvg without it, and one step before each test, at held-out clients too."""
+"""Per-FedAvg: the meta-gradient by hand, FedAvg without it, and the steps before each test, at held-out clients too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from shared.algorithms import per_fedavg
 from shared.algorithms.per_fedavg import meta_objective
+from shared.core.errors import BadInput
+from shared.federation.hooks import Broadcast
+from shared.federation.messages import Task
+from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.data.dataset import as_batch
 from shared.training.evaluation import evaluate
@@ -99,8 +104,52 @@ async def test_a_visit_takes_tau_steps_on_any_host(tmp_path: Path) -> None:
         assert free.compute_s == pytest.approx(2 * without.compute_s)  # four passes instead of two
 
 
-def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any]:
-    """Returns a held-out client's model after one step, and its remaining test samples, by the documented stream."""
+@pytest.mark.parametrize("adapt_steps", [1, 3, 6])
+def test_a_clients_own_model_is_adapt_steps_away_from_the_model_received(adapt_steps: int) -> None:
+    """Steps in numpy on batches of 16 of the client's 60 samples, each sample once in 4 batches."""
+    experiment = resolved(**spec_of({"alpha": 0.1, "adapt_steps": adapt_steps}, model="linear"))
+    spec, seat = experiment.spec, experiment.population.seats[1]
+    ctx = experiment.ctx(phase="train", round_no=2, n_clients=4, edge=seat.home_edge).at(seat=1)
+    trainer = trainer_for(experiment, Task(kind="train", epochs=1, batch_size=16), seat.train, seat.test)
+    hooks: Any = experiment.algorithm.device
+    own = hooks.personalise(ctx, hooks.init(ctx), Broadcast(model=experiment.initial), None, trainer)
+
+    order = np.random.default_rng(flat.stream(spec.seed, "seat 1", 2, 0, 0, "adapt")).permutation(seat.train)
+    order, draws = order[: 16 * adapt_steps], torch.Generator()
+    draws.manual_seed(flat.stream(spec.seed, "seat 1", 2, 0, 0, "personalise"))
+    epochs = (order[torch.randperm(len(order), generator=draws).numpy()] for _ in range(2))
+    drawn = [epoch[at : at + 16] for epoch in epochs for at in range(0, len(order), 16)][:adapt_steps]
+    w, b = (experiment.initial[name].double().numpy() for name in ("head.weight", "head.bias"))
+    for chosen in drawn:
+        x = ((experiment.data.train_x[chosen] / 255 - 0.5) / 0.5).reshape(len(chosen), -1)
+        to_w, to_b = flat.softmax_gradient(w, b, x, np.asarray(experiment.data.train_y)[chosen])
+        w, b = w - 0.1 * to_w, b - 0.1 * to_b
+    wanted = {"head.weight": torch.from_numpy(w), "head.bias": torch.from_numpy(b)}
+    assert flat.distance(own, wanted) < 1e-6 < flat.distance(experiment.initial, wanted)
+
+
+async def test_adapt_steps_change_what_clients_test_but_not_what_they_train(tmp_path: Path) -> None:
+    """The default is one step; in training the model is always looked at one step ahead."""
+    done = {}
+    for name, more in {"default": {}, "one": {"adapt_steps": 1}, "ten": {"adapt_steps": 10}}.items():
+        done[name] = await run(tmp_path, spec_of({"alpha": 0.1, "local_steps": 3, **more}), agent_devices=(3, 1))
+    assert len({each.info.model_sha256 for each in done.values()}) == 1
+    assert done["default"].info.final == done["one"].info.final
+    worked = {n: [row.compute_s for detail in d.rounds for row in detail.seats] for n, d in done.items()}
+    assert worked["ten"] == worked["one"]
+    one, ten = ({k: found.accuracy or 0.0 for k, found in done[n].info.final.items()} for n in ("one", "ten"))
+    assert ten["clients_received"] == one["clients_received"]
+    assert ten["clients_own"] > one["clients_own"]
+
+
+def test_no_step_before_a_test_is_refused_by_the_field() -> None:
+    with pytest.raises(BadInput) as refused:
+        per_fedavg.ALGORITHM.parse_params({"adapt_steps": 0})
+    assert refused.value.field == "algorithm.params.adapt_steps"
+
+
+def adapted(done: Ended, model: Any, seat: int, round_no: int, steps: int) -> tuple[Any, Any]:
+    """Returns a held-out client's model after some steps, and its remaining test samples, by the documented stream."""
     spec, data, held = done.experiment.spec, done.experiment.data, done.experiment.population.seats[seat].test.indices
     order = np.random.default_rng(flat.stream(spec.seed, f"seat {seat}", round_no, 0, 0, "adapt")).permutation(held)
     n = min(spec.batch_size, len(order) // 2)
@@ -108,15 +157,19 @@ def adapted(done: Ended, model: Any, seat: int, round_no: int) -> tuple[Any, Any
     models.write_state(scratch, model)
     images = as_batch(data.train_x[order[:n]])
     labels = torch.from_numpy(data.train_y[order[:n]].astype(np.int64))
-    train(scratch, [(images, labels)], lr=0, step=Sgd(0.1, 0.0, 0.0))
+    train(scratch, [(images, labels)] * steps, lr=0, step=Sgd(0.1, 0.0, 0.0))
     return models.read_state(scratch), np.sort(order[n:])
 
 
-async def test_held_out_clients_are_tested_on_all_samples_and_after_one_step_on_the_rest(tmp_path: Path) -> None:
-    spec = spec_of({"alpha": 0.1, "local_steps": 5}, held_out_fraction=0.25, num_rounds=3)
+@pytest.mark.parametrize("steps", [1, 4])
+async def test_held_out_clients_are_tested_on_all_samples_and_after_their_steps_on_the_rest(
+    steps: int, tmp_path: Path
+) -> None:
+    params = {"alpha": 0.1, "local_steps": 5, "adapt_steps": steps}
+    spec = spec_of(params, held_out_fraction=0.25, num_rounds=3)
     done = await run(tmp_path, spec, agent_devices=(4,))
     (seat,) = [s.number for s in done.experiment.population.seats if s.role == "held_out"]
-    model, rest = adapted(done, done.model, seat, 3)
+    model, rest = adapted(done, done.model, seat, 3, steps)
     scratch, data = done.experiment.model, done.experiment.data
     held, wanted = done.experiment.population.seats[seat].test.indices, []
     for state, tests in ((done.model, held), (model, rest)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from shared.algorithms.t_fedavg import Fttq, Ternaries, as_ternary
-from shared.core.errors import WireError
+from shared.algorithms.t_fedavg import ALGORITHM, Fttq, Ternaries, as_ternary
+from shared.core.errors import BadInput, WireError
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.update_checks import check_origin, clients_of
 from shared.training import models
@@ -53,13 +54,29 @@ def plain_ternary(theta: Array, least: float) -> tuple[Array, float]:
     return signs, float(np.abs(theta[signs != 0], dtype=np.float64).mean()) if signs.any() else 0.0
 
 
-class PlainFttq:
-    """Algorithm 1 in numpy and float64; tensors of one dimension are trained by plain SGD."""
+Rule = Callable[[Array], float]
+"""Magnitudes of a layer's weights -> threshold."""
+MEAN: Rule = lambda size: 0.7 * size.mean()  # noqa: E731
+LARGEST: Rule = lambda size: np.float64(0.05) * size.max()  # noqa: E731
 
-    def __init__(self, start: TensorMap, lr: float, *, scaled: bool = True) -> None:
-        self.lr, self.scaled, self.names = lr, scaled, list(start)
-        self.theta = {name: tensor.numpy().astype(float) for name, tensor in start.items() if tensor.dim() == 2}
-        found = {name: plain_ternary(theta, 0.7 * np.abs(theta).mean()) for name, theta in self.theta.items()}
+
+def by_kernel(share: float) -> Rule:
+    """Returns the authors' program's rule: a share of the sum of magnitudes by inputs times outputs."""
+    return lambda size: share * size.sum() / (size.shape[0] * size.shape[1])
+
+
+class PlainFttq:
+    """Algorithm 1 in numpy and float64; tensors of one dimension are trained by plain SGD.
+
+    `rule` is the clients' threshold; `best`: the factor is the best one in each step instead of a trained one.
+    """
+
+    def __init__(
+        self, start: TensorMap, lr: float, *, scaled: bool = True, rule: Rule = MEAN, best: bool = False
+    ) -> None:
+        self.lr, self.scaled, self.names, self.rule, self.best = lr, scaled, list(start), rule, best
+        self.theta = {name: tensor.numpy().astype(float) for name, tensor in start.items() if tensor.dim() >= 2}
+        found = {name: plain_ternary(theta, rule(np.abs(theta))) for name, theta in self.theta.items()}
         self.signs = {name: signs for name, (signs, _) in found.items()}
         self.w = {name: w for name, (_, w) in found.items()}
 
@@ -76,7 +93,8 @@ class PlainFttq:
             factor = np.where(signs != 0, self.w[name], 1.0) if self.scaled else 1.0
             self.theta[name] -= self.lr * factor * slope
             self.w[name] -= self.lr * float((signs * slope).sum()) / np.count_nonzero(signs)
-            self.signs[name], _ = plain_ternary(self.theta[name], 0.7 * np.abs(self.theta[name]).mean())
+            self.signs[name], w = plain_ternary(self.theta[name], self.rule(np.abs(self.theta[name])))
+            self.w[name] = w if self.best else self.w[name]
         for name, parameter in zip(self.names, parameters, strict=True):
             parameter.copy_(self.weights.get(name, parameter))
 
@@ -102,6 +120,62 @@ def test_three_steps_of_a_softmax_layer_are_the_formulas(gradient: str, tmp_path
     torch.testing.assert_close(fttq.theta["w"].numpy(), plain.theta["w"].astype(np.float32), rtol=1e-4, atol=1e-6)
     assert len(n_nonzero) > 1  # weights crossed the threshold
     assert torch.equal(fttq.ternary["w"].detach(), parameters[0])
+
+
+AUTHORS: dict[str, Any] = {
+    "threshold": 0.07,
+    "threshold_of": "kernel",
+    "server_threshold_of": "kernel",
+    "factor": "best",
+    "gradient": "straight_through",
+}
+
+
+@pytest.mark.parametrize(
+    ("params", "rule"),
+    [
+        ({"threshold": 0.07, "threshold_of": "kernel"}, by_kernel(0.07)),
+        ({"threshold": 0.3, "threshold_of": "max"}, lambda size: 0.3 * size.max()),
+        ({"factor": "best"}, MEAN),
+        (AUTHORS, by_kernel(0.07)),
+    ],
+)
+def test_steps_of_a_convolutional_layer_by_each_rule_are_those_of_numpy(params: dict[str, Any], rule: Rule) -> None:
+    """Kernels of 3 x 3; slopes are drawn, since the rules do not depend on how they arise."""
+    draws = np.random.default_rng(1)
+    start = {"w": torch.tensor(draws.normal(size=(5, 4, 3, 3)).astype(np.float32)), "b": torch.zeros(5)}
+    scaled, best = params.get("gradient") != "straight_through", params.get("factor") == "best"
+    fttq, plain = Fttq(ctx_of(params, lr=1.0), start), PlainFttq(start, 1.0, scaled=scaled, rule=rule, best=best)
+    parameters, wanted = ([one.weights["w"].clone(), start["b"].clone()] for one in (fttq, plain))
+    assert 0 < int(wanted[0].count_nonzero()) < wanted[0].numel()
+    for _ in range(3):
+        slopes = [draws.normal(size=tuple(tensor.shape)).astype(np.float32) for tensor in start.values()]
+        for one, its in ((fttq, parameters), (plain, wanted)):
+            one.step(its, [torch.tensor(slope) for slope in slopes])
+        torch.testing.assert_close(parameters, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("of", "least"), [("mean", 0.05 * 6.5 / 4), ("kernel", 0.05 * 6.5 / 2), ("max", 0.2)])
+def test_the_servers_threshold_by_each_rule(of: str, least: float) -> None:
+    """Two kernels of two weights each, (1, 2, 1, 2)."""
+    theta = torch.tensor([4.0, -2.3, 0.17, 0.03]).reshape(1, 2, 1, 2)
+    found = as_ternary(ctx_of({"server_threshold_of": of}), {"w": theta})["w"].detach()
+    assert torch.equal(found != 0, theta.abs() > least)
+    assert int(found.count_nonzero()) == (2 if of == "max" else 3)
+
+
+def test_weights_that_are_ternary_already_are_kept_by_every_rule() -> None:
+    """The threshold of kernels of 5 x 5, all of their weights 1, would be 1.25."""
+    theta = torch.ones(2, 3, 5, 5)
+    for of in ("mean", "max", "kernel"):
+        assert torch.equal(as_ternary(ctx_of({"server_threshold_of": of}), {"w": theta})["w"].detach(), theta)
+
+
+@pytest.mark.parametrize("field", ["threshold_of", "server_threshold_of", "factor"])
+def test_unknown_rules_are_refused_by_the_field(field: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        ALGORITHM.parse_params({field: "median"})
+    assert refused.value.field == f"algorithm.params.{field}"
 
 
 def test_a_negative_factor_flips_the_signs_that_are_sent(tmp_path: Path) -> None:
@@ -159,15 +233,15 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
 # ---- rounds
 
 
-def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
+def plain_rounds(done: Ended, num_rounds: int, server: Rule = LARGEST, **fttq_by: Any) -> TensorMap:
     """Runs a reference T-FedAvg without tiers, which shares only the training loop."""
     experiment, data, size = done.experiment, done.experiment.data, done.experiment.spec.batch_size
     sizes = [len(seat.train) for seat in experiment.population.seats]
-    model = plain_server(experiment.initial)
+    model = plain_server(experiment.initial, server)
     for round_no in range(1, num_rounds + 1):
         sent = []
         for seat in experiment.population.seats:
-            fttq = PlainFttq(model, experiment.spec.lr)
+            fttq = PlainFttq(model, experiment.spec.lr, **fttq_by)
             models.write_state(experiment.model, model | fttq.weights)
             seed = flat.stream(experiment.spec.seed, f"seat {seat.number}", round_no, 0, 0, "batches")
             generator = torch.Generator().manual_seed(seed)
@@ -176,16 +250,16 @@ def plain_rounds(done: Ended, num_rounds: int) -> TensorMap:
             after = models.read_state(experiment.model)
             sent.append({name: t if t.dim() == 2 else t - model[name] for name, t in after.items()})
         mean = flat.exact_mean(sent, sizes, sum(sizes))
-        model = plain_server({name: t if t.dim() == 2 else model[name] + t for name, t in mean.items()})
+        model = plain_server({name: t if t.dim() == 2 else model[name] + t for name, t in mean.items()}, server)
     return model
 
 
-def plain_server(model: TensorMap) -> TensorMap:
+def plain_server(model: TensorMap, rule: Rule = LARGEST) -> TensorMap:
     found = dict(model)
     for name, tensor in model.items():
         if tensor.dim() == 2:
             theta = tensor.numpy()
-            signs, w = plain_ternary(theta, np.float64(0.05) * np.abs(theta).max())
+            signs, w = plain_ternary(theta, rule(np.abs(theta)))
             found[name] = torch.from_numpy((np.float32(w) * signs).astype(np.float32))
     return found
 
@@ -200,6 +274,13 @@ async def test_rounds_through_tiers_equal_plain_code_in_any_layout(tmp_path: Pat
     for name in ("features.1.weight", "head.weight"):
         assert len(one.model[name].unique()) == 3
         assert int((one.model[name].sign() != plain_server(one.experiment.initial)[name].sign()).sum()) > 10
+
+
+async def test_rounds_by_the_authors_rules_equal_plain_code(tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(AUTHORS, batch_size=8, lr=0.5), agent_devices=(3, 1))
+    wanted = plain_rounds(done, 2, by_kernel(0.05), scaled=False, rule=by_kernel(0.07), best=True)
+    assert flat.distance(done.model, wanted) < 1e-6
+    assert flat.distance(done.model, plain_rounds(done, 2)) > 1e-2
 
 
 @pytest.mark.parametrize("edge_rounds", [1, 2])
