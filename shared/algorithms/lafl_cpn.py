@@ -34,6 +34,7 @@ Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -43,6 +44,7 @@ import torch
 from pydantic import Field
 
 from shared.federation.hooks import (
+    Advance,
     Algorithm,
     Begin,
     Broadcast,
@@ -58,6 +60,8 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
     Passes,
     PerClient,
@@ -65,6 +69,7 @@ from shared.federation.hooks import (
     Samples,
     Score,
     Seat,
+    Task,
     Tensor,
     TensorMap,
     Trainer,
@@ -85,6 +90,8 @@ from shared.training.data.channel_statistics import Statistics, measured, normal
 
 SETTLED, WINDOW = 0.1, 10
 """W has converged when the mean losses of the last `WINDOW` passes have a standard deviation below `SETTLED`."""
+SHIFT = "relative_shift"
+"""Figure of a visit that mixed, and its mean over the visits of an edge's round: see `Mixing.relative_shift`."""
 
 
 class Params(Record):
@@ -139,6 +146,12 @@ class Mixing:
         """Returns theta_i + (theta_g - theta_i) * W."""
         return {name: self.own[name] + step * self.weights[name] for name, step in self.between.items()}  # (7)
 
+    def relative_shift(self) -> float:
+        """Returns |(1 - W) d| / |d| with d = theta_g - theta_i: how far the mix lies from theta_g; 0 where d is 0."""
+        kept = [((1 - self.weights[name].double()) * step.double()).flatten() for name, step in self.between.items()]
+        whole = torch.cat([step.double().flatten() for step in self.between.values()]).norm().item()
+        return torch.cat(kept).norm().item() / whole if whole else 0.0
+
     def learn(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Takes one step of W at the mix in `parameters`, then writes the new mix there."""
         for (name, step), parameter, gradient in zip(self.between.items(), parameters, gradients, strict=True):
@@ -175,10 +188,17 @@ class Pool(GlobalModel):
 
 
 class Between(EdgeModel):
-    """An edge's state within a round: the statistics that the cloud knew, and those that devices reported."""
+    """An edge's state within a round.
+
+    Attributes:
+        known: the statistics that the cloud knew.
+        reported: those that devices reported.
+        shifts: the relative shift of each visit that mixed.
+    """
 
     known: dict[str, Statistics] = Field(default_factory=dict)
     reported: dict[str, Statistics] = Field(default_factory=dict)
+    shifts: tuple[float, ...] = ()
 
 
 class Own(OwnBuffers):
@@ -229,7 +249,7 @@ class Cloud(CloudHooks[Pool, Down, Up]):
 
 
 class Edge(EdgeHooks[Between, Down, Up]):
-    """Averages models, and forwards statistics in both directions."""
+    """Averages models, forwards statistics in both directions, and records the mean shift of its visits' mixes."""
 
     def init(self, ctx: Context[Params]) -> Between:
         return Between()
@@ -246,11 +266,20 @@ class Edge(EdgeHooks[Between, Down, Up]):
     def aggregate(self, ctx: Context[Params], state: Between, update: Up) -> Between:
         return super().aggregate(ctx, state.replace(reported={**state.reported, **update.reported}), update)  # (2)
 
+    def advance(
+        self, ctx: Context[Params], state: Between, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Between]:
+        mixed = [outcome.figures for outcome in outcomes if not outcome.failure and SHIFT in outcome.figures]
+        shifts = (*state.shifts, *(float(figures[SHIFT]) for figures in mixed))
+        return super().advance(ctx, state.replace(shifts=shifts), tasks, outcomes)
+
     def finish(self, ctx: Context[Params], state: Between) -> Finish[Between, Up]:
-        left = state.replace(start={}, received={}, model={}, known={}, reported={})
+        left = state.replace(start={}, received={}, model={}, known={}, reported={}, shifts=())
+        figures = {SHIFT: math.fsum(state.shifts) / len(state.shifts)} if state.shifts else {}
         if not self.forms_model(ctx):
-            return Finish(left)
-        return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), reported=state.reported))
+            return Finish(left, figures=figures)
+        update = Up(delta=delta_of(ctx, state.model, state.received), reported=state.reported)
+        return Finish(left, update, figures)
 
 
 class Device(DeviceHooks[Own, Down, Up]):
@@ -333,6 +362,7 @@ def _mixed_start(
         "visit": visit,
         "passes": len(losses),
         "weights_n_samples": len(losses) * len(drawn),
+        SHIFT: mixing.relative_shift(),
         "weights_mean": torch.cat([weight.flatten() for weight in mixing.weights.values()]).mean().item(),
     }
     return overlay(received, mixing.mixed()), mixing.weights, figures
@@ -345,7 +375,7 @@ def _drawn(ctx: Context[Params], trainer: Trainer) -> Samples:
     return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
 
-PICTURES = figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W")
+PICTURES = figure_by_client("mixing", "LAFL-CPN: shift of mixes from the global model", SHIFT, "|(1 - W) d| / |d|")
 
 ALGORITHM = Algorithm(
     name="lafl_cpn",

@@ -25,6 +25,7 @@ class Client:
     weights: TensorMap = field(default_factory=dict)
     visits: int = 0
     passes: list[int] = field(default_factory=list)
+    shifts: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -82,7 +83,15 @@ class Plain:
             ]
             losses.append(sum(loss * n for loss, n in found) / len(drawn))
         client.passes.append(len(losses))
+        client.shifts.append(self._shift(client, received, top))
         return self._mix(client, received, top)
+
+    @staticmethod
+    def _shift(client: Client, received: TensorMap, top: list[str]) -> float:
+        """Returns |(1 - W) d| / |d| over the mixed parameters, in numpy."""
+        d = np.concatenate([(received[n] - client.model[n]).double().numpy().ravel() for n in top])
+        w = np.concatenate([client.weights[n].detach().double().numpy().ravel() for n in top])
+        return float(np.linalg.norm((1 - w) * d) / np.linalg.norm(d))
 
     def _mix(self, client: Client, received: TensorMap, top: list[str]) -> TensorMap:
         mixed = {n: client.model[n] + (received[n] - client.model[n]) * client.weights[n] for n in top}  # (7)
