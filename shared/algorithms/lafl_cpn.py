@@ -11,7 +11,8 @@ Information Technology, 2024 (in Chinese), equations 2 to 9, algorithm 1.
 
 theta_g is the global model received, theta_i the client's own model of its last visit. W_i has the shape of the top `p`
 layers and is initially 1. The third part of the method, RandAugment, is set by the spec's `augment`, since the paper
-gives it to all methods. `p: 0` with `normalise: fixed` is FedAvg, bit for bit.
+gives it to all methods; that it *expands* the set of images, as the paper says, is `augment.when: expand`. `p: 0` with
+`normalise: fixed` is FedAvg, bit for bit.
 
 Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023), from which (6)-(8) come:
 
@@ -25,8 +26,8 @@ Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023
 - Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
   batch-norm that follows it; a `p` larger than the model means all of it.
 - Mean and std are measured once, before the first training, on one augmented draw of all images (`stats: raw`: on the
-  images as they are), as integer sums of pixels and of their squares, in one pass. A client that has lost its state
-  uses its statistics as the cloud broadcasts them.
+  images as they are; with `augment.when: expand`: on the expanded set), as integer sums of pixels and of their squares,
+  in one pass. A client that has lost its state uses its statistics as the cloud broadcasts them.
 - A client's test images are normalised with the statistics of that client, which the cloud therefore broadcasts
   (`test_stats: own`: with the tester's). Images of no client are normalised with the tester's, at the cloud with the
   pooled statistics of all clients. Only sums are sent, never images. In its first visit a client knows only its own.
@@ -216,7 +217,7 @@ class Own(OwnBuffers):
 def check(ctx: Context[Params], update: Up) -> None:
     """Validates that statistics have the run's channels, and not more pixels than all training images."""
     channels, height, width = ctx.model.sample.shape
-    most = ctx.total_samples * height * width
+    most = ctx.total_samples * ctx.spec.versions * height * width
     for client, sums in update.reported.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
             found = f"{len(sums.sums)} channels of {sums.n} pixels"
@@ -345,7 +346,7 @@ def _mixed_start(
     top = only(received, layers)
     weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
     mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
-    drawn, losses = _drawn(ctx, trainer), list[float]()
+    drawn, losses, n_passed = _drawn(ctx, trainer), list[float](), 0
     while not losses or (visit == 2 and len(losses) < params.max_passes and not converged(losses)):
         passed = trainer.fit(
             ctx,
@@ -358,10 +359,11 @@ def _mixed_start(
             step=mixing.learn,
         )
         losses.append(passed.trained.loss)
+        n_passed += passed.trained.n_samples
     figures = {
         "visit": visit,
         "passes": len(losses),
-        "weights_n_samples": len(losses) * len(drawn),
+        "weights_n_samples": n_passed,
         SHIFT: mixing.relative_shift(),
         "weights_mean": torch.cat([weight.flatten() for weight in mixing.weights.values()]).mean().item(),
     }

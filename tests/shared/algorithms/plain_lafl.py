@@ -1,4 +1,4 @@
-"""A reference LAFL-CPN without tiers, with W by autograd through equation 7; it shares only `loop.py`."""
+"""A reference LAFL-CPN without tiers, with W by autograd through equation 7; it shares the loop and RandAugment."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
+from shared.training.data.augmentation import augmented_apart
 from shared.training.loop import Batch, batches, train
 from tests.shared.algorithms.flat import exact_mean, stream
 
@@ -81,7 +82,7 @@ class Plain:
                 self._step(client, received, top, batch)
                 for batch in self._batches(seat, round_no, f"weights {len(losses)}", drawn)
             ]
-            losses.append(sum(loss * n for loss, n in found) / len(drawn))
+            losses.append(sum(loss * n for loss, n in found) / sum(n for _, n in found))
         client.passes.append(len(losses))
         client.shifts.append(self._shift(client, received, top))
         return self._mix(client, received, top)
@@ -112,10 +113,15 @@ class Plain:
 
     def _batches(self, seat: int, round_no: int, purpose: str, indices: Any) -> Any:
         data, generator = self.experiment.data, torch.Generator().manual_seed(self._seed(seat, round_no, purpose))
+        x, y = data.train_x[indices], data.train_y[indices]
+        if self.experiment.spec.augment is not None:  # a copy of each image expands the set
+            seeds = [self._seed(seat, round_no, f"augmented|train {index}") for index in indices]
+            copies = augmented_apart(torch.from_numpy(x)[:, None], self.experiment.spec.augment, seeds)[:, 0]
+            x, y = np.concatenate([x, copies.numpy()]), np.concatenate([y, y])
         drawn = batches(
-            data.train_x,
-            data.train_y,
-            indices,
+            x,
+            y,
+            np.arange(len(y)),
             batch_size=self.experiment.spec.batch_size,
             generator=generator,
             epochs=1,

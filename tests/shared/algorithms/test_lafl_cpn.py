@@ -24,6 +24,7 @@ from tests.shared.algorithms.plain_lafl import Plain
 
 ROOMS = (2, 1)
 FEDAVG = {"p": 0, "normalise": "fixed"}
+EXPAND = {"name": "randaugment", "magnitude": 3, "when": "expand"}
 FEW = {"name": "digits", "n_train": 60, "n_test": 30}
 
 
@@ -46,17 +47,19 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("params", "plain"),
+    ("params", "plain", "augment"),
     [
-        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}),
+        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}, None),
+        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}, EXPAND),
         (
             {"p": 9, "normalise": "fixed", "clamp": False, "s": 50},
             {"p": 2, "own_statistics": False, "clamp": False, "s": 50},
+            None,
         ),
     ],
 )
-async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(params), agent_devices=ROOMS)
+async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, augment: Any, tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(params, augment=augment), agent_devices=ROOMS)
     expected = Plain(done.experiment, **plain)
     assert flat.distance(done.model, expected.run(3)) < 2e-5
     for seat, client in expected.clients.items():
@@ -77,10 +80,17 @@ async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tm
         assert detail.figures.keys() == set(home.values())
 
 
-async def test_passes_that_learn_w_cost_simulated_time_like_training(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"p": 1}), agent_devices=ROOMS)
+@pytest.mark.parametrize(("augment", "versions"), [(None, 1), (EXPAND, 2)])
+async def test_passes_that_learn_w_cost_simulated_time_like_training(
+    augment: Any, versions: int, tmp_path: Path
+) -> None:
+    """A set expanded by copies has twice as many samples in each pass, and its client the same weight."""
+    done = await run(tmp_path, spec_of({"p": 1}, augment=augment), agent_devices=ROOMS)
     rows = [row for detail in done.rounds for row in detail.seats]
-    passed = [row.n_samples + row.figures["weights_n_samples"] for row in rows]
+    assert [row.n_samples for row in rows] == [80] * 9
+    drawn = {row.figures["weights_n_samples"] / row.figures["passes"] for row in rows if row.figures["passes"]}
+    assert drawn == {64 * versions}
+    passed = [row.n_samples * versions + row.figures["weights_n_samples"] for row in rows]
     assert max(passed) >= 9 * min(passed)  # a second visit: ten passes over four fifths, and the training
     a_sample = rows[0].compute_s / passed[0]
     assert [row.compute_s for row in rows] == pytest.approx([n * a_sample for n in passed])
