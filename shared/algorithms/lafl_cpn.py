@@ -189,13 +189,7 @@ class Pool(GlobalModel):
 
 
 class Between(EdgeModel):
-    """An edge's state within a round.
-
-    Attributes:
-        known: the statistics that the cloud knew.
-        reported: those that devices reported.
-        shifts: the relative shift of each visit that mixed.
-    """
+    """An edge's state within a round: statistics known to the cloud and newly reported, shifts of visits' mixes."""
 
     known: dict[str, Statistics] = Field(default_factory=dict)
     reported: dict[str, Statistics] = Field(default_factory=dict)
