@@ -155,7 +155,7 @@ def pull(parameters: list[torch.Tensor], gradients: list[torch.Tensor], shifts: 
     torch._foreach_add_(gradients, shifts)
 
 
-@pytest.mark.parametrize("when", ["load", "once"])
+@pytest.mark.parametrize("when", ["load", "once", "expand"])
 async def test_augmented_images_are_those_of_the_exact_path(when: str, tmp_path: Path) -> None:
     spec = unequal(augment={"name": "randaugment", "when": when}, num_rounds=1)
     stacked = await run(tmp_path, spec, agent_devices=(2, 4))

@@ -20,6 +20,9 @@ Deviations and readings (where the paper is silent, GradAug is followed):
   in the memory of one pass.
 - mu weights the sum over i, as in the equation; algorithm 1 omits it. KL is summed over classes and averaged over the
   batch, at temperature 1. F(x) is a soft label: no gradient flows through it.
+- Public code of GradAug always takes one sub-network of the least width, w_1 = alpha (half of the sandwich rule, J. Yu,
+  T. Huang: Universally Slimmable Networks. ICCV 2019; the other half is F), and resizes images by the centres of their
+  corner pixels. The paper mentions neither; `widths: sandwich` and `align_corners` do so.
 - Image channels and classes are never cut; all other units are, those of a projection head included
   (`shared/training/subnetworks/width_slices.py`). The first channels are kept, so that larger sub-networks contain
   smaller ones; their number is rounded up (GradAug: to the nearest).
@@ -35,7 +38,7 @@ import math
 from functools import cache
 from itertools import product
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import AfterValidator, Field
@@ -55,14 +58,18 @@ class Params(Record):
         mu: weight of the sum of the KL terms.
         n: number of sub-networks in a step.
         alpha: the smallest width.
-        transforms: the transforms of which T_i is composed.
+        widths: the widths of a step: `uniform`, n draws from [alpha, 1]; `sandwich`, alpha and n - 1 draws.
+        transforms: the transforms of which T_i is composed; without any, sub-networks get the image itself.
+        align_corners: whether resized images have their corner pixels where the original has them.
         bn: the statistics with which batch-norm normalises in a sub-network.
     """
 
     mu: Annotated[float, Field(ge=0, le=1e3)] = 1.75
     n: Annotated[int, Field(ge=0, le=100)] = 2
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.8
+    widths: Literal["uniform", "sandwich"] = "uniform"
     transforms: Annotated[tuple[View, ...], Field(max_length=4), AfterValidator(no_repeats)] = ("resolution",)
+    align_corners: bool = False
     bn: Statistics = "batch"
 
 
@@ -76,21 +83,26 @@ def structure_enhanced(ctx: Context[Params]) -> Objective | None:
 
     def transformed(model: nn.Module, x: Tensor) -> Tensor:
         """Returns T_i(x), in a size that the network takes."""
-        seen = view(x, p.transforms, views)
+        seen = view(x, p.transforms, views, align_corners=p.align_corners)
         shape = tuple(seen.shape)
         if shape not in fits:
             fits[shape] = shape == x.shape or accepts_shape(model, shape)
-        return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]))
+        return seen if fits[shape] else resized(seen, (x.shape[2], x.shape[3]), align_corners=p.align_corners)
+
+    def width_of(i: int) -> float:
+        """Returns w_i, i = 0..n-1."""
+        if p.widths == "sandwich" and i == 0:
+            return p.alpha
+        return p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(x)
         loss = _back(functional.cross_entropy(logits, y))
         logits = logits.detach()
         soft = functional.log_softmax(logits, dim=1)  # (batch, classes)
-        for _ in range(p.n):
-            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
+        for i in range(p.n):
             seen = transformed(model, x)
-            with narrowed(model, width, p.bn):
+            with narrowed(model, width_of(i), p.bn):
                 found = functional.log_softmax(model(seen), dim=1)
             kl = functional.kl_div(found, soft, reduction="batchmean", log_target=True)
             loss += _back(p.mu * kl)  # section 2.3
@@ -106,7 +118,7 @@ def _back(term: Tensor) -> Tensor:
 
 
 def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Returns the operations of a step: the network's, and n times the mean sub-network's over widths and sizes."""
+    """Returns the operations of a step: the network's, and those of n sub-networks, means over widths and sizes."""
     whole = (x.shape[2], x.shape[3])
     sizes = other_sizes(*whole) if "resolution" in p.transforms else [whole]
 
@@ -120,7 +132,12 @@ def mean_operations(p: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     if not p.mu or not p.n:
         return own
     fed = [size if accepts_shape(model, (*x.shape[:2], *size)) else whole for size in sizes]
-    return own + p.n * fmean(of_sub_network(width, size) for width, size in product(_two_widths(p.alpha), fed))
+
+    def mean_of(*widths: float) -> float:
+        return fmean(of_sub_network(width, size) for width, size in product(widths, fed))
+
+    least = [mean_of(p.alpha)] if p.widths == "sandwich" else []
+    return own + sum(least) + (p.n - len(least)) * mean_of(*_two_widths(p.alpha))
 
 
 def _two_widths(alpha: float) -> tuple[float, float]:

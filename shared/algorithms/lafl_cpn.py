@@ -11,7 +11,8 @@ Information Technology, 2024 (in Chinese), equations 2 to 9, algorithm 1.
 
 theta_g is the global model received, theta_i the client's own model of its last visit. W_i has the shape of the top `p`
 layers and is initially 1. The third part of the method, RandAugment, is set by the spec's `augment`, since the paper
-gives it to all methods. `p: 0` with `normalise: fixed` is FedAvg, bit for bit.
+gives it to all methods; that it *expands* the set of images, as the paper says, is `augment.when: expand`. `p: 0` with
+`normalise: fixed` is FedAvg, bit for bit.
 
 Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023), from which (6)-(8) come:
 
@@ -25,8 +26,8 @@ Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023
 - Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
   batch-norm that follows it; a `p` larger than the model means all of it.
 - Mean and std are measured once, before the first training, on one augmented draw of all images (`stats: raw`: on the
-  images as they are), as integer sums of pixels and of their squares, in one pass. A client that has lost its state
-  uses its statistics as the cloud broadcasts them.
+  images as they are; with `augment.when: expand`: on the expanded set), as integer sums of pixels and of their squares,
+  in one pass. A client that has lost its state uses its statistics as the cloud broadcasts them.
 - A client's test images are normalised with the statistics of that client, which the cloud therefore broadcasts
   (`test_stats: own`: with the tester's). Images of no client are normalised with the tester's, at the cloud with the
   pooled statistics of all clients. Only sums are sent, never images. In its first visit a client knows only its own.
@@ -34,6 +35,7 @@ Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -43,6 +45,7 @@ import torch
 from pydantic import Field
 
 from shared.federation.hooks import (
+    Advance,
     Algorithm,
     Begin,
     Broadcast,
@@ -58,6 +61,8 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
+    Nothing,
+    Outcome,
     OwnBuffers,
     Passes,
     PerClient,
@@ -65,6 +70,7 @@ from shared.federation.hooks import (
     Samples,
     Score,
     Seat,
+    Task,
     Tensor,
     TensorMap,
     Trainer,
@@ -85,6 +91,8 @@ from shared.training.data.channel_statistics import Statistics, measured, normal
 
 SETTLED, WINDOW = 0.1, 10
 """W has converged when the mean losses of the last `WINDOW` passes have a standard deviation below `SETTLED`."""
+SHIFT = "relative_shift"
+"""Figure of a visit that mixed, and its mean over the visits of an edge's round: see `Mixing.relative_shift`."""
 
 
 class Params(Record):
@@ -139,6 +147,12 @@ class Mixing:
         """Returns theta_i + (theta_g - theta_i) * W."""
         return {name: self.own[name] + step * self.weights[name] for name, step in self.between.items()}  # (7)
 
+    def relative_shift(self) -> float:
+        """Returns |(1 - W) d| / |d| with d = theta_g - theta_i: how far the mix lies from theta_g; 0 where d is 0."""
+        kept = [((1 - self.weights[name].double()) * step.double()).flatten() for name, step in self.between.items()]
+        whole = torch.cat([step.double().flatten() for step in self.between.values()]).norm().item()
+        return torch.cat(kept).norm().item() / whole if whole else 0.0
+
     def learn(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Takes one step of W at the mix in `parameters`, then writes the new mix there."""
         for (name, step), parameter, gradient in zip(self.between.items(), parameters, gradients, strict=True):
@@ -175,10 +189,11 @@ class Pool(GlobalModel):
 
 
 class Between(EdgeModel):
-    """An edge's state within a round: the statistics that the cloud knew, and those that devices reported."""
+    """An edge's state within a round: statistics known to the cloud and newly reported, shifts of visits' mixes."""
 
     known: dict[str, Statistics] = Field(default_factory=dict)
     reported: dict[str, Statistics] = Field(default_factory=dict)
+    shifts: tuple[float, ...] = ()
 
 
 class Own(OwnBuffers):
@@ -196,7 +211,7 @@ class Own(OwnBuffers):
 def check(ctx: Context[Params], update: Up) -> None:
     """Validates that statistics have the run's channels, and not more pixels than all training images."""
     channels, height, width = ctx.model.sample.shape
-    most = ctx.total_samples * height * width
+    most = ctx.total_samples * ctx.spec.versions * height * width
     for client, sums in update.reported.items():
         if len(sums.sums) != channels or not 0 < sums.n <= most:
             found = f"{len(sums.sums)} channels of {sums.n} pixels"
@@ -229,7 +244,7 @@ class Cloud(CloudHooks[Pool, Down, Up]):
 
 
 class Edge(EdgeHooks[Between, Down, Up]):
-    """Averages models, and forwards statistics in both directions."""
+    """Averages models, forwards statistics in both directions, and records the mean shift of its visits' mixes."""
 
     def init(self, ctx: Context[Params]) -> Between:
         return Between()
@@ -246,11 +261,20 @@ class Edge(EdgeHooks[Between, Down, Up]):
     def aggregate(self, ctx: Context[Params], state: Between, update: Up) -> Between:
         return super().aggregate(ctx, state.replace(reported={**state.reported, **update.reported}), update)  # (2)
 
+    def advance(
+        self, ctx: Context[Params], state: Between, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Nothing]]
+    ) -> Advance[Between]:
+        mixed = [outcome.figures for outcome in outcomes if not outcome.failure and SHIFT in outcome.figures]
+        shifts = (*state.shifts, *(float(figures[SHIFT]) for figures in mixed))
+        return super().advance(ctx, state.replace(shifts=shifts), tasks, outcomes)
+
     def finish(self, ctx: Context[Params], state: Between) -> Finish[Between, Up]:
-        left = state.replace(start={}, received={}, model={}, known={}, reported={})
+        left = state.replace(start={}, received={}, model={}, known={}, reported={}, shifts=())
+        figures = {SHIFT: math.fsum(state.shifts) / len(state.shifts)} if state.shifts else {}
         if not self.forms_model(ctx):
-            return Finish(left)
-        return Finish(left, Up(delta=delta_of(ctx, state.model, state.received), reported=state.reported))
+            return Finish(left, figures=figures)
+        update = Up(delta=delta_of(ctx, state.model, state.received), reported=state.reported)
+        return Finish(left, update, figures)
 
 
 class Device(DeviceHooks[Own, Down, Up]):
@@ -316,7 +340,7 @@ def _mixed_start(
     top = only(received, layers)
     weights = state.weights or {name: torch.ones_like(tensor) for name, tensor in top.items()}
     mixing = Mixing(only(state.previous, layers), top, dict(weights), params.eta, params.clamp)
-    drawn, losses = _drawn(ctx, trainer), list[float]()
+    drawn, losses, n_passed = _drawn(ctx, trainer), list[float](), 0
     while not losses or (visit == 2 and len(losses) < params.max_passes and not converged(losses)):
         passed = trainer.fit(
             ctx,
@@ -329,10 +353,12 @@ def _mixed_start(
             step=mixing.learn,
         )
         losses.append(passed.trained.loss)
+        n_passed += passed.trained.n_samples
     figures = {
         "visit": visit,
         "passes": len(losses),
-        "weights_n_samples": len(losses) * len(drawn),
+        "weights_n_samples": n_passed,
+        SHIFT: mixing.relative_shift(),
         "weights_mean": torch.cat([weight.flatten() for weight in mixing.weights.values()]).mean().item(),
     }
     return overlay(received, mixing.mixed()), mixing.weights, figures
@@ -345,7 +371,7 @@ def _drawn(ctx: Context[Params], trainer: Trainer) -> Samples:
     return Samples(trainer.samples.part, trainer.samples.indices[order[:n].numpy()])
 
 
-PICTURES = figure_by_client("mixing", "LAFL-CPN: weights of the global model in mixes", "weights_mean", "mean of W")
+PICTURES = figure_by_client("mixing", "LAFL-CPN: shift of mixes from the global model", SHIFT, "|(1 - W) d| / |d|")
 
 ALGORITHM = Algorithm(
     name="lafl_cpn",

@@ -252,7 +252,7 @@ class Device(DeviceHooks[Own, Controlled, Change]):
         change = plus(plus(zeros, control), state.control, -1.0)
         update = Change(delta=delta_of(ctx, fit.model, start), control=plus({}, change, 1 / ctx.total_clients))
         own = Own(buffers=own_buffers(ctx, fit.model), control=control)
-        passed = trainer.n_samples * (ctx.params.option == "I")
+        passed = trainer.n_samples * ctx.spec.versions * (ctx.params.option == "I")
         return Local(own, update, fit.model, fit.trained, n_passed=passed)
 
 

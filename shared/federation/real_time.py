@@ -77,7 +77,8 @@ def longest_s(experiment: Experiment, ctx: Context, seat: Seat, task: Task, down
     """An upper bound, in wall seconds, of a visit with this task, whatever is drawn at random and the update's size."""
     if task.kind == "evaluate":
         return 0.0
-    n_passed = SAFETY_FACTOR * visit_estimates.samples_due(ctx, task, seat) + ctx.model.passes.max_extra(seat.n_train)
+    extra = ctx.model.passes.max_extra(seat.n_train * ctx.spec.versions)
+    n_passed = SAFETY_FACTOR * visit_estimates.samples_due(ctx, task, seat) + extra
     return _longest_s(ctx, seat, seat.latency_to(ctx.edge), n_passed, down_bytes)
 
 
@@ -104,7 +105,7 @@ def _slowest_s(experiment: Experiment) -> float:
         experiment.ctx(phase=experiment.phase_of(1).name, round_no=1, n_clients=1, edge=0),
         experiment.population.total_samples,
     )
-    n_passed = SAFETY_FACTOR * _most_due(experiment, ctx) + ctx.model.passes.max_extra(n_samples)
+    n_passed = SAFETY_FACTOR * _most_due(experiment, ctx) + ctx.model.passes.max_extra(n_samples * ctx.spec.versions)
     down_bytes = SAFETY_FACTOR * (ctx.model.n_bytes + visit_estimates.HEAD_BYTES) + n_samples * ctx.model.sample_bytes
     return max(
         _longest_s(ctx, seat, max(seat.latency_s, default=0.0), n_passed, down_bytes)
@@ -120,7 +121,7 @@ def _most_due(experiment: Experiment, ctx: Context) -> float:
     )
     tasks = hooks.schedule(ctx, hooks.init(ctx), list(seats.values()), EdgeView())
     scheduled = (visit_estimates.samples_due(ctx, task, seats[number]) for number, task in tasks.items())
-    n_samples = experiment.population.total_samples
+    n_samples = experiment.population.total_samples * ctx.spec.versions
     return max(ctx.model.passes.of(ctx.spec.local_epochs * n_samples, n_samples), *scheduled, 0)
 
 

@@ -203,7 +203,8 @@ def _planned(divide: Divide, ctx: Context, seats: Sequence[Seat], view: EdgeView
 def _participant(ctx: Context, seat: Seat, task: Indices, twin: digital_twin.Twin) -> Participant:
     """A seat as a participant: its free compute by telemetry, its seconds by its twin."""
     caution = twin.caution or 1.0
-    a_sample = ctx.model.passes.of(1 if ctx.spec.average_every == "step" else ctx.spec.epochs_a_visit, 1)
+    n = ctx.spec.versions
+    a_sample = ctx.model.passes.of(n if ctx.spec.average_every == "step" else n * ctx.spec.epochs_a_visit, n)
     cost, moving = expected(ctx, seat, a_sample), expected(ctx, seat, 0, n_moved=1)
     fixed = expected(ctx, seat, 0)
     work_s, _ = digital_twin.predict(twin, cost.compute_s - fixed.compute_s)

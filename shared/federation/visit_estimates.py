@@ -27,17 +27,22 @@ def evaluation_due(ctx: Context) -> bool:
 
 def samples_due(ctx: Context, task: Task, seat: Seat) -> int:
     """Samples that a complete visit passes through the model; each counts once for every pass."""
-    return math.ceil(ctx.model.passes.of(n_trained(ctx, task, seat), n_held(task, seat)))
+    return math.ceil(ctx.model.passes.of(n_trained(ctx, task, seat), n_in_epoch(ctx, task, seat)))
 
 
 def n_held(task: Task, seat: Seat) -> int:
-    """Number of training samples of a visit."""
+    """Number of training samples of a visit: its weight."""
     return seat.n_train if task.samples is None else len(task.samples)
+
+
+def n_in_epoch(ctx: Context, task: Task, seat: Seat) -> int:
+    """Number of samples in an epoch of a visit, augmented copies that expand them included."""
+    return n_held(task, seat) * ctx.spec.versions
 
 
 def n_trained(ctx: Context, task: Task, seat: Seat) -> int:
     """Samples in all training steps of a complete visit; each counts once for every epoch."""
-    n = n_held(task, seat)
+    n = n_in_epoch(ctx, task, seat)
     if task.kind != "train" or not n:
         return 0
     if task.steps is None:
@@ -51,7 +56,7 @@ def trained_limits(ctx: Context, task: Task, seat: Seat, *, exact: bool) -> tupl
 
     `exact`: it trains on all samples of its task and in no other way; an algorithm's own training may use fewer.
     """
-    n, due = n_held(task, seat), n_trained(ctx, task, seat)
+    n, due = n_in_epoch(ctx, task, seat), n_trained(ctx, task, seat)
     if exact:
         return due, due
     if due and task.steps is not None:  # the batches of some of its samples may be larger than those of all
@@ -109,7 +114,7 @@ def partial(ctx: Context, task: Task, seat: Seat, left_s: float, *, update: bool
     fit = max(left_s - expected(ctx, seat, 0, update=update).simulated_s, 0.0) * speed
     if fit >= due:
         return task
-    n = n_held(task, seat)
+    n = n_in_epoch(ctx, task, seat)
     epochs, rest = divmod(
         int(max(fit - ctx.model.passes.extra_per_sample * n, 0.0) / ctx.model.passes.per_training_sample), n
     )

@@ -97,7 +97,7 @@ class ExperimentSpec(Record):
             after the last round, and of those held out; None means `all` of at most 1000 devices, else 1000.
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
             together), `unseen` (domains that no client has), or a domain by its name.
-        augment: how training images are augmented, each time they are loaded or once; None means that they are not.
+        augment: how training images are augmented, and whether originals stay; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
         sum_bounds: largest elements of updates, up to which sums are exact.
@@ -217,6 +217,11 @@ class ExperimentSpec(Record):
     def epochs_a_visit(self) -> int:
         """Number of local epochs of one visit."""
         return self.local_epochs if self.average_every == "visit" else 1
+
+    @property
+    def versions(self) -> int:
+        """Number of times that a training sample comes in an epoch: twice if augmented copies expand the set."""
+        return 1 if self.augment is None else self.augment.versions
 
     def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
@@ -358,6 +363,8 @@ def _shares(spec: ExperimentSpec) -> None:
         )
     if every == "step" and spec.momentum:
         raise ValueError("momentum needs average_every: visit or epoch: with step every seat takes one plain SGD step")
+    if every == "step" and spec.versions > 1:
+        raise ValueError("augment.when: expand needs average_every: visit or epoch: a step has no room for copies")
     if every == "step" and spec.select != "all":
         raise ValueError("select needs average_every: visit or epoch: with step all seats share each epoch")
     if spec.overrun is not None and not spec.plans:

@@ -117,13 +117,28 @@ class AugmentSpec(Record):
     """How training images are augmented.
 
     Attributes:
-        n_ops: number of operations applied to an image, one after another.
-        magnitude: strength of the operations, 0 to 10.
+        name: `randaugment`: randomly drawn operations; `crop_flip`: a random crop of the image with a black border of
+            an eighth of its side (4 of 32 pixels), mirrored with probability 1/2.
+        n_ops: number of operations of `randaugment` applied to an image, one after another.
+        magnitude: strength of these operations, 0 to 10.
         when: `load`: an image is augmented anew whenever it is trained on; `once`: each image is augmented once, and
-            the augmented images replace the client's images in all rounds.
+            the augmented images replace the client's images in all rounds; `expand`: in each visit an augmented copy
+            of each image is added to the images, so that an epoch has twice as many samples.
     """
 
-    name: Literal["randaugment"] = "randaugment"
+    name: Literal["randaugment", "crop_flip"] = "randaugment"
     n_ops: Annotated[int, Field(ge=1, le=10)] = 2
     magnitude: Annotated[int, Field(ge=0, le=STRONGEST)] = STRONGEST
-    when: Literal["load", "once"] = "load"
+    when: Literal["load", "once", "expand"] = "load"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for field in ("n_ops", "magnitude"):
+            if self.name != "randaugment" and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"{field} goes with randaugment: {self.name} has no operations to choose from")
+        return self
+
+    @property
+    def versions(self) -> int:
+        """Number of times that an image comes in an epoch: as it is, augmented, or both."""
+        return 2 if self.when == "expand" else 1

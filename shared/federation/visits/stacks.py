@@ -87,7 +87,7 @@ def slices_of(
     def shape(visit: Visit) -> tuple[int, int]:
         task, spec = visit.task, experiment.spec
         seat = experiment.seat_in(visit.seat, order.stage.round_no)
-        sizes = batch_sizes(n_held(task, seat), task.batch_size, experiment.least_batch)
+        sizes = batch_sizes(n_held(task, seat) * spec.versions, task.batch_size, experiment.least_batch)
         epochs = spec.local_epochs if task.epochs is None else task.epochs
         n_steps = epochs * len(sizes) if task.steps is None else task.steps
         return padded_rows(max(sizes, default=0), task.batch_size), n_steps

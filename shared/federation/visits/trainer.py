@@ -128,8 +128,8 @@ class LocalTrainer:
         return ((as_floats(x.to(device), normalisation), y.to(device)) for x, y in changed)
 
     def order(self, ctx: Context) -> list[Tensor]:
-        """Positions among the visit's training samples of each batch that `batches` yields by default."""
-        return list(shuffles(len(self.train), **self._drawing(ctx, "batches")))
+        """Positions, among the samples of `source`, of each batch that `batches` yields by default."""
+        return list(shuffles(len(self.train) * ctx.spec.versions, **self._drawing(ctx, "batches")))
 
     def _drawing(
         self, ctx: Context, purpose: str, epochs: int | None = None, steps: int | None = None
@@ -148,23 +148,34 @@ class LocalTrainer:
         }
 
     def source(self, ctx: Context, samples: Samples, *, augment: bool = True) -> Source:
-        """Where samples and targets lie: in the data set or, augmented once, in a copy of the client's own."""
+        """Where samples and targets lie: in the data set or, augmented before training, in arrays of the client's own.
+
+        Arrays that are expanded hold the images in the order of `samples`, then a copy of each in the same order.
+        """
         how = ctx.spec.augment if augment else None
-        if how is None or how.when != "once":
+        if how is None or how.when == "load":
             return *self.arrays(samples.part), samples.indices
         key = (samples.part, samples.indices.tobytes())
         if key not in self._copies:
-            self._copies[key] = self._copy(ctx, samples)
+            self._copies[key] = self._augmented(ctx, samples, how)
         x, y = self._copies[key]
         return x, y, np.arange(len(y), dtype=np.int64)
 
-    def _copy(self, ctx: Context, samples: Samples) -> Arrays:
-        """The client's augmented copy of these samples; an augmentation depends on seed and image index alone."""
+    def _augmented(self, ctx: Context, samples: Samples, how: AugmentSpec) -> Arrays:
+        """An augmented copy of these samples, after the samples themselves if copies expand them.
+
+        The augmentation of an image depends on the spec's seed and the image's index alone; if it expands, also on
+        seat and visit, so that each visit has copies of its own, the same in all of its epochs.
+        """
         x, y = self.arrays(samples.part)
-        seeds = [stream_seed(f"{ctx.spec.seed}|augmented|{samples.part} {index}") for index in samples.indices]
-        made = augmented_apart(as_pixels(as_batch(x[samples.indices])), ctx.spec.augment or AugmentSpec(), seeds)
-        images = made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)
-        return images.numpy(), y[samples.indices]
+        names = [f"augmented|{samples.part} {index}" for index in samples.indices]
+        seeds = [ctx.seed(name) if how.when == "expand" else stream_seed(f"{ctx.spec.seed}|{name}") for name in names]
+        own, targets = x[samples.indices], y[samples.indices]
+        made = augmented_apart(as_pixels(as_batch(own)), how, seeds)
+        images = (made[:, 0] if x.ndim == 3 else made.permute(0, 2, 3, 1)).numpy()
+        if how.when == "once":
+            return images, targets
+        return np.concatenate([own, images]), np.concatenate([targets, targets])
 
     def fit(
         self,

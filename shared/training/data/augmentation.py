@@ -1,10 +1,13 @@
-"""Image augmentation: RandAugment, and random views (other resolutions, crops, rotations, flips).
+"""Image augmentation: RandAugment, crop and flip, and random views (other resolutions, crops, rotations, flips).
 
 RandAugment applies a few randomly drawn operations to each image: E. D. Cubuk, B. Zoph, J. Shlens, Q. V. Le:
 RandAugment: Practical Automated Data Augmentation with a Reduced Search Space. NeurIPS 2020. The operations are
 torchvision's 14: identity, auto-contrast, equalise, rotate, solarise, colour, posterise, contrast, brightness,
 sharpness, shear x and y, translate x and y; drawn uniformly and with replacement. All have the same magnitude, from 0
 to 10 (strongest): torchvision's magnitude with 11 bins (its default has 31 bins, where 10 is a third of the strongest).
+
+Crop and flip is the usual augmentation of CIFAR's images: each image gets a black border, is cut to its size at a
+random place, and is mirrored with probability 1/2. Pixels are moved and never interpolated.
 
 Views are drawn from the generator passed in and depend on nothing else. They resample bilinearly; pixels outside the
 image are black. Their images are floats as `as_batch` returns them, (batch, channels, height, width).
@@ -28,15 +31,17 @@ from shared.training.torchvision_compat import torchvision
 
 
 def augmented(images: Tensor, spec: AugmentSpec, seed: int) -> Tensor:
-    """Returns the images, each augmented by operations drawn for it.
+    """Returns the images, each augmented as drawn for it.
 
     torchvision draws from torch's default generator, which is seeded here and restored afterwards.
 
     Args:
         images: uint8, (n, channels, height, width).
-        spec: number and magnitude of the operations.
+        spec: the augmentation, with number and magnitude of its operations.
         seed: seed of all draws.
     """
+    if spec.name == "crop_flip":
+        return _cropped_and_flipped(images, torch.Generator().manual_seed(seed))
     policy = _policy(spec.n_ops, spec.magnitude)
     with seeded_default_generator(seed):
         return torch.stack([policy(image) for image in images])
@@ -46,6 +51,18 @@ def augmented_apart(images: Tensor, spec: AugmentSpec, seeds: Iterable[int]) -> 
     """Returns the images, each augmented with its own seed, so that it does not depend on the other images."""
     alone = zip(torch.split(images, 1), seeds, strict=True)
     return torch.cat([augmented(image, spec, seed) for image, seed in alone])
+
+
+def _cropped_and_flipped(images: Tensor, generator: torch.Generator) -> Tensor:
+    n, n_channels, height, width = images.shape
+    high, wide = int(CROP * height), int(CROP * width)
+    bordered = functional.pad(images, (wide, wide, high, high))
+    rows = torch.randint(2 * high + 1, (n, 1), generator=generator) + torch.arange(height)
+    columns = torch.randint(2 * wide + 1, (n, 1), generator=generator) + torch.arange(width)
+    mirrored = torch.randint(2, (n, 1), generator=generator) == 1
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    each, channels = torch.arange(n).view(n, 1, 1, 1), torch.arange(n_channels).view(1, -1, 1, 1)
+    return bordered[each, channels, rows.view(n, 1, -1, 1), columns.view(n, 1, 1, -1)]
 
 
 def as_pixels(x: Tensor) -> Tensor:
@@ -88,26 +105,31 @@ def _scaled(side: int, ratio: float) -> int:
     return max(math.floor(side * ratio + 0.5), 1)
 
 
-def resized(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Returns float images resized to another size (height, width)."""
+def resized(x: Tensor, size: tuple[int, int], *, align_corners: bool = False) -> Tensor:
+    """Returns float images resized to another size (height, width).
+
+    `align_corners` places the outermost pixels of both sizes on each other by their centres; otherwise by their edges.
+    """
     if x.shape[-2:] == size:
         return x
-    return functional.interpolate(x, size, mode="bilinear", align_corners=False)
+    return functional.interpolate(x, size, mode="bilinear", align_corners=align_corners)
 
 
-def view(x: Tensor, views: Sequence[View], generator: torch.Generator) -> Tensor:
+def view(x: Tensor, views: Sequence[View], generator: torch.Generator, *, align_corners: bool = False) -> Tensor:
     """Returns a random view of each image; `resolution` draws one size for the whole batch.
 
     Args:
         x: float images, (batch, channels, height, width); not changed.
         views: the transforms to apply; their order does not matter.
         generator: the only source of randomness.
+        align_corners: how `resolution` resizes, see `resized`.
     """
     moved = _transformed(x, views, generator)
     if "resolution" not in views:
         return moved
     sizes = other_sizes(*x.shape[-2:])
-    return resized(moved, sizes[int(torch.randint(len(sizes), (), generator=generator))])
+    drawn = sizes[int(torch.randint(len(sizes), (), generator=generator))]
+    return resized(moved, drawn, align_corners=align_corners)
 
 
 def _transformed(x: Tensor, views: Sequence[View], generator: torch.Generator) -> Tensor:

@@ -61,10 +61,12 @@ def objective(
         loss = functional.cross_entropy(logits, y)
         loss.backward()
         soft, value = logits.detach().softmax(1), loss.detach()
-        for _ in range(p.n):
-            width = p.alpha + (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
+        for i in range(p.n):
+            width = p.alpha
+            if p.widths == "uniform" or i:
+                width += (1 - p.alpha) * torch.rand((), generator=widths, dtype=torch.float64).item()
             small = narrow_copy(model, width, pixels).train(bn == "batch")
-            found = small(_seen(x, views, pools=pools)).log_softmax(1)
+            found = small(_seen(x, views, pools=pools, corners=p.align_corners)).log_softmax(1)
             kl = p.mu * (soft * (soft.log() - found)).sum() / len(x)
             kl.backward()
             value += kl.detach()
@@ -78,13 +80,15 @@ def _params(experiment: Experiment) -> Any:
     return experiment.local_params
 
 
-def _seen(x: Tensor, views: torch.Generator, *, pools: bool) -> Tensor:
+def _seen(x: Tensor, views: torch.Generator, *, pools: bool, corners: bool = False) -> Tensor:
     """Returns images at a random resolution, scaled back for networks that flatten without pooling."""
     side = x.shape[-1]
     ratio = (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32
     size = int(side * ratio + 0.5)
-    small = x if size == side else functional.interpolate(x, (size, size), mode="bilinear")
-    return small if pools or size == side else functional.interpolate(small, (side, side), mode="bilinear")
+    if size == side:
+        return x
+    small = functional.interpolate(x, (size, size), mode="bilinear", align_corners=corners)
+    return small if pools else functional.interpolate(small, (side, side), mode="bilinear", align_corners=corners)
 
 
 def _add_gradients(model: torch.nn.Module, small: torch.nn.Module) -> None:
@@ -105,11 +109,12 @@ def softmax(logits: Array) -> Array:
     return found
 
 
-def bilinear(old: int, new: int) -> Array:
-    """Returns the weights of a resampling that aligns pixel centres, (new, old)."""
+def bilinear(old: int, new: int, *, corners: bool) -> Array:
+    """Returns the weights of a resampling that aligns the corner pixels' centres, else their edges, (new, old)."""
     found = np.zeros((new, old))
     for pixel in range(new):
-        place = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        place = pixel * (old - 1) / (new - 1) if corners else (pixel + 0.5) * old / new - 0.5
+        place = min(max(place, 0.0), old - 1.0)
         below = min(int(place), old - 2)
         found[pixel, below], found[pixel, below + 1] = below + 1 - place, place - below
     return found
@@ -128,7 +133,10 @@ def softmax_regression(experiment: Experiment, seat: int) -> tuple[Array, Array]
         soft = softmax(x @ weight.T + bias)
         for _ in range(p.n):
             size = int(side * (32, 28, 24, 20)[int(torch.randint(4, (), generator=views))] / 32 + 0.5)
-            across = bilinear(size, side) @ bilinear(side, size) if size != side else np.eye(side)
+            there, back = ((side, size), (size, side))
+            across = np.eye(side)
+            if size != side:
+                across = bilinear(*back, corners=p.align_corners) @ bilinear(*there, corners=p.align_corners)
             u = np.einsum("ih,nhw,jw->nij", across, images, across).reshape(len(y), -1)
             errors = (softmax(u @ weight.T + bias) - soft) / len(y)  # (n, classes)
             g_weight, g_bias = g_weight + p.mu * errors.T @ u, g_bias + p.mu * errors.sum(axis=0)

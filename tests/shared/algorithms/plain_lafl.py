@@ -1,4 +1,4 @@
-"""A reference LAFL-CPN without tiers, with W by autograd through equation 7; it shares only `loop.py`."""
+"""A reference LAFL-CPN without tiers, with W by autograd through equation 7; it shares the loop and RandAugment."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.training import models
+from shared.training.data.augmentation import augmented_apart
 from shared.training.loop import Batch, batches, train
 from tests.shared.algorithms.flat import exact_mean, stream
 
@@ -25,6 +26,7 @@ class Client:
     weights: TensorMap = field(default_factory=dict)
     visits: int = 0
     passes: list[int] = field(default_factory=list)
+    shifts: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -80,9 +82,17 @@ class Plain:
                 self._step(client, received, top, batch)
                 for batch in self._batches(seat, round_no, f"weights {len(losses)}", drawn)
             ]
-            losses.append(sum(loss * n for loss, n in found) / len(drawn))
+            losses.append(sum(loss * n for loss, n in found) / sum(n for _, n in found))
         client.passes.append(len(losses))
+        client.shifts.append(self._shift(client, received, top))
         return self._mix(client, received, top)
+
+    @staticmethod
+    def _shift(client: Client, received: TensorMap, top: list[str]) -> float:
+        """Returns |(1 - W) d| / |d| over the mixed parameters, in numpy."""
+        d = np.concatenate([(received[n] - client.model[n]).double().numpy().ravel() for n in top])
+        w = np.concatenate([client.weights[n].detach().double().numpy().ravel() for n in top])
+        return float(np.linalg.norm((1 - w) * d) / np.linalg.norm(d))
 
     def _mix(self, client: Client, received: TensorMap, top: list[str]) -> TensorMap:
         mixed = {n: client.model[n] + (received[n] - client.model[n]) * client.weights[n] for n in top}  # (7)
@@ -103,10 +113,15 @@ class Plain:
 
     def _batches(self, seat: int, round_no: int, purpose: str, indices: Any) -> Any:
         data, generator = self.experiment.data, torch.Generator().manual_seed(self._seed(seat, round_no, purpose))
+        x, y = data.train_x[indices], data.train_y[indices]
+        if self.experiment.spec.augment is not None:  # a copy of each image expands the set
+            seeds = [self._seed(seat, round_no, f"augmented|train {index}") for index in indices]
+            copies = augmented_apart(torch.from_numpy(x)[:, None], self.experiment.spec.augment, seeds)[:, 0]
+            x, y = np.concatenate([x, copies.numpy()]), np.concatenate([y, y])
         drawn = batches(
-            data.train_x,
-            data.train_y,
-            indices,
+            x,
+            y,
+            np.arange(len(y)),
             batch_size=self.experiment.spec.batch_size,
             generator=generator,
             epochs=1,

@@ -72,11 +72,14 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
 # ---- reference
 
 
-async def test_a_round_is_softmax_regression_on_the_loss_by_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("align_corners", [False, True])
+async def test_a_round_is_softmax_regression_on_the_loss_by_hand(align_corners: bool, tmp_path: Path) -> None:
     """The reference uses numpy only: cross-entropy, KL, bilinear images; one-layer sub-networks equal the network."""
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
-    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0), **more), agent_devices=(3, 1))
+    (done,) = await runs(tmp_path, spec_of(ser(mu=3.0, align_corners=align_corners), **more), agent_devices=(3, 1))
     assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
+    other = resolved(**spec_of(ser(mu=3.0, align_corners=not align_corners), **more))
+    assert flat.distance(done.model, by_hand(other)) > 1e-4
     assert flat.distance(done.model, by_hand(resolved(**spec_of(ser(n=0), **more)))) > 1e-4
 
 
@@ -89,7 +92,15 @@ def by_hand(experiment: Experiment) -> TensorMap:
     return sums
 
 
-@pytest.mark.parametrize("params", [{}, {"n": 1, "alpha": 0.3, "mu": 0.5}, {"n": 3, "transforms": []}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n": 1, "alpha": 0.3, "mu": 0.5},
+        {"n": 3, "transforms": []},
+        {"n": 3, "widths": "sandwich", "alpha": 0.5, "align_corners": True},
+    ],
+)
 def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any) -> None:
     model = {"name": "conv_bn", "projection": 9}
     more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 2, "lr": 0.02}
@@ -151,6 +162,16 @@ async def test_null_parameters_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
     assert other.info.model_sha256 != plain.info.model_sha256
     seconds = [[row.compute_s for row in done.rounds[0].seats] for done in (plain, weightless, without)]
     assert seconds[0] == seconds[1] == seconds[2]
+
+
+async def test_crop_and_flip_are_for_every_method(tmp_path: Path) -> None:
+    """The full network of FedSER learns from cropped images, too: without sub-networks it is FedAvg with the same."""
+    methods = ("fedavg", ser(n=0), ser(), "moon")
+    specs = [spec_of(one, augment=augment, num_rounds=1) for augment in (None, "crop_flip") for one in methods]
+    digests = [done.info.model_sha256 for done in await runs(tmp_path, *specs, agent_devices=(2, 2))]
+    bare, moved = digests[:4], digests[4:]
+    assert all(one != other for one, other in zip(bare, moved, strict=True))
+    assert moved[0] == moved[1] != moved[2]
 
 
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
@@ -233,7 +254,8 @@ def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str, tmp_pat
     assert torch.isfinite(value)
 
 
-def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("widths", ["uniform", "sandwich"])
+def test_widths_are_uniform_between_alpha_and_one_and_with_sandwich_one_is_alpha(widths: str) -> None:
     drawn: list[float] = []
     model, x, y = batch("cnn_6_16", 8, n=2)
 
@@ -241,11 +263,12 @@ def test_widths_are_uniform_between_alpha_and_one(tmp_path: Path) -> None:
         drawn.append(width)
         return narrowed(model, width, statistics)
 
-    objective = objective_of(n=100, alpha=0.6, transforms=[])
+    objective = objective_of(n=100, alpha=0.6, transforms=[], widths=widths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shared.algorithms.fedser.narrowed", noted)
         for _ in range(3):
             objective(model, x, y)
+    assert [width == 0.6 for width in drawn] == ([widths == "sandwich"] + [False] * 99) * 3
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
     assert counts.sum() == len(drawn) == 300
     assert counts.min() > 50
@@ -275,6 +298,11 @@ def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float,
     with Operations() as counter:
         objective(made, x, y)
     assert mean_operations(ctx.params, made, x, y) == pytest.approx(counter.n, rel=0.1)
+    sandwich = [mean_operations(Params(n=k, alpha=alpha, widths="sandwich"), made, x, y) for k in (0, 1, 2)]
+    uniform = [mean_operations(Params(n=k, alpha=alpha), made, x, y) for k in (0, 1, 2)]
+    assert sandwich[0] == uniform[0]
+    assert sandwich[1] < uniform[1]
+    assert sandwich[2] - sandwich[1] == pytest.approx(uniform[2] - uniform[1])
     plain = mean_operations(Params(n=0), made, x, y)
     assert plain == len(y) * training_flops(Design(model, (3, 16, 16), 5))
     assert mean_operations(Params(n=100, alpha=1.0, transforms=("flip",)), made, x, y) == 101 * plain

@@ -24,6 +24,7 @@ from tests.shared.algorithms.plain_lafl import Plain
 
 ROOMS = (2, 1)
 FEDAVG = {"p": 0, "normalise": "fixed"}
+EXPAND = {"name": "randaugment", "magnitude": 3, "when": "expand"}
 FEW = {"name": "digits", "n_train": 60, "n_test": 30}
 
 
@@ -46,17 +47,19 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("params", "plain"),
+    ("params", "plain", "augment"),
     [
-        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}),
+        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}, None),
+        ({"p": 1, "eta": 10, "stats": "raw"}, {"p": 1, "eta": 10}, EXPAND),
         (
             {"p": 9, "normalise": "fixed", "clamp": False, "s": 50},
             {"p": 2, "own_statistics": False, "clamp": False, "s": 50},
+            None,
         ),
     ],
 )
-async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(params), agent_devices=ROOMS)
+async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, augment: Any, tmp_path: Path) -> None:
+    done = await run(tmp_path, spec_of(params, augment=augment), agent_devices=ROOMS)
     expected = Plain(done.experiment, **plain)
     assert flat.distance(done.model, expected.run(3)) < 2e-5
     for seat, client in expected.clients.items():
@@ -66,12 +69,28 @@ async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, tm
         mean = sum(float(w.sum()) for w in client.weights.values()) / sum(w.numel() for w in client.weights.values())
         assert done.figures("weights_mean")[seat][-1] == pytest.approx(mean, abs=1e-5)
         assert abs(mean - 1) > 2e-5
+        assert done.figures("relative_shift")[seat] == pytest.approx(client.shifts, rel=1e-2, abs=1e-6)
+        assert min(client.shifts) > 1e-4
+    assert done.rounds[0].figures == {}
+    home = {seat.number: str(seat.home_edge) for seat in done.experiment.population.seats}
+    for detail in done.rounds[1:]:
+        for edge, figures in detail.figures.items():
+            shifts = [row.figures["relative_shift"] for row in detail.seats if home[row.seat] == edge]
+            assert figures["relative_shift"] == pytest.approx(sum(shifts) / len(shifts), rel=1e-12)
+        assert detail.figures.keys() == set(home.values())
 
 
-async def test_passes_that_learn_w_cost_simulated_time_like_training(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"p": 1}), agent_devices=ROOMS)
+@pytest.mark.parametrize(("augment", "versions"), [(None, 1), (EXPAND, 2)])
+async def test_passes_that_learn_w_cost_simulated_time_like_training(
+    augment: Any, versions: int, tmp_path: Path
+) -> None:
+    """A set expanded by copies has twice as many samples in each pass, and its client the same weight."""
+    done = await run(tmp_path, spec_of({"p": 1}, augment=augment), agent_devices=ROOMS)
     rows = [row for detail in done.rounds for row in detail.seats]
-    passed = [row.n_samples + row.figures["weights_n_samples"] for row in rows]
+    assert [row.n_samples for row in rows] == [80] * 9
+    drawn = {row.figures["weights_n_samples"] / row.figures["passes"] for row in rows if row.figures["passes"]}
+    assert drawn == {64 * versions}
+    passed = [row.n_samples * versions + row.figures["weights_n_samples"] for row in rows]
     assert max(passed) >= 9 * min(passed)  # a second visit: ten passes over four fifths, and the training
     a_sample = rows[0].compute_s / passed[0]
     assert [row.compute_s for row in rows] == pytest.approx([n * a_sample for n in passed])
@@ -114,6 +133,15 @@ def test_w_stays_between_the_two_models_only_if_it_is_clamped(clamp: bool) -> No
     expected = [1.0, 1.0, 0.75, 0.0] if clamp else [4.0, 1.0, 0.75, -2.0]
     assert mixing.weights["w"].tolist() == expected
     assert parameters[0].tolist() == expected
+
+
+def test_the_shift_of_a_mix_is_relative_to_the_distance_between_the_models() -> None:
+    """A mean of W near 1 says little: here W is 1 but for the one element in which the models differ."""
+    own, received = {"w": torch.zeros(1000)}, {"w": torch.zeros(1000).index_fill(0, torch.tensor(3), 2.0)}
+    weights = torch.ones(1000).index_fill(0, torch.tensor(3), 0.25)
+    assert Mixing(own, received, {"w": weights}, eta=1.0, clamp=True).relative_shift() == 0.75
+    assert Mixing(own, own, {"w": weights}, eta=1.0, clamp=True).relative_shift() == 0
+    assert Mixing(own, received, {"w": torch.ones(1000)}, eta=1.0, clamp=True).relative_shift() == 0
 
 
 def test_w_stops_changing_when_ten_losses_hardly_differ() -> None:

@@ -31,9 +31,13 @@ MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
 # ---- statistics
 
 
-@pytest.mark.parametrize("stats", ["augmented", "raw"])
-def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: str, tmp_path: Path) -> None:
-    spec = spec_of({"stats": stats}, augment="randaugment", data=MNIST_M, num_edges=1)
+@pytest.mark.parametrize(
+    ("stats", "when", "versions"), [("augmented", "load", 1), ("augmented", "expand", 2), ("raw", "expand", 1)]
+)
+def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(
+    stats: str, when: str, versions: int, tmp_path: Path
+) -> None:
+    spec = spec_of({"stats": stats}, augment={"when": when}, data=MNIST_M, num_edges=1)
     experiment = experiment_of(
         ExperimentSpec.model_validate(spec).resolved(n_devices=3, n_edges=1), write_domains(tmp_path / "sets")
     )
@@ -42,7 +46,7 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(stats: s
     found = _measured(ctx, trainer)
     drawn = [x for x, _ in trainer.batches(ctx, purpose="statistics", epochs=1, augment=stats == "augmented")]
     pixels = torch.cat([as_pixels(x) for x in drawn]).numpy()
-    assert found.n == len(seat.train) * 64
+    assert found.n == len(seat.train) * 64 * versions
     assert found.mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)), rel=1e-12)
     assert (pixels.sum() == experiment.data.train_x[seat.train].sum()) == (stats == "raw")
     transform = normaliser(found)

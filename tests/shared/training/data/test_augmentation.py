@@ -113,6 +113,74 @@ def test_a_spec_gives_the_augmentation_by_name_or_by_fields() -> None:
     assert refused.value.field == "augment.magnitude"
 
 
+def test_crop_and_flip_moves_whole_pixels_by_up_to_an_eighth_and_mirrors_half_of_the_images() -> None:
+    x = torch.randint(0, 256, (400, 2, 16, 24), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    seen = augmented(x, AugmentSpec(name="crop_flip"), seed=3)
+    assert seen.dtype == torch.uint8
+    bordered = np.pad(x.numpy(), ((0, 0), (0, 0), (2, 2), (3, 3)))
+    found = Counter[tuple[int, int, bool]]()
+    for image, padded in zip(seen.numpy(), bordered, strict=True):
+        places = [
+            (top, left, mirrored)
+            for top in range(5)
+            for left in range(7)
+            for mirrored in (False, True)
+            if np.array_equal(image[..., ::-1] if mirrored else image, padded[:, top : top + 16, left : left + 24])
+        ]
+        assert len(places) == 1
+        found[places[0]] += 1
+    assert len(found) > 65  # of 5 x 7 x 2
+    assert 160 < sum(n for (_, _, mirrored), n in found.items() if mirrored) < 240
+    again, other = (augmented(x, AugmentSpec(name="crop_flip"), seed) for seed in (3, 4))
+    assert torch.equal(seen, again)
+    assert not torch.equal(seen, other)
+
+
+def test_operations_are_those_of_randaugment_alone() -> None:
+    assert parse_spec({"augment": "crop_flip"}).augment == AugmentSpec(name="crop_flip")
+    with pytest.raises(BadInput, match="magnitude goes with randaugment: crop_flip has no operations") as refused:
+        parse_spec({"augment": {"name": "crop_flip", "magnitude": 3}})
+    assert (refused.value.field or "").startswith("augment")
+    with pytest.raises(BadInput, match="expand needs average_every: visit or epoch") as refused:
+        parse_spec({"augment": {"when": "expand"}, "average_every": "step", "schedule": "free_compute"})
+    assert (refused.value.field or "").startswith("augment")
+
+
+@pytest.mark.parametrize("name", ["randaugment", "crop_flip"])
+def test_an_expanded_set_has_the_originals_and_a_copy_of_each_of_the_visits_own(name: str, unpacked: Path) -> None:
+    """The copies are those of `augmented` with a seed of seat, visit and image; all epochs of a visit have the same."""
+    fields = {"augment": {"name": name, "when": "expand"}, "data": {"n_train": 20}}
+    spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)
+    experiment = Experiment(spec, load("digits", data_dir=None, cache_dir=unpacked))
+    seat = experiment.population.seats[0]
+    ctx = experiment.ctx(phase="train", round_no=1, n_clients=2).at(seat=0)
+
+    def trainer() -> Any:
+        return trainer_for(experiment, Task(epochs=2, batch_size=4), seat.train, seat.test)
+
+    def images_of(drawn: Iterable[Any]) -> list[tuple[bytes, int]]:
+        found = [(image.numpy().tobytes(), int(label)) for x, y in drawn for image, label in zip(x, y, strict=True)]
+        return sorted(found)
+
+    x, y = experiment.data.train_x[seat.train], experiment.data.train_y[seat.train]
+    assert spec.augment is not None
+    seeds = [ctx.seed(f"augmented|train {index}") for index in seat.train]
+    copies = [augmented(as_pixels(as_batch(x[at : at + 1])), spec.augment, seed) for at, seed in enumerate(seeds)]
+    pixels = torch.cat([as_pixels(as_batch(x)), *copies])
+    expected = images_of([(as_floats(pixels), [*y, *y])])
+    drawn = list(trainer().batches(ctx))
+    assert [len(targets) for _, targets in drawn] == [4] * 10  # two epochs of 20
+    assert images_of(drawn[:5]) == images_of(drawn[5:]) == expected
+    assert [len(batch) for batch in trainer().order(ctx)] == [4] * 10
+    assert trainer().n_samples == 10
+    assert images_of(trainer().batches(ctx, epochs=1, augment=False)) == images_of([(as_floats(pixels[:10]), y)])
+    later = experiment.ctx(phase="train", round_no=2, n_clients=2).at(seat=0)
+    assert images_of(trainer().batches(later, epochs=1)) != expected
+    part = images_of(trainer().batches(ctx, samples=Samples("train", seat.train[3:5]), epochs=1))
+    assert len(part) == 4
+    assert set(part) <= set(expected)
+
+
 def test_a_clients_images_are_augmented_once(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"augment": {"name": "randaugment", "when": "once"}, "data": {"n_train": 20}}
     spec = parse_spec(fields).resolved(n_devices=2, n_edges=1)

@@ -21,11 +21,13 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def weights(old: int, new: int) -> Array:
-    """Returns bilinear weights, (new, old): pixel centres are aligned, and edge values extend beyond the outermost."""
+def weights(old: int, new: int, *, align_corners: bool = False) -> Array:
+    """Returns bilinear weights, (new, old): corner pixels are aligned by their centres, or by their edges, beyond whose
+    centres edge values extend."""
     found = np.zeros((new, old))
     for pixel in range(new):
-        at = min(max((pixel + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        at = pixel * (old - 1) / (new - 1) if align_corners else (pixel + 0.5) * old / new - 0.5
+        at = min(max(at, 0.0), old - 1.0)
         below = min(int(at), old - 2)
         found[pixel, below], found[pixel, below + 1] = below + 1 - at, at - below
     return found
@@ -38,10 +40,12 @@ def test_sizes_are_those_of_the_paper_at_32_and_in_proportion_elsewhere() -> Non
 
 
 @pytest.mark.parametrize("size", [(6, 5), (8, 10), (16, 20)])
-def test_resolution_is_bilinear(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_resolution_is_bilinear(align_corners: bool, size: tuple[int, int]) -> None:
     x = images(2, 8, 10)
-    wanted = np.einsum("ih,bchw,jw->bcij", weights(8, size[0]), x.numpy(), weights(10, size[1]))
-    assert np.allclose(resized(x, size).numpy(), wanted, atol=1e-12)
+    across = [weights(old, new, align_corners=align_corners) for old, new in zip((8, 10), size, strict=True)]
+    wanted = np.einsum("ih,bchw,jw->bcij", across[0], x.numpy(), across[1])
+    assert np.allclose(resized(x, size, align_corners=align_corners).numpy(), wanted, atol=1e-12)
 
 
 def test_one_resolution_is_drawn_uniformly_for_the_whole_batch() -> None:
