@@ -169,10 +169,18 @@ def task_of(ctx: Context, seats: Sequence[Seat]) -> Indices:
     return order[step * ctx.spec.batch_size : (step + 1) * ctx.spec.batch_size]
 
 
+def divided_batch(batch_size: int, n: int, total: int) -> int:
+    """The part of a batch for a share of `n` of `total` samples, in whole samples, at least one."""
+    return max((2 * batch_size * n + total) // (2 * total), 1)
+
+
 def _tasks(ctx: Context, shares: Shares) -> dict[int, Task]:
     """Tasks of training on these shares; with `average_every: step` one step on a whole share."""
-    task = plain_task(ctx)
+    task, total = plain_task(ctx), sum(map(len, shares.values()))
     found = {seat: task.replace(samples=torch.from_numpy(np.sort(share))) for seat, share in sorted(shares.items())}
+    if ctx.spec.divide_batch:
+        parts = {seat: divided_batch(ctx.spec.batch_size, len(share), total) for seat, share in shares.items()}
+        return {seat: one.replace(batch_size=max(parts[seat], ctx.model.least_batch)) for seat, one in found.items()}
     if ctx.spec.average_every != "step":
         return found
     return {seat: one.replace(epochs=None, steps=1, batch_size=len(shares[seat])) for seat, one in found.items()}

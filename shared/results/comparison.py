@@ -39,6 +39,7 @@ class LearningCurve:
         metric: what the points show.
         points: its evaluations, in order.
         measure: of which model the points are, as `RunInfo.accuracy_of` says it.
+        own: whether its clients use models of their own; else they use the global model that they receive.
         label: a short name, unique in the comparison.
         differs: by spec key in which the runs differ, this run's value; None if its spec lacks the key.
     """
@@ -47,21 +48,22 @@ class LearningCurve:
     metric: MetricInfo
     points: tuple[Point, ...]
     measure: str
+    own: bool
     label: str
     differs: dict[str, Any]
 
     @property
     def value(self) -> float | None:
         """The run's value of the metric; before it has one, that of its newest evaluation."""
-        value = self.info.value(self.metric)
+        spread = self.clients
+        at_clients = self.measure == _CLIENTS and not self.own
+        value = (spread.mean if spread else None) if at_clients else self.info.value(self.metric)
         return value if value is not None or not self.points else self.points[-1].value
 
     @property
     def clients(self) -> Spread | None:
-        """The spread over clients at the end: of local models if the run is judged by these, else of received ones."""
-        found = self.info.spreads(self.metric)
-        own = found.get("own") if self.measure == _CLIENTS else None
-        return own or found.get("received")
+        """The spread over clients at the end, of the model that each of them uses."""
+        return self.info.spread_of_used(self.metric, own=self.own)
 
     def reached(self, target: float | None) -> Point | None:
         """The first evaluation that is at least as good as the target."""
@@ -87,13 +89,17 @@ class Comparison:
     remarks: tuple[str, ...]
 
 
-def compare(folders: Sequence[Path], target: float | None = None, metric: str | None = None) -> Comparison:
+def compare(
+    folders: Sequence[Path], target: float | None = None, metric: str | None = None, *, clients: bool = False
+) -> Comparison:
     """Compares runs.
 
     Args:
         folders: results folders, `runs/<id>`.
         target: a value of the metric; None means the best that all evaluated runs reach.
         metric: label of a metric that at least one run has measured; None means the headline of the first run.
+        clients: whether all runs are judged by one measure, the mean over clients of the model that each would use (its
+            own, or the global model), on its own test samples; else each by what its algorithm reports.
 
     Raises:
         NotFound: a folder holds no run.
@@ -107,9 +113,10 @@ def compare(folders: Sequence[Path], target: float | None = None, metric: str | 
         raise BadInput(f"target: {target:g} is no value of {by.label}, which is from 0 to 1", field="target")
     curves = []
     for folder, info, spec, label in zip(folders, infos, specs, labels(infos), strict=True):
-        measure = _measure(info)
-        points = _points(info, read_rounds(folder), measure, by) if by in (ACCURACY, *info.metrics) else ()
-        curves.append(LearningCurve(info, by, points, measure, label, {key: spec.get(key) for key in keys}))
+        reported = _measure(info)
+        own, measure = reported == _CLIENTS, _CLIENTS if clients else reported
+        points = _points(info, read_rounds(folder), measure, own, by) if by in (ACCURACY, *info.metrics) else ()
+        curves.append(LearningCurve(info, by, points, measure, own, label, {key: spec.get(key) for key in keys}))
     tops = [by.best(point.value for point in curve.points) for curve in curves if curve.points]
     if target is None and tops:
         target = by.worst(tops)
@@ -140,15 +147,24 @@ def _measure(info: RunInfo) -> str:
         return info.accuracy_of
 
 
-def _points(info: RunInfo, rounds: Sequence[RoundInfo], measure: str, metric: MetricInfo) -> tuple[Point, ...]:
+def _points(
+    info: RunInfo, rounds: Sequence[RoundInfo], measure: str, own: bool, metric: MetricInfo
+) -> tuple[Point, ...]:
     """The evaluations of one kind, each with the totals up to it."""
+
+    def value_of(row: RoundInfo) -> float | None:
+        if measure != _CLIENTS:
+            return row.on_global(metric)
+        spread = None if own else info.spreads(metric, row).get("received")
+        return info.over_clients(metric, row) if own else spread.mean if spread else None
+
     points, simulated_s, bytes_up = [], 0.0, 0
     for row in rounds:
         if row.kind != "train":  # the final evaluation is not part of a run's costs
             continue
         simulated_s += row.simulated_s
         bytes_up += row.bytes_up
-        value = info.over_clients(metric, row) if measure == _CLIENTS else row.on_global(metric)
+        value = value_of(row)
         if value is not None:
             points.append(Point(row.round_no, simulated_s, bytes_up, value))
     return tuple(points)

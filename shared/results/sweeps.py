@@ -80,9 +80,15 @@ def metrics_of(rows: Sequence[Row]) -> tuple[MetricInfo, ...]:
 
 
 def figures_of(info: RunInfo | None, metrics: Sequence[MetricInfo]) -> dict[str, float | None]:
-    """The figures of a run by name: metrics, loss, costs."""
+    """The figures of a run by name: metrics, loss, costs, and the headline over clients.
+
+    The last are the mean, minimum and maximum over clients of the model that each uses (its own, or the global model),
+    on its own test samples: one measure for methods with and without personal models.
+    """
     scores = {metric.label: info.value(metric) if info else None for metric in metrics}
-    return {**scores, **{name: getattr(info, name) if info else None for name in ("loss", *_COSTS)}}
+    spread = info.spread_of_used(info.headline, own=info.accuracy_of == "mean over clients") if info else None
+    clients = {f"clients_{name}": getattr(spread, name) if spread else None for name in ("mean", "min", "max")}
+    return {**scores, **{name: getattr(info, name) if info else None for name in ("loss", *_COSTS)}, **clients}
 
 
 class SweepFolder:

@@ -9,7 +9,7 @@ from pydantic import Field
 from shared.core.bounds import RunReason
 from shared.core.errors import BadInput
 from shared.core.records import Record
-from shared.core.scores import MAX_METRICS, FurtherSpreads, Spreads
+from shared.core.scores import MAX_METRICS, FurtherSpreads, Spread, Spreads
 from shared.core.validation import Id
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
@@ -108,6 +108,11 @@ class RunInfo(Record):
         """Return how one of the run's metrics spreads over clients, at its end or in one of its rounds."""
         found = self if row is None else row
         return found.clients if metric.label == self.headline.label else found.client_metrics.get(metric.label, {})
+
+    def spread_of_used(self, metric: MetricInfo, *, own: bool) -> Spread | None:
+        """Return how a metric spreads at the end over clients that use models of their `own`, or those received."""
+        found = self.spreads(metric)
+        return (found.get("own") if own else None) or found.get("received")
 
     def over_clients(self, metric: MetricInfo, row: RoundInfo) -> float | None:
         """Return the mean over clients' own models of one of the run's metrics in a round."""

@@ -73,6 +73,8 @@ class ExperimentSpec(Record):
         fraction_candidates: share of an edge's seats that `power_of_choice` draws; None: twice `fraction_train`.
         average_every: where samples are divided, when the edge averages what its seats trained: after their visit,
             after each epoch, or after each mini-batch.
+        divide_batch: where samples are divided, whether `batch_size` is the batch of all workers together, divided in
+            proportion to their shares, so that each takes about as many steps as one machine with all samples would.
         sync: whether edges wait for all their devices, and the cloud for all edges.
         overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
@@ -143,6 +145,7 @@ class ExperimentSpec(Record):
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
     schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
     average_every: Literal["visit", "epoch", "step"] = "visit"
+    divide_batch: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     sync: Annotated[Sync, Field(exclude_if=lambda value: value == Sync())] = Sync()
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
     twins: bool = False
@@ -361,6 +364,10 @@ def _shares(spec: ExperimentSpec) -> None:
         raise ValueError(
             f"average_every: {every} needs a schedule that divides samples, such as schedule: free_compute"
         )
+    if spec.divide_batch and spec.schedule == "own_data":
+        raise ValueError("divide_batch needs a schedule that divides samples, such as schedule: free_compute")
+    if spec.divide_batch and every == "step":
+        raise ValueError("divide_batch needs average_every: visit or epoch: with step each batch is divided already")
     if every == "step" and spec.momentum:
         raise ValueError("momentum needs average_every: visit or epoch: with step every seat takes one plain SGD step")
     if every == "step" and spec.versions > 1:

@@ -29,6 +29,13 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="One of the runs' metrics; default: the headline metric of the first run.")
     ] = None,
+    clients: Annotated[
+        bool,
+        typer.Option(
+            "--clients",
+            help="Judge every run by the mean over clients of the model that each would use, on its own test samples.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the picture (.png, .svg or .pdf); default: compare.png in --runs-dir.")
     ] = None,
@@ -47,7 +54,7 @@ def compare(
 
     picture = out or runs_dir / _PICTURE
     file_format(picture)  # rejects a wrong suffix before anything is read
-    comparison = lay_side_by_side(find_folders(runs_dir, runs), target, metric)
+    comparison = lay_side_by_side(find_folders(runs_dir, runs), target, metric, clients=clients)
     drawn = draw_comparison(picture, comparison)
     console = stderr()
     for remark in comparison.remarks:

@@ -63,12 +63,13 @@ class Comparison:
         return html.table(zip(*(each.cells for each in columns), strict=True), [each.name for each in columns])
 
 
-def compare(*runs: Run, target: float | None = None) -> Comparison:
+def compare(*runs: Run, target: float | None = None, clients: bool = False) -> Comparison:
     """Compare runs.
 
     Args:
         runs: one at least, of one cloud or of several, or saved ones.
         target: the accuracy to reach; None means the highest that all of them reach.
+        clients: whether all are judged by the mean over clients of the model that each would use.
 
     Raises:
         NotFound: no run was given, or one has no results yet.
@@ -77,4 +78,4 @@ def compare(*runs: Run, target: float | None = None) -> Comparison:
         raise NotFound("no run to compare was given")
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(run.results()) for run in runs]
-        return Comparison(comparison.compare(folders, target))
+        return Comparison(comparison.compare(folders, target, clients=clients))

@@ -21,6 +21,7 @@ from shared.training import models
 from shared.training.data.dataset import as_batch
 from tests.faults import at, broken
 from tests.federation import AGENT_PORT, Federation, Gate, small_spec
+from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
 NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
@@ -313,6 +314,22 @@ async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_pa
     alone, together = models.read_state(model), done.model
     assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5
     assert max(float((alone[name] - tensor).abs().max()) for name, tensor in experiment.initial.items()) > 1e-3
+
+
+async def test_divided_batches_take_the_steps_of_one_machine(tmp_path: Path) -> None:
+    """Without them each worker takes the fewer steps the smaller its share is, and the mean moves less."""
+    common: dict[str, Any] = {"num_rounds": 2, "local_epochs": 2, "batch_size": 20}
+    alone = await run(tmp_path, planned(**common, edge_link={"worker_sps": 1e12}), **ONE_EDGE)
+    same = await run(tmp_path, planned(**common, edge_link={"worker_sps": 1e12}, divide_batch=True), **ONE_EDGE)
+    assert same.info.model_sha256 == alone.info.model_sha256  # a share of all samples has the whole batch
+    whole = await run(tmp_path, planned(**common), **ONE_EDGE)
+    divided = await run(tmp_path, planned(**common, divide_batch=True), **ONE_EDGE)
+    assert flat.distance(divided.model, alone.model) < flat.distance(whole.model, alone.model) / 2
+    seconds = [row.simulated_s for row in whole.rounds]  # orders differ in a few bytes
+    assert [row.simulated_s for row in divided.rounds] == pytest.approx(seconds, rel=1e-3)
+    losses = [{"round_no": 1, "seats": [1], "edge_round": 0, "wave": 0}]
+    lost = (await run(tmp_path, planned(**common, divide_batch=True, losses=losses), **ONE_EDGE)).rounds[0].seats
+    assert sum(row.n_samples for row in lost if row.outcome == "used") == 300
 
 
 async def test_devices_collect_data_during_the_run(tmp_path: Path, trained_on: list[list[int]]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.federation.scheduling import Participant, Shares, balanced, proportional
+from shared.federation.scheduling import Participant, Shares, balanced, divided_batch, proportional
 
 COMPUTE = st.lists(st.floats(0, 1e6), min_size=1, max_size=8)
 RULES = pytest.mark.parametrize("rule", [proportional, balanced])
@@ -118,3 +118,13 @@ def test_balanced_shares_keep_samples_in_place_and_count_those_that_move() -> No
 @RULES
 def test_an_empty_task_gives_no_shares(rule: Any) -> None:
     assert rule([Participant(0, 1.0), Participant(1, 1.0)], np.empty(0, np.int64), rng()) == {}
+
+
+@given(shares=st.lists(st.integers(1, 200), min_size=1, max_size=8), batch=st.integers(1, 64))
+def test_a_divided_batch_is_the_share_of_the_whole_to_half_a_sample(shares: list[int], batch: int) -> None:
+    total = sum(shares)
+    parts = [divided_batch(batch, n, total) for n in shares]
+    exact = np.array(shares) * batch / total
+    assert all(part == 1 or abs(part - of) <= 0.5 for part, of in zip(parts, exact, strict=True))
+    assert all(part >= 1 for part in parts)
+    assert divided_batch(batch, total, total) == batch

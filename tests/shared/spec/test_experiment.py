@@ -155,6 +155,8 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
         ),
         ({"schedule": "free_compute", "algorithm": "bofl"}, "bofl decides by reports"),
         ({"arrival_rate": 1.5}, "arrival_rate 1.5 is neither"),
+        ({"divide_batch": True}, "divide_batch needs a schedule that divides samples"),
+        ({"divide_batch": True, "schedule": "equal", "average_every": "step"}, "divide_batch needs average_every"),
         ({"clock": "real", "devices": {"profile": {"load": "sinus"}}}, "load needs clock: simulated"),
         ({"fraction_train": 0.5}, "fraction_train below 1 needs select: random"),
         ({"fraction_candidates": 0.5}, "fraction_candidates needs select: power_of_choice"),

@@ -15,6 +15,7 @@ from shared.core.scores import Spread
 from shared.federation.spec_parser import parse_spec
 from shared.results.comparison import compare
 from shared.results.comparison_figure import draw_comparison
+from shared.results.folder import read_run
 from shared.results.lookup import find_folders
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
@@ -100,6 +101,25 @@ def test_run_with_a_headline_over_clients_is_compared_by_it(runs: Path) -> None:
     comparison = compare([clients, other])
     assert [point.value for point in comparison.curves[0].points] == [0.6, 0.7]  # `client_accuracy` of the rounds
     assert comparison.remarks == ("Different accuracy measures (mean over clients; global model): not comparable.",)
+
+
+def test_one_measure_for_all_is_the_model_that_each_client_would_use(strata: Strata, runs: Path) -> None:
+    """With `--clients` a global model is judged as clients receive it, a personal one as before."""
+    spreads = {"received": Spread.of([0.2, 0.4]), "own": Spread.of([0.6, 0.8])}
+    in_folder(runs, "a", [0.1, 0.9], clients=spreads, accuracy_of="mean over clients", accuracy=0.7)
+    shared = in_folder(runs, "b", [0.1, 0.9], clients=spreads)
+    rounds = [a_round(1, clients={"received": Spread.of([0.1, 0.3]), "own": Spread.of([0.9])}), a_round(2)]
+    write_results(shared, read_run(shared), rounds, model=None, manifest=Manifest.of(read_run(shared)))
+    comparison = compare([runs / "a", shared], clients=True)
+    personal, common = comparison.curves
+    assert comparison.remarks == ()
+    assert (personal.value, [point.value for point in personal.points]) == (0.7, [0.6, 0.7])
+    assert common.value == pytest.approx(0.3)
+    assert [point.value for point in common.points] == pytest.approx([0.2])
+    found = compared(strata, "b", "--clients")["runs"][0]
+    assert (found["accuracy"], found["clients_max"]) == (pytest.approx(0.3), 0.4)
+    assert found["accuracy_of"] == "mean over clients"
+    assert compared(strata, "b")["runs"][0]["accuracy"] == 0.9
 
 
 # ---- remarks

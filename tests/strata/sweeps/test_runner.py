@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared.core.errors import Conflict
-from shared.results.sweeps import Combination, Sweep, SweepFolder, over_seeds, read_sweep
+from shared.core.scores import Spread
+from shared.results.sweeps import Combination, Sweep, SweepFolder, figures_of, over_seeds, read_sweep
 from shared.run_records.runs import RunInfo
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
@@ -51,6 +52,7 @@ def test_every_combination_becomes_a_run_and_a_row(
         "bytes_up",
         "bytes_down",
         "simulated_s",
+        *("clients_mean", "clients_min", "clients_max"),
         "model_sha256",
         "run",
         "status",
@@ -244,6 +246,15 @@ def test_mean_and_deviation_are_over_the_completed_seeds_of_a_combination() -> N
     assert [combination.status for combination, _ in second] == ["completed", "failed"]
     assert alone is not None
     assert (alone["n"], alone["accuracy_mean"], alone["accuracy_sd"]) == (1, 0.6, None)
+
+
+def test_figures_over_clients_are_of_the_model_that_each_uses() -> None:
+    spreads = {"received": Spread.of([0.2, 0.4]), "own": Spread.of([0.6, 0.8])}
+    common, personal = (a_run(clients=spreads, accuracy_of=of) for of in ("global model", "mean over clients"))
+    figures = [figures_of(info, info.metrics) for info in (common, personal)]
+    assert [(row["clients_min"], row["clients_max"]) for row in figures] == [(0.2, 0.4), (0.6, 0.8)]
+    assert [row["clients_mean"] for row in figures] == pytest.approx([0.3, 0.7])
+    assert figures_of(None, common.metrics)["clients_mean"] is None
 
 
 def test_sweep_without_seeds_has_no_means() -> None:
