@@ -45,6 +45,7 @@ Deviations and readings:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -92,6 +93,7 @@ from shared.federation.hooks import (
     Phase,
     Record,
     Seat,
+    Tensor,
     TensorMap,
     Trainer,
     WireError,
@@ -217,7 +219,7 @@ class Population(GlobalModel):
     searches: dict[str, Search] = Field(default_factory=dict)
     covariance: tuple[Vector, ...] = ()
     choices: dict[str, Choice] = Field(default_factory=dict)
-    trained: ModelState = Field(default_factory=dict)
+    trained: dict[str, Tensor] = Field(default_factory=dict)
 
 
 class Relay(EdgeModel):
@@ -312,7 +314,7 @@ class Cloud(CloudHooks[Population, Down, Change]):
         }
 
 
-def _trained(ctx: Context, state: Population, mask: TensorMap) -> TensorMap:
+def _trained(ctx: Context, state: Population, mask: TensorMap) -> dict[str, Tensor]:
     """Returns by group 1 for each unit of which some client has trained a weight, in this round or before."""
     found = dict(state.trained)
     for layer in ctx.model.units.layers if mask else ():
@@ -377,7 +379,8 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
         start = starting_model(state, message)
         moments = trainer.moments(start, trainer.samples) if ctx.params.statistics == "retaken" else {}
         if ctx.phase == STATISTICS:
-            return Local(state, Change(delta={}, mask={}, moments=moments))
+            n_passed = math.ceil(trainer.n_samples / 3)  # a pass forward is a third
+            return Local(state, Change(delta={}, mask={}, moments=moments), n_passed=n_passed)
         pair = message.pair
         if pair is None:
             raise WireError(f"{ctx.client_id} is to train, but got no chromosomes", field="pair")
@@ -466,7 +469,7 @@ def passes(params: Params) -> Passes:
     """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
     n_trials, retaken = (2 if params.sigma else 1), params.statistics == "retaken"
     forward = params.validation * (1 + n_trials) + retaken
-    return Passes(per_training_sample=n_trials, extra_per_sample=forward / 3)  # a pass forward is a third
+    return Passes(per_training_sample=n_trials, extra_per_sample=forward / 3)
 
 
 PICTURES = sub_networks
