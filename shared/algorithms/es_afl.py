@@ -36,10 +36,8 @@ Deviations and readings:
   supernet before the round. After the last round a phase `statistics` of one round retakes them without training.
 - The paper ranks channels by |gamma|, which is 1 for all at the start. With `ties: first` all clients then keep the
   same channels; with `ties: random` each client keeps its own, in an order that it draws once.
-- Each client trains the head's bias, so it is averaged over all, the weights over the clients that kept them. With
-  `head_bias: with_weights` the change of a class's bias is spread equally over the weights that the client kept of this
-  class; each share is averaged like its weight, and their sum over the positions is the change. If nothing is pruned
-  this is the plain mean. With `head_bias: fixed` nobody trains the bias.
+- Each client trains the head's bias, so by position it is averaged over all clients, and each weight of the head over
+  the few that kept it. With `head_bias: fixed` nobody trains the bias; it keeps its initial value.
 - Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
 """
 
@@ -123,7 +121,7 @@ class Params(Record):
         validation: share of a client's training samples on which units are ranked and sub-networks compared.
         statistics: batch-norm statistics of the supernet: `averaged` over sub-networks, or `retaken` by all clients.
         ties: which of equally important units are kept: the `first`, or `random` ones of each client.
-        head_bias: `averaged` over all clients, averaged `with_weights` of the head, or `fixed` at its initial value.
+        head_bias: `averaged` over all clients, or `fixed` at its initial value.
     """
 
     start: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -136,7 +134,7 @@ class Params(Record):
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
     statistics: Literal["averaged", "retaken"] = "averaged"
     ties: Literal["first", "random"] = "first"
-    head_bias: Literal["averaged", "with_weights", "fixed"] = "averaged"
+    head_bias: Literal["averaged", "fixed"] = "averaged"
 
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:
@@ -195,17 +193,12 @@ class Choice(Record):
 class Change(Record):
     """Up: trained minus received at the positions that the winner kept (`mask` 1), and the client's choice.
 
-    Attributes:
-        moments: with `statistics: retaken`, of the supernet received, see `shared.training.batch_norm.moments`.
-        bias: with `head_bias: with_weights`, the change of the head's bias, spread over the kept weights
-            (`bias_mask` 1); by the name of the weights, (classes, inputs).
+    With `statistics: retaken` it holds, in the place of batch-norm statistics, the moments of the supernet received
+    (see `shared.training.batch_norm`), with `mask` 1.
     """
 
     delta: Annotated[ModelState, Mean(weight="samples", per_position="mask")]
     mask: Annotated[ModelState, MaskOf()]
-    moments: Annotated[ModelState, Mean(weight="samples")] = Field(default_factory=dict)
-    bias: Annotated[ModelState, Mean(weight="samples", per_position="bias_mask")] = Field(default_factory=dict)
-    bias_mask: Annotated[ModelState, MaskOf()] = Field(default_factory=dict)
     choices: Annotated[dict[str, Choice], PerClient()] = Field(default_factory=dict)
 
 
@@ -236,10 +229,9 @@ def check(ctx: Context[Params], update: Change) -> None:
 
     The mask of a sum is 1 where any client kept the position.
     """
-    for name, mask in (("delta", "mask"), ("bias", "bias_mask")):
-        odd = sorted(getattr(update, mask).keys() ^ getattr(update, name).keys())
-        if odd:
-            raise WireError(f"of {name} and {mask} of {ctx.client_id} only one holds {odd[0][:80]!r}", field=mask)
+    odd = sorted(update.mask.keys() ^ update.delta.keys())
+    if odd:
+        raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
     if ctx.phase == STATISTICS:
         if update.choices:
             raise WireError(f"choices: none are sent in the phase {STATISTICS}", field="choices")
@@ -276,11 +268,10 @@ class Cloud(CloudHooks[Population, Down, Change]):
 
     def aggregate(self, ctx: Context[Params], state: Population, update: Change) -> Population:
         after = super().aggregate(ctx, state, update)
-        changed = {**after.model, **statistics_of(update.moments)}
-        for name, shares in update.bias.items():
-            changed[bias_of(name)] = after.model[bias_of(name)] + shares.sum(1)
-        trained = _trained(ctx, state, update.mask)
-        after = after.replace(model=changed, trained=trained)
+        moments = only(update.delta, statistics_in(update.delta)) if ctx.params.statistics == "retaken" else {}
+        after = after.replace(
+            model={**after.model, **statistics_of(moments)}, trained=_trained(ctx, state, update.mask)
+        )
         if ctx.phase == STATISTICS:
             return after.replace(choices={})
         strategy = ctx.params.strategy
@@ -317,7 +308,7 @@ class Cloud(CloudHooks[Population, Down, Change]):
 def _trained(ctx: Context, state: Population, mask: TensorMap) -> dict[str, Tensor]:
     """Returns by group 1 for each unit of which some client has trained a weight, in this round or before."""
     found = dict(state.trained)
-    for layer in ctx.model.units.layers if mask else ():
+    for layer in ctx.model.units.layers if ctx.phase != STATISTICS else ():
         if layer.group is not None:
             now = (mask[f"{layer.name}.weight"].flatten(1) > 0).any(1).to(torch.float32)
             found[layer.group] = torch.maximum(now, found.get(layer.group, now))
@@ -380,7 +371,7 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
         moments = trainer.moments(start, trainer.samples) if ctx.params.statistics == "retaken" else {}
         if ctx.phase == STATISTICS:
             n_passed = math.ceil(trainer.n_samples / 3)  # a pass forward is a third
-            return Local(state, Change(delta={}, mask={}, moments=moments), n_passed=n_passed)
+            return Local(state, Change(delta=moments, mask=_ones(moments)), n_passed=n_passed)
         pair = message.pair
         if pair is None:
             raise WireError(f"{ctx.client_id} is to train, but got no chromosomes", field="pair")
@@ -397,14 +388,13 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
         return _contribution(ctx, start, best, child, n_equal, moments)
 
 
-def head_of(ctx: Context) -> str:
-    """Returns the name of the head's weights."""
-    return f"{ctx.model.units.layers[-1].name}.weight"
+def head_bias(ctx: Context) -> str:
+    """Returns the name of the head's bias."""
+    return f"{ctx.model.units.layers[-1].name}.bias"
 
 
-def bias_of(weights: str) -> str:
-    """Returns the name of the bias of the layer with these weights."""
-    return f"{weights.removesuffix('.weight')}.bias"
+def _ones(like: TensorMap) -> TensorMap:
+    return {name: torch.ones_like(tensor) for name, tensor in like.items()}
 
 
 def orders_of(ctx: Context) -> TensorMap:
@@ -418,7 +408,7 @@ def orders_of(ctx: Context) -> TensorMap:
 def _choices_of(ctx: Context[Params], start: TensorMap) -> dict[str, Any]:
     """Returns the arguments of `run_trial` by `ties` and `head_bias`."""
     fixed = ctx.params.head_bias == "fixed"
-    trained = start.keys() - ctx.model.buffer_names - {bias_of(head_of(ctx))} if fixed else None
+    trained = start.keys() - ctx.model.buffer_names - {head_bias(ctx)} if fixed else None
     return {"orders": orders_of(ctx) if ctx.params.ties == "random" else None, "trains": trained}
 
 
@@ -427,23 +417,15 @@ def _contribution(
 ) -> Local[OwnBuffers, Change]:
     """Returns what the winner contributes; lines 5 to 8."""
     whole = {name: torch.where(best.mask[name] > 0, best.whole[name], start[name]) for name in start}
-    changed = delta_of(ctx, whole, start)
-    delta = only(changed, sends(ctx, start)["delta"])
+    delta = only(delta_of(ctx, whole, start), sends(ctx, start)["delta"])
     operations = ctx.model.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
     sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
-    head, spread, spread_mask = head_of(ctx), {}, {}
-    if head in sends(ctx, start).get("bias", ()):
-        spread_mask[head] = best.mask[head]
-        spread[head] = spread_mask[head] * (changed[bias_of(head)] / best.mask[head].sum(1).clamp(min=1))[:, None]
     return Local(
         OwnBuffers(buffers=only(overlay(start, whole), ctx.model.buffer_names) if ctx.buffers == "local" else {}),
         Change(
-            delta=delta,
-            mask=only(best.mask, delta),
-            moments=moments,
-            bias=spread,
-            bias_mask=spread_mask,
+            delta={**delta, **moments},
+            mask={**only(best.mask, delta), **_ones(moments)},
             choices={ctx.client_id: choice},
         ),
         best.model,
@@ -454,15 +436,11 @@ def _contribution(
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """The tensors of an update: what is averaged by position, moments, and the head's bias spread over its weights."""
-    params, names = ctx.params, uploaded_names(ctx, model)
-    retaken = statistics_in(names) if params.statistics == "retaken" else frozenset()
+    """The tensors of an update: all that travel, without a fixed bias; while statistics are retaken, these alone."""
+    names = uploaded_names(ctx, model)
     if ctx.phase == STATISTICS:
-        return {"moments": retaken}
-    head = head_of(ctx)
-    bias = {bias_of(head)} & names if params.head_bias != "averaged" else frozenset()
-    spread = {head} if bias and params.head_bias == "with_weights" else ()
-    return {"delta": names - retaken - bias, "moments": retaken, "bias": frozenset(spread)}
+        return {"delta": statistics_in(names)}
+    return {"delta": names - {head_bias(ctx)} if ctx.params.head_bias == "fixed" else names}
 
 
 def passes(params: Params) -> Passes:

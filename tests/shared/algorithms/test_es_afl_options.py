@@ -21,7 +21,7 @@ from tests.shared.algorithms.layouts import run
 from tests.shared.algorithms.test_es_afl import MODEL, experiment_with
 from tests.shared.algorithms.test_es_afl_tiers import same_state, spec_of
 
-ALL = {"statistics": "retaken", "ties": "random", "head_bias": "with_weights"}
+ALL = {"statistics": "retaken", "ties": "random", "head_bias": "fixed"}
 
 
 def of(params: dict[str, Any], model: str = "conv_bn") -> ByHooks:
@@ -61,7 +61,7 @@ def test_retaken_statistics_are_those_of_the_supernet_on_all_training_samples() 
     for round_no in (1, 2):
         received, searches = mine.cloud.model, mine.cloud.searches
         name, mean, variance = first_statistics(mine, received)
-        sent = mine.round()
+        mine.round()
         np.testing.assert_allclose(mine.cloud.model[f"{name}.running_mean"], mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(mine.cloud.model[f"{name}.running_var"], variance, rtol=1e-4)
         figures = mine.algorithm.cloud.figures(mine.ctx(round_no), mine.cloud)
@@ -72,9 +72,6 @@ def test_retaken_statistics_are_those_of_the_supernet_on_all_training_samples() 
                 without(mine.cloud.model, statistics), without(theirs.cloud.model, statistics)
             )  # the sub-networks were the same
             assert not flat.same_bits(mine.cloud.model, theirs.cloud.model)
-            assert all(
-                not update.delta.keys() & {*statistics} for update in (s.update for s in sent.values()) if update
-            )
         else:
             assert mine.ctx(round_no).phase == "statistics"
             assert flat.same_bits(without(mine.cloud.model, statistics), without(received, statistics))
@@ -154,32 +151,6 @@ def test_share_of_units_ever_trained_never_falls() -> None:
 # ---- the head's bias
 
 
-def test_bias_is_averaged_over_the_positions_of_its_weights() -> None:
-    """By numpy, from each client's trained bias and the weights that it kept."""
-    mine = of({"head_bias": "with_weights", "start": 0.5, "sigma": 0.3})
-    before = mine.cloud.model["head.bias"].numpy().astype(float)
-    sums, weights = 0.0, 0.0
-    for seat, local in mine.round().items():
-        assert local.update is not None
-        assert local.model is not None
-        mask = local.update.mask["head.weight"].numpy().astype(float)
-        change = local.model["head.bias"].numpy() - before
-        n = len(mine.seats[seat].train)
-        sums = sums + n * mask * (change / mask.sum(1).clip(1))[:, None]
-        weights = weights + n * mask
-    expected = before + (sums / np.maximum(weights, 1)).sum(1)
-    np.testing.assert_allclose(mine.cloud.model["head.bias"], expected, atol=1e-6)
-
-
-def test_bias_with_its_weights_is_the_plain_mean_where_nothing_is_pruned() -> None:
-    mine, theirs = (of({"head_bias": how, "start": 0, "sigma": 0}) for how in ("with_weights", "averaged"))
-    mine.round()
-    theirs.round()
-    assert flat.same_bits(without(mine.cloud.model, ["head.bias"]), without(theirs.cloud.model, ["head.bias"]))
-    torch.testing.assert_close(mine.cloud.model["head.bias"], theirs.cloud.model["head.bias"], atol=1e-6, rtol=0)
-    assert not torch.equal(mine.cloud.model["head.bias"], mine.experiment.initial["head.bias"])
-
-
 def test_fixed_bias_is_trained_by_no_client() -> None:
     mine = of({"head_bias": "fixed"})
     initial = mine.experiment.initial["head.bias"]
@@ -199,7 +170,7 @@ async def test_options_give_the_same_bits_in_any_layout(tmp_path: Path) -> None:
     apart = await run(tmp_path, {**spec, "num_edges": 3}, n_edges=3, agent_devices=(1, 2, 2), order=(2, 0, 1))
     assert same_state(one, apart)
     assert flat.same_bits(one.state.trained, apart.state.trained)
-    assert [detail.kind for detail in one.rounds] == ["train", "train", "collect"]
+    assert [detail.phase for detail in one.rounds] == ["train", "train", "statistics"]
     cloud = [detail.figures["cloud"] for detail in apart.rounds]
     assert all(figures["statistics"] == "retaken" for figures in cloud)
     assert all(0 < share <= 1 for figures in cloud[:2] for share in figures["units_trained"].values())
