@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.algorithms.es_afl import STATISTICS
 from shared.plots.subnetworks import Sizes, sizes_of
 from shared.results.folder import read_rounds, read_run
 from shared.results.spec_differences import described
@@ -33,7 +34,7 @@ Values = tuple[float | None, ...]
 
 def values(info: RunInfo, rounds: Sequence[RoundInfo], sizes: Sequence[Sizes]) -> Values:
     """The figures of one run; accuracies in per cent, bytes in thousands, weights and multiply-adds in millions."""
-    last = [row for row in rounds if row.kind == "train"][-1]
+    last = [row for row in rounds if row.kind == "train" and row.phase != STATISTICS][-1]
     held_out, whole, own = info.final.get("held_out_received"), info.final.get("global"), last.clients.get("own")
     carried = (
         [sum(sizes[-1].clients[name].values()) / 1e6 for name in ("n_weights", "multiply_adds")]

@@ -18,7 +18,7 @@ Also a client's trials (`es_afl.py`, algorithm 2): sub-networks pruned by a chro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,6 +168,9 @@ def run_trial(
     counts: TensorMap,
     trainer: Trainer,
     parts: tuple[Samples, Samples],
+    *,
+    orders: TensorMap | None = None,
+    trains: Collection[str] | None = None,
 ) -> Trial:
     """Cuts a sub-network from the supernet, trains it, prunes its smallest weights and evaluates it; lines 2 to 4.
 
@@ -180,10 +183,12 @@ def run_trial(
         counts: importance of each unit, by group.
         trainer: of the client.
         parts: training and validation samples.
+        orders: by group, the order of units that are equally important, see `kept_units`.
+        trains: names of the parameters that are trained; None means all.
     """
     units, (training, validation) = ctx.model.units, parts
-    kept = kept_units(counts, rates_of(units, chromosome, "units"))
-    fit = trainer.fit(ctx, units.cut(start, kept), samples=training)
+    kept = kept_units(counts, rates_of(units, chromosome, "units"), orders)
+    fit = trainer.fit(ctx, units.cut(start, kept), samples=training, trains=trains)
     stays = {name: torch.ones_like(tensor, dtype=torch.float32) for name, tensor in fit.model.items()}
     for name, rate in rates_of(units, chromosome, "weights").items():
         key = f"{name}.weight"
@@ -213,10 +218,15 @@ def split_samples(ctx: Context, trainer: Trainer, share: float) -> tuple[Samples
     return Samples(samples.part, samples.indices[~chosen]), Samples(samples.part, samples.indices[chosen])
 
 
-def equivalent_samples(units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int) -> int:
-    """Returns the number of samples on which the supernet could be trained in as many operations as this visit took."""
+def equivalent_samples(
+    units: Units, start: TensorMap, trials: Sequence[Trial], n_validation: int, n_passed: int
+) -> int:
+    """Returns the number of samples on which the supernet could be trained in as many operations as this visit took.
+
+    `n_passed` samples passed forward through the supernet: those that ranked its units, and others.
+    """
     whole = units.training_flops(start)
-    flops = 2 * n_validation * sum(units.multiply_adds(start).values())  # the ranking
+    flops = 2 * n_passed * sum(units.multiply_adds(start).values())
     for trial in trials:
         flops += trial.trained.n_samples * units.training_flops(trial.model)
         flops += 2 * n_validation * sum(units.multiply_adds(trial.model).values())

@@ -29,13 +29,23 @@ Deviations and readings:
 - Weights are pruned before fitness is measured: otherwise nothing would limit these genes.
 - Parent and child train on the same batches. If they are equal in fitness and size, the parent wins. The cloud stores
   both.
-- Batch-norm parameters and statistics are averaged by position, like all other tensors.
+- Batch-norm parameters and statistics are averaged by position, like all other tensors. Such statistics belong to
+  sub-networks and do not fit the wider supernet. With `statistics: retaken` every client also passes its training
+  samples through the supernet that it received and sends the mean and mean square of what each batch-norm receives;
+  their mean over all samples becomes the supernet's statistics (`shared/training/batch_norm.py`). They are those of the
+  supernet before the round. After the last round a phase `statistics` of one round retakes them without training.
+- The paper ranks channels by |gamma|, which is 1 for all at the start. With `ties: first` all clients then keep the
+  same channels; with `ties: random` each client keeps its own, in an order that it draws once.
+- Each client trains the head's bias, so by position it is averaged over all clients, and each weight of the head over
+  the few that kept it. With `head_bias: fixed` nobody trains the bias; it keeps its initial value.
 - Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -66,6 +76,8 @@ from shared.federation.hooks import (
     DeviceHooks,
     EdgeHooks,
     EdgeModel,
+    EdgeView,
+    ExperimentSpec,
     Finish,
     Footprint,
     GlobalModel,
@@ -76,17 +88,22 @@ from shared.federation.hooks import (
     OwnBuffers,
     Passes,
     PerClient,
+    Phase,
     Record,
     Seat,
+    Tensor,
     TensorMap,
     Trainer,
     WireError,
     delta_of,
+    one_phase,
     only,
     overlay,
     starting_model,
+    uploaded_names,
 )
 from shared.plots.subnetworks import sub_networks
+from shared.training.batch_norm import statistics_in, statistics_of
 from shared.training.subnetworks.pruning import genes_of
 
 
@@ -102,6 +119,9 @@ class Params(Record):
         shrinkage: weight of the identity in the covariance.
         covariance: `shared` by all clients as in (7), or the `identity` (the paper's ablation).
         validation: share of a client's training samples on which units are ranked and sub-networks compared.
+        statistics: batch-norm statistics of the supernet: `averaged` over sub-networks, or `retaken` by all clients.
+        ties: which of equally important units are kept: the `first`, or `random` ones of each client.
+        head_bias: `averaged` over all clients, or `fixed` at its initial value.
     """
 
     start: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -112,6 +132,9 @@ class Params(Record):
     shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
     covariance: Literal["shared", "identity"] = "shared"
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    statistics: Literal["averaged", "retaken"] = "averaged"
+    ties: Literal["first", "random"] = "first"
+    head_bias: Literal["averaged", "fixed"] = "averaged"
 
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:
@@ -125,6 +148,16 @@ class Params(Record):
         """These parameters, as the evolution strategy takes them."""
         adapted = self.covariance == "shared"
         return Strategy(self.alpha, self.max_gene, self.max_sigma, self.shrinkage, adapted)
+
+
+STATISTICS = "statistics"
+"""The phase after the last round, in which statistics are retaken without training."""
+
+
+def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
+    """Returns the rounds of the spec and, if statistics are retaken, one round more."""
+    last = (Phase(STATISTICS, 1, kind="collect"),) if params.statistics == "retaken" else ()
+    return *one_phase(spec, params), *last
 
 
 # ---- records
@@ -158,7 +191,11 @@ class Choice(Record):
 
 
 class Change(Record):
-    """Up: trained minus received at the positions that the winner kept (`mask` 1), and the client's choice."""
+    """Up: trained minus received at the positions that the winner kept (`mask` 1), and the client's choice.
+
+    With `statistics: retaken` it holds, in the place of batch-norm statistics, the moments of the supernet received
+    (see `shared.training.batch_norm`), with `mask` 1.
+    """
 
     delta: Annotated[ModelState, Mean(weight="samples", per_position="mask")]
     mask: Annotated[ModelState, MaskOf()]
@@ -166,11 +203,16 @@ class Change(Record):
 
 
 class Population(GlobalModel):
-    """The cloud's state: the supernet, each client's search, the covariance, and the choices of the last round."""
+    """The cloud's state: the supernet, each client's search, the covariance, and the choices of the last round.
+
+    Attributes:
+        trained: by group, 1 for each unit of which some client has ever trained a weight.
+    """
 
     searches: dict[str, Search] = Field(default_factory=dict)
     covariance: tuple[Vector, ...] = ()
     choices: dict[str, Choice] = Field(default_factory=dict)
+    trained: dict[str, Tensor] = Field(default_factory=dict)
 
 
 class Relay(EdgeModel):
@@ -190,6 +232,10 @@ def check(ctx: Context[Params], update: Change) -> None:
     odd = sorted(update.mask.keys() ^ update.delta.keys())
     if odd:
         raise WireError(f"of delta and mask of {ctx.client_id} only one holds {odd[0][:80]!r}", field="mask")
+    if ctx.phase == STATISTICS:
+        if update.choices:
+            raise WireError(f"choices: none are sent in the phase {STATISTICS}", field="choices")
+        return
     weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.model.units.layers}
     whole = {"n_weights": weights, "multiply_adds": ctx.model.units.multiply_adds(update.mask)}
     for client, choice in update.choices.items():
@@ -222,6 +268,12 @@ class Cloud(CloudHooks[Population, Down, Change]):
 
     def aggregate(self, ctx: Context[Params], state: Population, update: Change) -> Population:
         after = super().aggregate(ctx, state, update)
+        moments = only(update.delta, statistics_in(update.delta)) if ctx.params.statistics == "retaken" else {}
+        after = after.replace(
+            model={**after.model, **statistics_of(moments)}, trained=_trained(ctx, state, update.mask)
+        )
+        if ctx.phase == STATISTICS:
+            return after.replace(choices={})
         strategy = ctx.params.strategy
         now = {
             name: after_trial(_search(ctx, state, name), won.child, strategy) for name, won in update.choices.items()
@@ -234,20 +286,33 @@ class Cloud(CloudHooks[Population, Down, Change]):
         return after.replace(searches=searches, covariance=_rows(covariance), choices=update.choices)
 
     def figures(self, ctx: Context[Params], state: Population) -> dict[str, Any]:
+        retaken = {"statistics": "retaken"} if ctx.params.statistics == "retaken" else {}
         choices = list(state.choices.values())
         if not choices:
-            return {}
+            return {**retaken}
         supernet = {
             "n_weights": ctx.model.units.n_weights(state.model),
             "multiply_adds": ctx.model.units.multiply_adds(state.model),
         }
         return {
+            **retaken,
+            "units_trained": {group: float(each.mean()) for group, each in state.trained.items()},
             "supernet": supernet,
             "children_won": sum(choice.child for choice in choices),
             "sigma": float(np.mean([state.searches[name].sigma for name in state.choices])),
             "n_weights": _by_layer([choice.n_weights for choice in choices]),
             "multiply_adds": _by_layer([choice.multiply_adds for choice in choices]),
         }
+
+
+def _trained(ctx: Context, state: Population, mask: TensorMap) -> dict[str, Tensor]:
+    """Returns by group 1 for each unit of which some client has trained a weight, in this round or before."""
+    found = dict(state.trained)
+    for layer in ctx.model.units.layers if ctx.phase != STATISTICS else ():
+        if layer.group is not None:
+            now = (mask[f"{layer.name}.weight"].flatten(1) > 0).any(1).to(torch.float32)
+            found[layer.group] = torch.maximum(now, found.get(layer.group, now))
+    return found
 
 
 def _rows(covariance: Array) -> tuple[Vector, ...]:
@@ -283,6 +348,9 @@ class Edge(EdgeHooks[Relay, Down, Change, Order]):
     def forms_model(self, ctx: Context[Params]) -> bool:
         return False
 
+    def select(self, ctx: Context[Params], state: Relay, seats: Sequence[Seat], view: EdgeView) -> list[int]:
+        return [seat.number for seat in seats] if ctx.phase == STATISTICS else super().select(ctx, state, seats, view)
+
     def begin(self, ctx: Context[Params], state: Relay, broadcast: Down) -> Begin[Relay]:
         return super().begin(ctx, state.replace(pairs=broadcast.pairs), broadcast)
 
@@ -299,31 +367,67 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
     def local_update(
         self, ctx: Context[Params], state: OwnBuffers, message: Order, trainer: Trainer
     ) -> Local[OwnBuffers, Change]:
+        start = starting_model(state, message)
+        moments = trainer.moments(start, trainer.samples) if ctx.params.statistics == "retaken" else {}
+        if ctx.phase == STATISTICS:
+            n_passed = math.ceil(trainer.n_samples / 3)  # a pass forward is a third
+            return Local(state, Change(delta=moments, mask=_ones(moments)), n_passed=n_passed)
         pair = message.pair
         if pair is None:
             raise WireError(f"{ctx.client_id} is to train, but got no chromosomes", field="pair")
-        start, parts = starting_model(state, message), split_samples(ctx, trainer, ctx.params.validation)
+        parts = split_samples(ctx, trainer, ctx.params.validation)
         counts = trainer.importance(start, parts[1])
-        trials = [run_trial(ctx, start, pair.parent, counts, trainer, parts)]
+        cut = partial(run_trial, ctx, start, counts=counts, trainer=trainer, parts=parts, **_choices_of(ctx, start))
+        trials = [cut(chromosome=pair.parent)]
         if pair.child != pair.parent:
-            trials.append(run_trial(ctx, start, pair.child, counts, trainer, parts))
+            trials.append(cut(chromosome=pair.child))
         child = trials[-1].rank > trials[0].rank
         best = trials[-1] if child else trials[0]
-        return _contribution(ctx, start, best, child, equivalent_samples(ctx.model.units, start, trials, len(parts[1])))
+        n_passed = len(parts[1]) + (trainer.n_samples if moments else 0)
+        n_equal = equivalent_samples(ctx.model.units, start, trials, len(parts[1]), n_passed)
+        return _contribution(ctx, start, best, child, n_equal, moments)
+
+
+def head_bias(ctx: Context) -> str:
+    """Returns the name of the head's bias."""
+    return f"{ctx.model.units.layers[-1].name}.bias"
+
+
+def _ones(like: TensorMap) -> TensorMap:
+    return {name: torch.ones_like(tensor) for name, tensor in like.items()}
+
+
+def orders_of(ctx: Context) -> TensorMap:
+    """Returns by group a client's own order of units, the same in all rounds."""
+    once = ctx.at(round_no=0, edge_round=0, wave=0)
+    return {
+        group: torch.randperm(n, generator=once.rng(f"ties of {group}")) for group, n in ctx.model.units.groups.items()
+    }
+
+
+def _choices_of(ctx: Context[Params], start: TensorMap) -> dict[str, Any]:
+    """Returns the arguments of `run_trial` by `ties` and `head_bias`."""
+    fixed = ctx.params.head_bias == "fixed"
+    trained = start.keys() - ctx.model.buffer_names - {head_bias(ctx)} if fixed else None
+    return {"orders": orders_of(ctx) if ctx.params.ties == "random" else None, "trains": trained}
 
 
 def _contribution(
-    ctx: Context[Params], start: TensorMap, best: Trial, child: bool, n_equal: int
+    ctx: Context[Params], start: TensorMap, best: Trial, child: bool, n_equal: int, moments: TensorMap
 ) -> Local[OwnBuffers, Change]:
     """Returns what the winner contributes; lines 5 to 8."""
     whole = {name: torch.where(best.mask[name] > 0, best.whole[name], start[name]) for name in start}
-    delta = delta_of(ctx, whole, start)
+    delta = only(delta_of(ctx, whole, start), sends(ctx, start)["delta"])
     operations = ctx.model.units.multiply_adds(best.model)
     choice = Choice(child=child, n_weights=best.n_weights, multiply_adds=operations)
     sizes = {"n_weights": sum(best.n_weights.values()), "multiply_adds": sum(operations.values())}
     return Local(
         OwnBuffers(buffers=only(overlay(start, whole), ctx.model.buffer_names) if ctx.buffers == "local" else {}),
-        Change(delta=delta, mask=only(best.mask, delta), choices={ctx.client_id: choice}),
+        Change(
+            delta={**delta, **moments},
+            mask={**only(best.mask, delta), **_ones(moments)},
+            choices={ctx.client_id: choice},
+        ),
         best.model,
         best.trained,
         n_trained=n_equal,
@@ -331,12 +435,19 @@ def _contribution(
     )
 
 
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The tensors of an update: all that travel, without a fixed bias; while statistics are retaken, these alone."""
+    names = uploaded_names(ctx, model)
+    if ctx.phase == STATISTICS:
+        return {"delta": statistics_in(names)}
+    return {"delta": names - {head_bias(ctx)} if ctx.params.head_bias == "fixed" else names}
+
+
 def passes(params: Params) -> Passes:
     """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
-    n_trials = 2 if params.sigma else 1
-    return Passes(
-        per_training_sample=n_trials, extra_per_sample=params.validation * (1 + n_trials) / 3
-    )  # a pass forward is a third
+    n_trials, retaken = (2 if params.sigma else 1), params.statistics == "retaken"
+    forward = params.validation * (1 + n_trials) + retaken
+    return Passes(per_training_sample=n_trials, extra_per_sample=forward / 3)
 
 
 PICTURES = sub_networks
@@ -358,5 +469,6 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     needs={"client": "device", "edge_rounds": 1, "schedule": "own_data"},
     check=check,
-    footprint=Footprint(passes=passes),
+    phases=phases,
+    footprint=Footprint(sends=sends, passes=passes),
 )

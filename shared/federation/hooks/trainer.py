@@ -132,3 +132,10 @@ class Trainer(Protocol):
         See `shared.training.subnetworks.pruning`.
         """
         ...
+
+    def moments(self, model: Mapping[str, Any], samples: Samples) -> TensorMap:
+        """Returns mean and mean square of what each batch-norm of a model receives on these samples.
+
+        See `shared.training.batch_norm`.
+        """
+        ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ from shared.federation.hooks import Fit
 from shared.federation.messages import Task
 from shared.federation.test_sets import Indices, Samples, TestSet
 from shared.training import models
+from shared.training.batch_norm import moments
 from shared.training.data.augmentation import as_floats, as_pixels, augmented, augmented_apart
 from shared.training.data.dataset import as_batch
 from shared.training.evaluation import evaluate
@@ -240,10 +242,15 @@ class LocalTrainer:
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""
-        x, _ = self.arrays(samples.part)
-        device, parts = self.experiment.device.device, range(0, len(samples), MEASURED)
-        images = (self.experiment.data.encode(x[samples.indices[at : at + MEASURED]]).to(device) for at in parts)
+        parts = range(0, len(samples), MEASURED)
+        images = (self.inputs(Samples(samples.part, samples.indices[at : at + MEASURED])) for at in parts)
         return importance(self._network(model), self.experiment.units, images)
+
+    def moments(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
+        """Mean and mean square of what each batch-norm of a model receives on these samples."""
+        parts = np.array_split(samples.indices, math.ceil(len(samples) / MEASURED) or 1)  # none of a single sample
+        images = (self.inputs(Samples(samples.part, part)) for part in parts)
+        return moments(self._network(model), images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
         """The scratch model loaded with this state, or, for a sub-network's state, that sub-network."""

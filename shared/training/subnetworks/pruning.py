@@ -99,7 +99,9 @@ def _mean_activations(model: nn.Module, layers: list[WeightedLayer], images: Ite
     return {name: total / max(n, 1) for name, total in sums.items()}
 
 
-def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict[str, Tensor]:
+def kept_units(
+    counts: Mapping[str, Tensor], rates: Mapping[str, float], orders: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """Returns the units that are kept, by group, when the least important ones are pruned; at least one is kept.
 
     Of equally important units the last are pruned first, so that the result is deterministic.
@@ -107,11 +109,13 @@ def kept_units(counts: Mapping[str, Tensor], rates: Mapping[str, float]) -> dict
     Args:
         counts: importance of the units by group, see `importance`.
         rates: pruning rates in [0, 1] by group; a group that is not named is not pruned.
+        orders: by group, all its units in the order by which the last of equals is found; None means by their numbers.
     """
     found: dict[str, Tensor] = {}
     for group, each in counts.items():
         n_kept = max(len(each) - n_pruned(rates.get(group, 0.0), len(each)), 1)
-        best_first = torch.sort(each, descending=True, stable=True).indices
+        order = torch.arange(len(each)) if orders is None else orders[group]
+        best_first = order[torch.sort(each[order], descending=True, stable=True).indices]
         found[group] = best_first[:n_kept].sort().values
     return found
 

@@ -84,16 +84,19 @@ def test_expected_compute_equals_that_of_a_visit(algorithm: str, params: dict[st
         assert tasks_and_costs(experiment)[seat][1].compute_s == pytest.approx(passed_s(experiment, passed(local)))
 
 
-@pytest.mark.parametrize(("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9)])
+@pytest.mark.parametrize(
+    ("params", "low"), [({}, 0.4), ({"start": 0, "sigma": 0}, 0.9), ({"statistics": "retaken"}, 0.4)]
+)
 def test_es_afls_visits_take_at_most_the_time_expected_for_the_whole_supernet(
     params: dict[str, Any], low: float
 ) -> None:
     """Two epochs of each trial on 36 of 40 samples, and forward passes over the other 4 to rank and validate."""
     experiment = resolved(**spec_of("es_afl", params))
     n_trials = 2 if params.get("sigma", 1) else 1
+    n_forward = 4 * (1 + n_trials) + (40 if "statistics" in params else 0)
     for seat, local in AsScheduled(experiment).round().items():
         cost = tasks_and_costs(experiment)[seat][1].compute_s
-        assert cost == pytest.approx(passed_s(experiment, math.ceil(n_trials * 80 + 4 * (1 + n_trials) / 3)))
+        assert cost == pytest.approx(passed_s(experiment, math.ceil(n_trials * 80 + n_forward / 3)))
         assert low * cost < passed_s(experiment, passed(local)) <= cost
 
 

@@ -82,6 +82,14 @@ def test_least_important_units_are_pruned_and_one_stays() -> None:
     assert kept_units(counts, {})["b"].tolist() == [0, 1, 2, 3]
 
 
+def test_equally_important_units_are_kept_in_the_order_that_is_given() -> None:
+    counts = {"a": torch.tensor([0.3, 0.1, 0.3, 0.4]), "b": torch.ones(4)}
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2], [0, 1, 2, 3]):
+        found = kept_units(counts, {"a": 0.5, "b": 0.5}, dict.fromkeys("ab", torch.tensor(order)))
+        assert found["a"].tolist() == sorted([3, min((0, 2), key=order.index)])
+        assert found["b"].tolist() == sorted(order[:2])
+
+
 def test_largest_weights_by_absolute_value_stay() -> None:
     weights = torch.tensor([[0.1, -3.0, 2.0], [0.0, -0.5, 1.0]])
     assert magnitude_mask(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
