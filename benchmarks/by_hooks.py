@@ -70,7 +70,7 @@ class ByHooks:
         message = self.algorithm.edge.dispatch(ctx.at(seat=None), self.edge, seat)
         state, trainer = (
             self.devices[seat.number],
-            trainer_for(self.experiment, self._task(round_no), seat.train, seat.test),
+            trainer_for(self.experiment, self._task(round_no), seat.train, seat.test, seat=seat.number),
         )
 
         def visit() -> Local:

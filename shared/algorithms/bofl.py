@@ -23,8 +23,8 @@ Deviations and readings:
 
 - Algorithm 2 picks the leader before the local updates. Here devices train first. Training accuracy is counted over all
   batches of a visit, each before its step. Of equal accuracies the lower training loss wins, then the lower number.
-- sigma_against "round" takes sigma against the round's own global model (step 3 of the text), "initial" against w_0, the
-  model with which the run begins (algorithm 2, 8). The cloud keeps the signs of w_0 and sends them in each round.
+- sigma_against "round" takes sigma against the round's own global model (step 3 of the text), "initial" against w_0,
+  the model with which the run begins (algorithm 2, 8). The cloud keeps the signs of w_0 and sends them in each round.
 - (5), as extracted, sums I(u_k = v_k); a distance counts differences.
 - The text writes rho < phi sigma, but calls phi the share by which sigma is expanded: margin "expanded" reads
   rho <= (1 + phi) sigma, "literal" rho <= phi sigma; likewise for omega. Bounds are inclusive, so that with sigma = 0 a

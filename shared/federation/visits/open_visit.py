@@ -47,7 +47,7 @@ def begin_visit(
     state, residual, fresh = kept.load()
     state = device.to_device(algorithm.device.init(ctx) if state is None else state)
     own = experiment.seat_in(seat.number, wave_id.round_no).train
-    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped)
+    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped, seat.number)
     return OpenVisit(experiment, order, visit, ctx, state, device.to_device(message), trainer, kept, residual, fresh)
 
 
