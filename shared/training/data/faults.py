@@ -32,13 +32,16 @@ def bad_images(x: npt.NDArray[np.uint8], how: ImageFault, rng: np.random.Generat
         return np.rint(np.clip(x + rng.normal(0, NOISE_SD, x.shape), 0, 255)).astype(np.uint8)
     _, height, width, *_ = x.shape
     wide = np.pad(x.astype(np.uint16), ((0, 0), (1, 1), (1, 1)) + ((0, 0),) * (x.ndim - 3), mode="edge")
-    total = sum(wide[:, row : row + height, column : column + width] for row in range(3) for column in range(3))
-    blurred: npt.NDArray[np.uint8] = ((total + 4) // 9).astype(np.uint8)
-    return blurred
+    total = np.full(x.shape, 4, np.uint16)  # so that the quotient is rounded
+    for row, column in np.ndindex(3, 3):
+        total += wide[:, row : row + height, column : column + width]
+    return (total // 9).astype(np.uint8)
 
 
 def own_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns a copy that can be written; of a memory-mapped file only the pages that are written take memory."""
-    if not (isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.flags.c_contiguous):
+    base: object = array.base  # that of a view is another array
+    if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap) and array.filename and array.flags.c_contiguous):
         return np.array(array)
-    return np.memmap(array.filename, array.dtype, mode="c", offset=array.offset, shape=array.shape)
+    mapped: npt.NDArray[Any] = np.memmap(array.filename, array.dtype, "c", int(array.offset), array.shape)
+    return mapped
