@@ -40,8 +40,8 @@ def bad_images(x: npt.NDArray[np.uint8], how: ImageFault, rng: np.random.Generat
 
 def own_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns a copy that can be written; of a memory-mapped file only the pages that are written take memory."""
-    base: object = array.base  # that of a view is another array
-    if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap) and array.filename and array.flags.c_contiguous):
-        return np.array(array)
-    mapped: npt.NDArray[Any] = np.memmap(array.filename, array.dtype, "c", int(array.offset), array.shape)
-    return mapped
+    base: object = array.base  # that of a view is another array, and its offset is not the view's
+    if isinstance(array, np.memmap) and array.filename and array.flags.c_contiguous and isinstance(base, mmap.mmap):
+        mapped: npt.NDArray[Any] = np.memmap(array.filename, array.dtype, "c", int(array.offset), array.shape)
+        return mapped
+    return np.array(array)
