@@ -71,7 +71,7 @@ class ByHooks:
         message = self.algorithm.edge.dispatch(at_edge, self.edge, seat)
         state, trainer = (
             self.devices[seat.number],
-            trainer_for(self.experiment, self._task(round_no), seat.train, seat.test),
+            trainer_for(self.experiment, self._task(round_no), seat.train, seat.test, seat=seat.number),
         )
 
         def visit() -> Local:

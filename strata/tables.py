@@ -185,7 +185,7 @@ def seats_table(seats: Sequence[SeatInfo]) -> Table:
     for seat in seats:
         table.add_row(
             str(seat.seat),
-            seat.role,
+            f"{seat.role}, faulty data" if seat.faulty else seat.role,
             status_text(seat.state, seat.reason),
             seat.edge or "-",
             seat.agent or "-",

@@ -124,6 +124,7 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], tr
     state = _state(seat, last[1] if last else None, is_training=seat.seat in training)
     agent = agents.get(seat.agent or "")
     details = [f"profile {seat.profile}{', straggler' if seat.straggler else ''}", f"{seat.n_train} training samples"]
+    details += ["faulty data"] if seat.faulty else []
     details += [f"on agent {agent.name}, {agent.state}"] if agent else []
     details += [seat.reason] if seat.reason else []
     if last is not None:

@@ -231,6 +231,7 @@ def seat_infos(
                 reason=retired.get(seat.number),
                 profile=seat.profile.name,
                 straggler=seat.profile.slowdown > 1,
+                faulty=experiment.faults is not None and seat.number in experiment.faults,
                 compute_sps=seat.profile.compute_sps,
                 up_bps=None if worker else seat.profile.up_bps,
                 down_bps=None if worker else seat.profile.down_bps,

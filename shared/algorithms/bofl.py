@@ -8,7 +8,7 @@ An edge and its devices are an environment. In every round, in each environment:
     top    = the device of the highest training accuracy, the leader                              (2), (6)
     b(w)   = 1 where w > 0, else 0                                                                algorithm 1, 1-3
     d(v,w) = number of positions in which b(v) and b(w) differ                                    (5)
-    sigma  = d(w_top, w), where w is the global model from which the devices started              algorithm 2, 8
+    sigma  = d(w_top, w), where w is the global model from which the devices started, or w_0      algorithm 2, 8
     rho_i  = d(w_i, w_top)
     A: rho_i inside the steady margin phi: device i uploads                                       (3)
     B: inside the swing margin omega: it uploads with probability 0.5                             (4)
@@ -21,9 +21,10 @@ with one environment and equal sample counts also with weighting "one".
 
 Deviations and readings:
 
-- Algorithm 2 picks the leader, and takes sigma against the first model w_0, before the local updates. Here devices
-  train first, and sigma is taken against the round's own global model (step 3 of the text). Training accuracy is the
-  one counted during training. Of equal accuracies the lower training loss wins, then the lower number.
+- Algorithm 2 picks the leader before the local updates. Here devices train first. Training accuracy is counted over all
+  batches of a visit, each before its step. Of equal accuracies the lower training loss wins, then the lower number.
+- sigma_against "round" takes sigma against the round's own global model (step 3 of the text), "initial" against w_0,
+  the model with which the run begins (algorithm 2, 8). The cloud keeps the signs of w_0 and sends them in each round.
 - (5), as extracted, sums I(u_k = v_k); a distance counts differences.
 - The text writes rho < phi sigma, but calls phi the share by which sigma is expanded: margin "expanded" reads
   rho <= (1 + phi) sigma, "literal" rho <= phi sigma; likewise for omega. Bounds are inclusive, so that with sigma = 0 a
@@ -53,6 +54,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
+from shared.core.records import LEFT_OUT
 from shared.federation.hooks import (
     Adam,
     Admission,
@@ -102,7 +104,7 @@ class Params(Record):
         phi: the steady margin.
         omega: the swing margin, at least phi.
         delta: number of refusals after which a device is retired.
-        margin, compare, weighting, adjust, refusals, count_b: the reading of the paper, see above.
+        margin, compare, sigma_against, weighting, adjust, refusals, count_b: the reading of the paper, see above.
         optimiser: of the devices; both take the spec's `lr` and `weight_decay`, and SGD its `momentum`.
     """
 
@@ -111,6 +113,7 @@ class Params(Record):
     delta: Annotated[int, Field(ge=1, le=10**9)] = 8
     margin: Literal["expanded", "literal"] = "expanded"
     compare: Literal["parameters", "update"] = "parameters"
+    sigma_against: Literal["round", "initial"] = "round"
     weighting: Literal["one", "samples"] = "one"
     adjust: Literal["start", "train"] = "start"
     refusals: Literal["total", "consecutive"] = "total"
@@ -118,17 +121,20 @@ class Params(Record):
     optimiser: Literal["adam", "sgd"] = "adam"
 
     @model_validator(mode="after")
-    def _swing_outside_steady(self) -> Self:
+    def _fits(self) -> Self:
+        if self.sigma_against == "initial" and self.compare == "update":
+            raise ValueError("sigma_against initial is a distance of models: it needs compare: parameters")
         if self.omega < self.phi:
             raise ValueError(f"omega {self.omega:g} is below phi {self.phi:g}, but the swing margin is the outer one")
         return self
 
 
 class Down(Broadcast):
-    """Cloud to edge: the model, the refusals of its seats so far, and with compare "update" the last update's signs."""
+    """Cloud to edge: the model, the refusals of its seats so far, and the signs of `Federation`."""
 
     refusals: dict[int, Count] = Field(default_factory=dict)
     moved: Tensor | None = None
+    first: Annotated[Tensor | None, LEFT_OUT] = None
 
 
 class Message(Broadcast):
@@ -164,10 +170,12 @@ class Federation(GlobalModel):
     Attributes:
         refusals: by client, so that they count at whichever edge a device is placed.
         moved: the signs of the last update, with compare "update".
+        first: the signs of the model with which the run began, with sigma_against "initial".
     """
 
     refusals: dict[str, Count] = Field(default_factory=dict)
     moved: Tensor | None = None
+    first: Annotated[Tensor | None, LEFT_OUT] = None
 
 
 class Environment(EdgeModel):
@@ -178,7 +186,7 @@ class Environment(EdgeModel):
         refused: the seats that were class C in their last report to this edge.
         edge_model: the model from which these seats start their next round.
         formed: the last round in which the edge formed a model.
-        moved: the signs of the cloud's last update, with compare "update".
+        moved, first: the signs that the cloud sent, see `Federation`.
     """
 
     refusals: dict[int, Count] = Field(default_factory=dict)
@@ -186,6 +194,7 @@ class Environment(EdgeModel):
     edge_model: ModelState = Field(default_factory=dict)
     formed: int = 0
     moved: Tensor | None = None
+    first: Annotated[Tensor | None, LEFT_OUT] = None
 
 
 class Own(OwnBuffers):
@@ -241,16 +250,16 @@ class Cloud(CloudHooks[Federation, Down, Change]):
     """Adds the mean of the edges' updates to its model."""
 
     def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
-        return Federation(model=model)
+        return Federation(model=model, first=signs(ctx, model) if ctx.params.sigma_against == "initial" else None)
 
     def broadcast(self, ctx: Context[Params], state: Federation, edge: int, seats: Sequence[Seat]) -> Down:
         refusals = {seat.number: state.refusals.get(ctx.at(seat=seat.number).client_id, 0) for seat in seats}
-        return Down(model=state.model, refusals=refusals, moved=state.moved)
+        return Down(model=state.model, refusals=refusals, moved=state.moved, first=state.first)
 
     def aggregate(self, ctx: Context[Params], state: Federation, update: Change) -> Federation:
         moved = signs(ctx, update.delta) if update.delta and ctx.params.compare == "update" else state.moved
         model = add(state.model, update.delta)  # algorithm 2, 24
-        return Federation(model=model, refusals=state.refusals | update.refusals, moved=moved)
+        return state.replace(model=model, refusals=state.refusals | update.refusals, moved=moved)
 
 
 class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
@@ -261,7 +270,7 @@ class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
 
     def begin(self, ctx: Context[Params], state: Environment, broadcast: Down) -> Begin[Environment]:
         here = tuple(seat for seat in state.refused if seat in broadcast.refusals)
-        known = state.replace(refusals=broadcast.refusals, refused=here, moved=broadcast.moved)
+        known = state.replace(refusals=broadcast.refusals, refused=here, moved=broadcast.moved, first=broadcast.first)
         return super().begin(ctx, known, broadcast)
 
     def dispatch(self, ctx: Context[Params], state: Environment, seat: Seat) -> Message:
@@ -279,7 +288,7 @@ class Edge(EdgeHooks[Environment, Down, Change, Message, Report]):
         if not reports:
             return Admission(state, verdicts)
         top = min(reports, key=lambda seat: (-reports[seat].accuracy, reports[seat].loss, seat))  # (2), (6)
-        origin = state.moved if ctx.params.compare == "update" else own
+        origin = state.moved if ctx.params.compare == "update" else own if state.first is None else state.first
         sigma = None if origin is None else hamming(reports[top].signs, origin)  # algorithm 2, 8
         for seat in sorted(reports):
             rho = hamming(reports[seat].signs, reports[top].signs)

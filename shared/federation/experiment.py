@@ -27,6 +27,7 @@ from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
 from shared.federation.data_checks import check_data
+from shared.federation.data_faults import DataFaults
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
@@ -59,6 +60,7 @@ class Experiment:
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
         tied_names: further names of tied tensors, with the first.
+        faults: the devices whose training samples have faults, and the data as they have them; None without any.
         scoring: the loss that training minimises, and the metrics that evaluations measure.
         compressor: applies the spec's `compression`.
         fixed_point: the steps in which sums of updates are exact.
@@ -82,6 +84,8 @@ class Experiment:
         )
         self.scoring = scoring_of(spec, data.target)
         self.population: Population = population(spec, data)
+        how = spec.data.faults
+        self.faults = None if how is None else DataFaults(spec, how, data, self.population)
         first = models.build_shapes(self._design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
         self.tied_names = models.tied_names(first)

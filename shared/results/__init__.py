@@ -7,7 +7,7 @@
     devices.ndjson      a line for each visit
     edges.ndjson        a line for each edge and round: its outcome, bytes and seconds
     links.csv           a line for each link, purpose and round
-    seats.ndjson        a line for each seat: its edge, profile and samples of each class at the start of the run
+    seats.ndjson        a line for each seat: its edge, profile, samples of each class and faults, as the run began
     model.safetensors   the newest global model
     plots/              pictures, written by `strata show --plots`; no tier draws any
 

@@ -167,7 +167,13 @@ class FilePage(Record):
 
 
 class SeatInfo(Record):
-    """One seat of a run, with its current agent and its device's capabilities; `latency_s`: to its home edge."""
+    """One seat of a run, with its current agent and its device's capabilities.
+
+    Attributes:
+        latency_s: to its home edge.
+        faulty: whether its training samples have the faults of the spec's `data.faults`.
+        label_counts: of its training samples, without faults.
+    """
 
     seat: int
     role: Literal["train", "held_out", "worker"]
@@ -178,6 +184,7 @@ class SeatInfo(Record):
     reason: str | None = None
     profile: str
     straggler: bool = False
+    faulty: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     compute_sps: float | None = None
     up_bps: float | None = None
     down_bps: float | None = None

@@ -20,7 +20,30 @@ STRONGEST = 10
 """Upper bound on the magnitude of RandAugment's operations."""
 TAKEN = frozenset({*DATASETS, "digit_domains"})
 """The names of data sets of other sources, which no file has."""
+LabelFault = Literal["random", "flipped", "shifted"]
+ImageFault = Literal["noise", "blur"]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class FaultsSpec(Record):
+    """Training samples of some devices that are wrong; at least one of `labels` and `images` is needed.
+
+    Attributes:
+        share_of_devices: share of the devices that train.
+        labels: `random`: each label is drawn uniformly from all classes; `flipped`: class c of n becomes n - 1 - c;
+            `shifted`: it becomes (c + 1) mod n.
+        images: `noise`: Gaussian noise is added to each value; `blur`: each is the mean of 3 by 3 pixels.
+    """
+
+    share_of_devices: Annotated[float, Field(gt=0, le=1)]
+    labels: Annotated[LabelFault | None, LEFT_OUT] = None
+    images: Annotated[ImageFault | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _has_a_part(self) -> Self:
+        if self.labels is None and self.images is None:
+            raise ValueError("faults: labels, images or both are needed")
+        return self
 
 
 class DataSpec(Record):
@@ -39,6 +62,7 @@ class DataSpec(Record):
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
             images; `official`: 80 % of its training images, and its own test images. None means `whole`.
         params: parameters of a plug-in's data set.
+        faults: training samples of some devices that are wrong; None means that there are none.
     """
 
     name: str = Field(default="digits", pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -52,6 +76,7 @@ class DataSpec(Record):
     size: int | None = Field(default=None, ge=8, le=256)
     split: Literal["whole", "official"] | None = None
     params: PluginParams = Field(default_factory=dict)
+    faults: Annotated[FaultsSpec | None, LEFT_OUT] = None
 
     @model_validator(mode="before")
     @classmethod

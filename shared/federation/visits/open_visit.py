@@ -40,7 +40,7 @@ def begin_visit(
     phase = visit.task.phase or order.phase
     ctx = experiment.ctx(phase=phase, round_no=wave_id.round_no, n_clients=order.n_clients, edge=order.edge)
     own = experiment.seat_in(seat.number, wave_id.round_no).train
-    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped)
+    trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped, seat.number)
     ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number, n_samples=trainer.n_samples)
     device = experiment.device
     device.seed(ctx.seed("torch"))

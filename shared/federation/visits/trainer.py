@@ -63,6 +63,7 @@ class LocalTrainer:
         train: positions of the client's training samples in the data set.
         find_tests: returns the client's test samples; many visits do not look at them.
         stopped: called between batches; True ends training with `Cancelled`.
+        seat: the client's, whose training samples may have faults; None means an edge or the cloud.
     """
 
     experiment: Experiment
@@ -70,6 +71,7 @@ class LocalTrainer:
     train: Indices
     find_tests: Callable[[], Samples]
     stopped: Stopped | None = None
+    seat: int | None = None
     _copies: dict[tuple[str, bytes], Arrays] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -90,7 +92,13 @@ class LocalTrainer:
     def arrays(self, part: Literal["train", "test"]) -> Arrays:
         """Samples and targets of one part of the data set."""
         data = self.experiment.data
-        return (data.train_x, data.train_y) if part == "train" else (data.test_x, data.test_y)
+        return self._train_arrays if part == "train" else (data.test_x, data.test_y)
+
+    @cached_property
+    def _train_arrays(self) -> Arrays:
+        faults = self.experiment.faults
+        data = self.experiment.data if faults is None else faults.data_of(self.seat)
+        return data.train_x, data.train_y
 
     def inputs(self, samples: Samples) -> Tensor:
         """Samples as the model takes them, (n, ...), on the compute device."""
@@ -117,7 +125,8 @@ class LocalTrainer:
         how = ctx.spec.augment if augment else None
         x, y, indices = self.source(ctx, samples, augment=augment)
         device, anew = self.experiment.device.device, how is not None and how.when == "load"
-        cache = self.experiment.samples if x is self.arrays(samples.part)[0] and not anew else None
+        stored = x is self.experiment.data.train_x or x is self.experiment.data.test_x
+        cache = self.experiment.samples if stored and not anew else None
         drawing = self._drawing(ctx, purpose, epochs, steps)
         encode, own = (as_batch, CPU) if anew else (self.experiment.data.encode, device)  # pixels are augmented
         drawn = batches(x, y, indices, device=own, cache=cache, encode=encode, **drawing)
@@ -267,6 +276,7 @@ def trainer_for(
     own: Indices,
     tests: Samples | Callable[[], Samples],
     stopped: Stopped | None = None,
+    seat: int | None = None,
 ) -> LocalTrainer:
     """The trainer of one visit: on the samples that the task names, else on all of the client's own.
 
@@ -275,7 +285,7 @@ def trainer_for(
     """
     experiment.device.make_repeatable()
     chosen = own if task.samples is None else task.samples.numpy().astype(np.int64)
-    return LocalTrainer(experiment, task, chosen, tests if callable(tests) else lambda: tests, stopped)
+    return LocalTrainer(experiment, task, chosen, tests if callable(tests) else lambda: tests, stopped, seat)
 
 
 def objective_for(experiment: Experiment, ctx: Context, given: Objective | None) -> Objective | None:

@@ -164,7 +164,7 @@ def _classes(
     p: Any = experiment.params
     by_update = p.compare == "update"
     bits = {seat: binarised(minus(model, start) if by_update else model, experiment) for seat, model in trained.items()}
-    origin = moved if by_update else start
+    origin = moved if by_update else start if p.sigma_against == "round" else experiment.initial
     sigma = None if origin is None else distance(bits[top], binarised(origin, experiment))
     rows = {}
     for seat in trained:

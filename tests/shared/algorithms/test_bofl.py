@@ -226,6 +226,7 @@ def test_refusals_are_counted_as_the_options_say(
     [
         ({"phi": 0.5}, "algorithm.params.omega", "omega 0.4 is below phi 0.5"),
         ({"delta": 0}, "algorithm.params.delta", "at least 1"),
+        ({"sigma_against": "initial", "compare": "update"}, "algorithm.params.sigma_against", "compare: parameters"),
         ({"margin": "wide"}, "algorithm.params.margin", "'expanded' or 'literal'"),
         ({"epsilon": 1}, "algorithm.params.epsilon", "unknown field"),
     ],
@@ -260,6 +261,8 @@ MIXED = {"phi": 0.05, "omega": 0.15, "delta": 2}
 OPTIONS: list[dict[str, Any]] = [
     {"margin": "literal", "phi": 0.8, "omega": 1.1},
     {"compare": "update"},
+    {"sigma_against": "initial"},
+    {"margin": "literal", "phi": 0.3, "omega": 0.6, "sigma_against": "initial"},
     {"weighting": "samples"},
     {"adjust": "train"},
     {"refusals": "consecutive"},

@@ -24,7 +24,7 @@ from tests.faults import garbage
 from tests.federation import EDGE_PORT, Federation, PassOn
 from tests.shared.algorithms import plain_bofl
 from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, run
-from tests.shared.algorithms.test_bofl import mixed_spec, spec_of
+from tests.shared.algorithms.test_bofl import mixed_spec, rows_of, spec_of
 from tests.test_recovery import lose_on_request
 
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}
@@ -193,6 +193,22 @@ async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Pa
     assert len(check_counts(done.rounds, delta=2)) >= 3
     adjusted = {row.seat for row in done.rounds[1].seats if "edge_model_bytes" in row.figures}
     assert adjusted == (set() if forget else seats_of(by_class(done.rounds[0], "C")))
+
+
+async def test_signs_of_the_first_model_reach_edges_that_have_lost_their_state_and_are_counted(tmp_path: Path) -> None:
+    params = {"sigma_against": "initial", "adjust": "train"}
+    async with federation(tmp_path, agent_devices=(3, 4)) as fed:
+        run_id = await fed.submit(mixed_spec(params, num_rounds=2))
+        await ended(fed, run_id)
+        await restart_edges(fed, run_id, forget=True)
+        await more_rounds(fed, run_id, 1)
+        restarted = await ended(fed, run_id)
+    done = await run(tmp_path, mixed_spec(params, num_rounds=3), agent_devices=SEVEN)
+    assert rows_of(restarted) == rows_of(done) == plain_bofl.bofl(done.experiment).rows
+    assert restarted.info.model_sha256 == done.info.model_sha256
+    without = await run(tmp_path, mixed_spec({"adjust": "train"}, num_rounds=1), agent_devices=(3, 4))
+    more = {a.edge_bytes_down - b.edge_bytes_down for a, b in zip(done.rounds, without.rounds, strict=False)}
+    assert all(2 * SIGN_BYTES < n_bytes < 2 * SIGN_BYTES + 600 for n_bytes in more)
 
 
 async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -> None:
