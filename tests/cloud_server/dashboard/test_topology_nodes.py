@@ -44,6 +44,13 @@ def a_row(seat: int, outcome: str, **changes) -> VisitRow:
     return VisitRow(seat=seat, edge="edge-1", outcome=outcome, **changes)
 
 
+def test_a_device_with_data_faults_is_said_to_have_them() -> None:
+    run_view = a_run_view()
+    run_view.seats = (*run_view.seats[:7], a_seat(7, faulty=True))
+    details = [node.details for node in nodes_of(a_topology(), run_view) if node.tier == "device"]
+    assert ["faulty data" in own for own in details] == [False] * 7 + [True]
+
+
 def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
     rows = (
         a_row(0, "used", up_bytes=5, down_bytes=7),

@@ -451,12 +451,15 @@ def test_a_spec_that_does_not_fit_its_data_is_refused_before_anything_starts(
 def test_seats_of_a_run_that_no_cloud_knows_are_those_of_its_folder(strata: Strata, tmp_path: Path) -> None:
     info = a_run(run="r9")
     fields: dict[str, Any] = {"role": "train", "home": 0, "state": "taken", "profile": "jetson"}
-    seats = [SeatInfo(seat=number, n_train=50, n_test=9, label_counts=(30, 20), **fields) for number in range(2)]
+    counts: dict[str, Any] = {"n_train": 50, "n_test": 9, "label_counts": (30, 20)}
+    seats = [SeatInfo(seat=number, faulty=number == 1, **counts, **fields) for number in range(2)]
     write_results(tmp_path / "runs" / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info), seats=seats)
     assert json.loads(strata("agents", "r9", "--format", "json").out) == [
         seat.model_dump(mode="json") for seat in seats
     ]
-    assert "30 20" in strata("agents", "latest").out
+    table = strata("agents", "latest").out
+    assert "30 20" in table
+    assert table.count("faulty") == 1
     assert "no results in" in strata("agents", "r8").err
 
 
