@@ -124,7 +124,7 @@ async def test_a_bound_clips_fedavg_too_where_all_terms_are_off(tmp_path: Path) 
     w, moves = plain_linear.joined(done.experiment.initial), []
     for seat in done.experiment.population.seats:
         slope = plain_linear.gradient_of(done.experiment, seat.number)(w)
-        moves.append(0.1 * slope * min(1, 0.1 / np.linalg.norm(slope)))
+        moves.append(0.1 * slope * min(1.0, 0.1 / float(np.linalg.norm(slope))))
     sizes = [len(seat.train) for seat in done.experiment.population.seats]
     assert flat.distance(done.model, plain_linear.parted(w - np.average(moves, axis=0, weights=sizes))) < 1e-6
 
