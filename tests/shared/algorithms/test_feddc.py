@@ -35,6 +35,11 @@ def spec_of(params: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**spec, **more}
 
 
+def scale(slope: Array, bound: float | None) -> float:
+    """Returns the factor by which a step's gradient is scaled down to a norm of at most `bound`."""
+    return min(1.0, bound / float(np.linalg.norm(slope))) if bound else 1.0
+
+
 def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, dict[int, Array]]:
     """Computes algorithm 1 in numpy, weighted by samples; returns w and the h_i after the spec's rounds."""
     p: Any = experiment.params
@@ -59,7 +64,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
                 drift = p.alpha / relative[seat] * (h[seat] + theta - w)
                 drift += (g_own[seat] - g / relative[seat]) / (eta * far)
                 slope = gradient(theta) + drift
-                velocity = momentum * velocity + slope * min(1, (p.clip_norm or np.inf) / np.linalg.norm(slope))
+                velocity = momentum * velocity + slope * scale(slope, p.clip_norm)
                 theta = theta - eta * velocity
             g_own[seat] = theta - w
             h[seat] = h[seat] + theta - w
@@ -124,7 +129,7 @@ async def test_a_bound_clips_fedavg_too_where_all_terms_are_off(tmp_path: Path) 
     w, moves = plain_linear.joined(done.experiment.initial), []
     for seat in done.experiment.population.seats:
         slope = plain_linear.gradient_of(done.experiment, seat.number)(w)
-        moves.append(0.1 * slope * min(1.0, 0.1 / float(np.linalg.norm(slope))))
+        moves.append(0.1 * slope * scale(slope, 0.1))
     sizes = [len(seat.train) for seat in done.experiment.population.seats]
     assert flat.distance(done.model, plain_linear.parted(w - np.average(moves, axis=0, weights=sizes))) < 1e-6
 
