@@ -12,8 +12,8 @@ Readings, since the paper is silent: genes are clipped to [0, `max_gene`], and y
 If the parent wins, y_k, p_k and s_k do not change. Clients that have not won yet do not count in (7); as long as none
 has, C is I. C is kept positive definite by shrinkage, (1 - c) C + c I. In (10) C is the one with which y_k was drawn.
 
-Also ES-AFL's parameters and what follows from them alone, and a client's trials (`es_afl.py`, algorithm 2): sub-networks
-pruned by a chromosome, trained and compared.
+Also ES-AFL's parameters and what follows from them alone, and a client's trials (`es_afl.py`, algorithm 2):
+sub-networks pruned by a chromosome, trained and compared.
 """
 
 from __future__ import annotations
