@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.algorithms.es_afl import STATISTICS
+from shared.algorithms._evolution import STATISTICS
 from shared.plots.subnetworks import Sizes, sizes_of
 from shared.results.folder import read_rounds, read_run
 from shared.results.spec_differences import described

@@ -12,20 +12,37 @@ Readings, since the paper is silent: genes are clipped to [0, `max_gene`], and y
 If the parent wins, y_k, p_k and s_k do not change. Clients that have not won yet do not count in (7); as long as none
 has, C is I. C is kept positive definite by shrinkage, (1 - c) C + c I. In (10) C is the one with which y_k was drawn.
 
-Also a client's trials (`es_afl.py`, algorithm 2): sub-networks pruned by a chromosome, trained and compared.
+Also ES-AFL's parameters and what follows from them alone, and a client's trials (`es_afl.py`, algorithm 2):
+sub-networks pruned by a chromosome, trained and compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field, model_validator
 
-from shared.federation.hooks import Context, Record, Samples, Score, TensorMap, Trained, Trainer
+from shared.federation.hooks import (
+    Context,
+    ExperimentSpec,
+    Passes,
+    Phase,
+    Record,
+    Samples,
+    Score,
+    TensorMap,
+    Trained,
+    Trainer,
+    one_phase,
+    uploaded_names,
+)
+from shared.training.batch_norm import statistics_in
 from shared.training.subnetworks.pruning import kept_units, magnitude_mask, rates_of
 from shared.training.subnetworks.units import Units
 
@@ -50,6 +67,59 @@ class Strategy:
     max_sigma: float = 0.5
     shrinkage: float = 0.1
     adapted: bool = True
+
+
+class Params(Record):
+    """Parameters of the search; the paper gives only the share of validation samples.
+
+    Attributes:
+        start: value of every gene of a client's first parent.
+        sigma: first step size; 0 means that chromosomes do not change.
+        alpha: learning rate of path and step size.
+        max_gene: upper bound of genes.
+        max_sigma: upper bound of step sizes.
+        shrinkage: weight of the identity in the covariance.
+        covariance: `shared` by all clients as in (7), or the `identity` (the paper's ablation).
+        validation: share of a client's training samples on which units are ranked and sub-networks compared.
+        statistics: batch-norm statistics of the supernet: `averaged` over sub-networks, or `retaken` by all clients.
+        ties: which of equally important units are kept: the `first`, or `random` ones of each client.
+        head_bias: `averaged` over all clients, or `fixed` at its initial value.
+    """
+
+    start: Annotated[float, Field(ge=0, le=1)] = 0.2
+    sigma: Annotated[float, Field(ge=0, le=1)] = 0.1
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    max_gene: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    max_sigma: Annotated[float, Field(gt=0, le=10)] = 0.5
+    shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
+    covariance: Literal["shared", "identity"] = "shared"
+    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    statistics: Literal["averaged", "retaken"] = "averaged"
+    ties: Literal["first", "random"] = "first"
+    head_bias: Literal["averaged", "fixed"] = "averaged"
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        for first, most in (("start", "max_gene"), ("sigma", "max_sigma")):
+            if getattr(self, first) > getattr(self, most):
+                raise ValueError(f"{first} {getattr(self, first):g} is above {most} {getattr(self, most):g}")
+        return self
+
+    @property
+    def strategy(self) -> Strategy:
+        """These parameters, as the evolution strategy takes them."""
+        adapted = self.covariance == "shared"
+        return Strategy(self.alpha, self.max_gene, self.max_sigma, self.shrinkage, adapted)
+
+
+STATISTICS = "statistics"
+"""The phase after the last round, in which statistics are retaken without training."""
+
+
+def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
+    """Returns the rounds of the spec and, if statistics are retaken, one round more."""
+    last = (Phase(STATISTICS, 1, kind="collect"),) if params.statistics == "retaken" else ()
+    return *one_phase(spec, params), *last
 
 
 class Search(Record):
@@ -231,3 +301,31 @@ def equivalent_samples(
         flops += trial.trained.n_samples * units.training_flops(trial.model)
         flops += 2 * n_validation * sum(units.multiply_adds(trial.model).values())
     return math.ceil(flops / whole)
+
+
+def head_bias(ctx: Context) -> str:
+    """Returns the name of the head's bias."""
+    return f"{ctx.model.units.layers[-1].name}.bias"
+
+
+def orders_of(ctx: Context) -> TensorMap:
+    """Returns by group a client's own order of units, the same in all rounds."""
+    once = ctx.at(round_no=0, edge_round=0, wave=0)
+    return {
+        group: torch.randperm(n, generator=once.rng(f"ties of {group}")) for group, n in ctx.model.units.groups.items()
+    }
+
+
+def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
+    """The tensors of an update: all that travel, without a fixed bias; while statistics are retaken, these alone."""
+    names = uploaded_names(ctx, model)
+    if ctx.phase == STATISTICS:
+        return {"delta": statistics_in(names)}
+    return {"delta": names - {head_bias(ctx)} if ctx.params.head_bias == "fixed" else names}
+
+
+def passes(params: Params) -> Passes:
+    """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
+    n_trials, retaken = (2 if params.sigma else 1), params.statistics == "retaken"
+    forward = params.validation * (1 + n_trials) + retaken
+    return Passes(per_training_sample=n_trials, extra_per_sample=forward / 3)

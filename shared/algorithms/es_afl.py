@@ -46,23 +46,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from shared.algorithms._evolution import (
+    STATISTICS,
     Array,
+    Params,
     Search,
-    Strategy,
     Trial,
     Vector,
     after_trial,
     covariance_of,
     equivalent_samples,
+    head_bias,
     new_search,
+    orders_of,
+    passes,
+    phases,
     run_trial,
+    sends,
     split_samples,
     with_child,
 )
@@ -77,7 +83,6 @@ from shared.federation.hooks import (
     EdgeHooks,
     EdgeModel,
     EdgeView,
-    ExperimentSpec,
     Finish,
     Footprint,
     GlobalModel,
@@ -86,9 +91,7 @@ from shared.federation.hooks import (
     Mean,
     ModelState,
     OwnBuffers,
-    Passes,
     PerClient,
-    Phase,
     Record,
     Seat,
     Tensor,
@@ -96,69 +99,13 @@ from shared.federation.hooks import (
     Trainer,
     WireError,
     delta_of,
-    one_phase,
     only,
     overlay,
     starting_model,
-    uploaded_names,
 )
 from shared.plots.subnetworks import sub_networks
 from shared.training.batch_norm import statistics_in, statistics_of
 from shared.training.subnetworks.pruning import genes_of
-
-
-class Params(Record):
-    """Parameters of the search; the paper gives only the share of validation samples.
-
-    Attributes:
-        start: value of every gene of a client's first parent.
-        sigma: first step size; 0 means that chromosomes do not change.
-        alpha: learning rate of path and step size.
-        max_gene: upper bound of genes.
-        max_sigma: upper bound of step sizes.
-        shrinkage: weight of the identity in the covariance.
-        covariance: `shared` by all clients as in (7), or the `identity` (the paper's ablation).
-        validation: share of a client's training samples on which units are ranked and sub-networks compared.
-        statistics: batch-norm statistics of the supernet: `averaged` over sub-networks, or `retaken` by all clients.
-        ties: which of equally important units are kept: the `first`, or `random` ones of each client.
-        head_bias: `averaged` over all clients, or `fixed` at its initial value.
-    """
-
-    start: Annotated[float, Field(ge=0, le=1)] = 0.2
-    sigma: Annotated[float, Field(ge=0, le=1)] = 0.1
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    max_gene: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    max_sigma: Annotated[float, Field(gt=0, le=10)] = 0.5
-    shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
-    covariance: Literal["shared", "identity"] = "shared"
-    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    statistics: Literal["averaged", "retaken"] = "averaged"
-    ties: Literal["first", "random"] = "first"
-    head_bias: Literal["averaged", "fixed"] = "averaged"
-
-    @model_validator(mode="after")
-    def _within_bounds(self) -> Self:
-        for first, most in (("start", "max_gene"), ("sigma", "max_sigma")):
-            if getattr(self, first) > getattr(self, most):
-                raise ValueError(f"{first} {getattr(self, first):g} is above {most} {getattr(self, most):g}")
-        return self
-
-    @property
-    def strategy(self) -> Strategy:
-        """These parameters, as the evolution strategy takes them."""
-        adapted = self.covariance == "shared"
-        return Strategy(self.alpha, self.max_gene, self.max_sigma, self.shrinkage, adapted)
-
-
-STATISTICS = "statistics"
-"""The phase after the last round, in which statistics are retaken without training."""
-
-
-def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
-    """Returns the rounds of the spec and, if statistics are retaken, one round more."""
-    last = (Phase(STATISTICS, 1, kind="collect"),) if params.statistics == "retaken" else ()
-    return *one_phase(spec, params), *last
-
 
 # ---- records
 
@@ -388,21 +335,8 @@ class Device(DeviceHooks[OwnBuffers, Order, Change]):
         return _contribution(ctx, start, best, child, n_equal, moments)
 
 
-def head_bias(ctx: Context) -> str:
-    """Returns the name of the head's bias."""
-    return f"{ctx.model.units.layers[-1].name}.bias"
-
-
 def _ones(like: TensorMap) -> TensorMap:
     return {name: torch.ones_like(tensor) for name, tensor in like.items()}
-
-
-def orders_of(ctx: Context) -> TensorMap:
-    """Returns by group a client's own order of units, the same in all rounds."""
-    once = ctx.at(round_no=0, edge_round=0, wave=0)
-    return {
-        group: torch.randperm(n, generator=once.rng(f"ties of {group}")) for group, n in ctx.model.units.groups.items()
-    }
 
 
 def _choices_of(ctx: Context[Params], start: TensorMap) -> dict[str, Any]:
@@ -433,21 +367,6 @@ def _contribution(
         n_trained=n_equal,
         figures={"child": child, "fitness": best.rank[0], **sizes},
     )
-
-
-def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """The tensors of an update: all that travel, without a fixed bias; while statistics are retaken, these alone."""
-    names = uploaded_names(ctx, model)
-    if ctx.phase == STATISTICS:
-        return {"delta": statistics_in(names)}
-    return {"delta": names - {head_bias(ctx)} if ctx.params.head_bias == "fixed" else names}
-
-
-def passes(params: Params) -> Passes:
-    """Returns what is expected of a visit, as passes of the whole supernet: parent, child and validation samples."""
-    n_trials, retaken = (2 if params.sigma else 1), params.statistics == "retaken"
-    forward = params.validation * (1 + n_trials) + retaken
-    return Passes(per_training_sample=n_trials, extra_per_sample=forward / 3)
 
 
 PICTURES = sub_networks

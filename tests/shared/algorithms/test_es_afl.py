@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms._evolution import Strategy, after_trial, covariance_of, run_trial, split_samples
-from shared.algorithms.es_afl import Change, Choice, Params
+from shared.algorithms._evolution import Params, Strategy, after_trial, covariance_of, run_trial, split_samples
+from shared.algorithms.es_afl import Change, Choice
 from shared.core.errors import BadInput
 from shared.federation.aggregation import Accumulator, mean_of
 from shared.federation.context import Context

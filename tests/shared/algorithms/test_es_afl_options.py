@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms.es_afl import Params, orders_of, passes
+from shared.algorithms._evolution import Params, orders_of, passes
 from shared.core.errors import BadInput, WireError
 from shared.core.tensor_records import TensorMap
 from shared.federation.hooks import without
