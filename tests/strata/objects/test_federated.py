@@ -102,6 +102,7 @@ async def test_runs_are_compared_wherever_they_are(url: str, tmp_path: Path) -> 
             slow, fast = (cloud.run(small_spec(num_rounds=3), lr=lr).wait(progress=False) for lr in (0.05, 0.2))
             slow.save(tmp_path)
             both = strata.compare(strata.load_run(slow.id, tmp_path), fast, target=0.2)
+            at_clients = strata.compare(fast, clients=True)
         assert both.target == 0.2
         assert repr(both) == "<Comparison of 'lr=0.05, lr=0.2'>"
         assert both.plot().picture.name == "compare"
@@ -112,6 +113,8 @@ async def test_runs_are_compared_wherever_they_are(url: str, tmp_path: Path) -> 
         table = both.to_pandas()
         assert table["lr"].to_dict() == {slow.id: 0.05, fast.id: 0.2}
         assert table["accuracy"].to_dict() == {slow.id: slow.accuracy, fast.id: fast.accuracy}
+        (row,) = at_clients.to_pandas().itertuples()
+        assert (row.accuracy_of, row.accuracy) == ("mean over clients", row.clients_mean)
 
     await asyncio.to_thread(used)
 
