@@ -50,7 +50,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupt)
 
 PART = 16
-"""Most tests of a file that go to a worker at once: they share what is cached and set up for the file."""
+"""Most tests of a file that go to a worker at once and share what it caches."""
 NAMED = {"e2e", "smoke", "swarm"}
 """Markers that stand by name in each file whose tests have them."""
 
@@ -91,21 +91,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _divided(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests in the groups that stay with one worker: files with real processes, others in parts of `PART` tests.
+    """The tests in the groups that stay with one worker: whole files that set something up, parts of the others.
 
-    The former share a started topology and mostly wait. They are spread evenly among the latter, which compute.
+    Files with real processes, which mostly wait, are spread evenly among the others, which compute.
     """
     waiting: dict[Path, list[pytest.Item]] = {}
     computing: dict[Path, list[pytest.Item]] = {}
     for item in items:
         of = waiting if item.get_closest_marker("e2e") else computing
         of.setdefault(item.path, []).append(item)
-    parts = [tests[at : at + PART] for tests in computing.values() for at in range(0, len(tests), PART)]
-    placed = [
-        ((place + 0.5) / len(those), group)
-        for those in (parts, [*waiting.values()])
-        for place, group in enumerate(those)
-    ]
+    parts: list[list[pytest.Item]] = []
+    for path, tests in computing.items():
+        size = len(tests) if 'scope="module"' in path.read_text(encoding="utf-8") else PART
+        parts += [tests[at : at + size] for at in range(0, len(tests), size)]
+    both = (parts, [*waiting.values()])
+    placed = [((place + 0.5) / len(groups), group) for groups in both for place, group in enumerate(groups)]
     divided = []
     for number, (_, group) in enumerate(sorted(placed, key=lambda each: each[0])):
         for item in group:
