@@ -63,6 +63,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return wanted not in collection_path.read_text(encoding="utf-8") or None
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for groups, pytest for markers after it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses the tiers and what is slow, and give each coroutine its own deadline before pytest-timeout's.
 
