@@ -38,8 +38,8 @@ CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-# Groups of tests in the order of tests/conftest.py, which spreads those that wait among those that compute.
-SPREAD = -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
+# Tests go to workers in the parts of tests/parts.py, which spreads those that wait among those that compute.
+SPREAD = -n $(TEST_WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 

@@ -14,15 +14,17 @@ import functools  # noqa: E402
 import inspect  # noqa: E402
 import signal  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Callable, Coroutine, Iterator, Sequence  # noqa: E402
+from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from xdist.remote import Producer  # noqa: E402
 
 from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
+from tests.parts import InParts, spread  # noqa: E402
 
 torch.set_num_threads(1)
 INTEGRATION = {
@@ -49,8 +51,6 @@ def _interrupt(*_: object) -> None:
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupt)
 
-PART = 16
-"""Most tests of a file that go to a worker at once and share what it caches."""
 NAMED = {"e2e", "smoke", "swarm"}
 """Markers that stand by name in each file whose tests have them."""
 
@@ -63,7 +63,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return wanted not in collection_path.read_text(encoding="utf-8") or None
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for groups, pytest for markers after it
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InParts | None:
+    """Divide tests among workers as `tests/parts.py` does, where `--dist loadscope` asks for it."""
+    return InParts(config, log) if config.getoption("dist") == "loadscope" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses the tiers and what is slow, and give each coroutine its own deadline before pytest-timeout's.
 
@@ -80,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if seen[test] > (matrix.args[0] if matrix.args else 1):
                 item.add_marker(pytest.mark.slow)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items[:] = _divided(items)
+        items[:] = spread(items)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
@@ -89,30 +93,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = float(mark.args[0]) if mark else usual
             if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
-
-
-def _divided(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests in the groups that stay with one worker: whole files that set something up, parts of the others.
-
-    Files with real processes, which mostly wait, are spread evenly among the others, which compute.
-    """
-    waiting: dict[Path, list[pytest.Item]] = {}
-    computing: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        of = waiting if item.get_closest_marker("e2e") else computing
-        of.setdefault(item.path, []).append(item)
-    parts: list[list[pytest.Item]] = []
-    for path, tests in computing.items():
-        size = len(tests) if 'scope="module"' in path.read_text(encoding="utf-8") else PART
-        parts += [tests[at : at + size] for at in range(0, len(tests), size)]
-    both = (parts, [*waiting.values()])
-    placed = [((place + 0.5) / len(groups), group) for groups in both for place, group in enumerate(groups)]
-    divided = []
-    for number, (_, group) in enumerate(sorted(placed, key=lambda each: each[0])):
-        for item in group:
-            item.add_marker(pytest.mark.xdist_group(f"{number}"))
-            divided.append(item)
-    return divided
 
 
 def _integrates(item: pytest.Function) -> bool:
