@@ -7,7 +7,7 @@ parts, whose tests share what a worker caches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -61,9 +61,10 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 class InParts(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Gives a worker a part at a time, in the order of the tests."""
 
+    @cached_property
+    def _numbers(self) -> dict[str, str]:
+        found = enumerate(parts_of(self.collection or ()))
+        return {each: str(number) for number, part in found for each in part}
+
     def _split_scope(self, nodeid: str) -> str:
-        parts: dict[str, str] = self.__dict__.setdefault("parts", {})
-        if not parts:
-            found = enumerate(parts_of(self.collection or ()))
-            parts |= {each: str(number) for number, part in found for each in part}
-        return parts[nodeid]
+        return self._numbers[nodeid]

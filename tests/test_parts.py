@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_files_that_wait_or_share_a_fixture_stay_whole_and_others_come_in_parts(
 
 def test_what_waits_is_spread_evenly_and_no_test_is_lost() -> None:
     named = ids(waits_1=3, waits_2=2, plain_1=64, shares=20, plain_2=48)
-    items = cast(list[Any], [SimpleNamespace(nodeid=each) for each in named])
+    items: list[Any] = [SimpleNamespace(nodeid=each) for each in named]
     order = [item.nodeid for item in parts.spread(items)]
     assert sorted(order) == sorted(named)
     found = [part[0].partition(".")[0] for part in parts.parts_of(order)]
