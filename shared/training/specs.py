@@ -42,7 +42,7 @@ class FaultsSpec(Record):
     @model_validator(mode="after")
     def _has_a_part(self) -> Self:
         if self.labels is None and self.images is None:
-            raise ValueError("faults: labels, images or both are needed")
+            raise ValueError("labels, images or both are needed")
         return self
 
 
