@@ -32,11 +32,10 @@ class Interval:
     half_width: float
     n: int
 
-    @property
-    def text(self) -> str:
-        """Mean and half-width, for a table."""
-        spread = f" ± {self.half_width:.3g}" if math.isfinite(self.half_width) else ""
-        return f"{self.mean:+.3g}{spread} (n = {self.n})"
+    def text(self, unit: str, decimals: int) -> str:
+        """Mean, half-width and number of seeds, for a table."""
+        spread = f" ± {self.half_width:.{decimals}f}" if math.isfinite(self.half_width) else ""
+        return f"{self.mean:+.{decimals}f}{spread} {unit}".strip() + f", {self.n} seed{'s' if self.n > 1 else ''}"
 
 
 def interval(differences: Sequence[float]) -> Interval:
@@ -68,6 +67,7 @@ class Claim:
         value: the figure of a run.
         of_other: that of a run of the other setting, if it is another figure.
         unit: of the figures.
+        decimals: places of the difference in tables.
     """
 
     text: str
@@ -78,6 +78,16 @@ class Claim:
     value: Value
     of_other: Value | None = None
     unit: str = "points"
+    decimals: int = 2
+
+    def cells(self, runs: Sequence[Measured]) -> tuple[str, str]:
+        """The difference and the verdict, for a table; also whether a gain that is shown is less than half of it."""
+        found, said = self.decide(runs)
+        if found is None:
+            return "", said
+        small = math.copysign(1, self.gain) * found.mean + found.half_width < abs(self.gain) / 2
+        less = ", but less than half of it" if said == "shown" and small else ""
+        return found.text(self.unit, self.decimals), f"**{said}**{less}"
 
     def decide(self, runs: Sequence[Measured]) -> tuple[Interval | None, Verdict]:
         """The interval over the seeds that both settings have run with, and the verdict."""

@@ -26,12 +26,6 @@ def gathered() -> str:
     for name in NAMES:
         page = page_of(name)
         runs = page.known(Kept.read(name))
-        found = [(claim, *claim.decide(runs)) for claim in page.claims]
-        parts[name] = rows_of(
-            ("claim", "the paper", "ours", "verdict"),
-            [
-                (claim.text, claim.paper, f"{ours.text} {claim.unit}" if ours else "", f"**{verdict}**")
-                for claim, ours, verdict in found
-            ],
-        )
+        rows = [(claim.text, claim.paper, *claim.cells(runs)) for claim in page.claims]
+        parts[name] = rows_of(("claim", "the paper", "ours", "verdict"), rows)
     return replaced(DOCS / "papers.md", parts)

@@ -105,8 +105,8 @@ class Page:
         for name, curves in self.curves.items():
             yield self.path.with_name(f"{name}.svg"), self._picture(name, curves, runs)
 
-    def _title(self, key: str) -> str:
-        return next(each.title for each in self.settings if each.key == key)
+    def _setting(self, key: str) -> Setting:
+        return next(each for each in self.settings if each.key == key)
 
     def _table(self, table: Table, runs: Sequence[Measured]) -> str:
         paper = ("the paper",) if table.paper else ()
@@ -114,16 +114,22 @@ class Page:
         for key in table.settings:
             of_key = [run for run in runs if run.setting == key]
             cells = [_mean([column.value(run) for run in of_key], column.decimals) for column in table.columns]
-            rows.append([self._title(key), *cells, str(len(of_key)), *([table.paper.get(key, "")] if paper else [])])
+            rows.append(
+                [
+                    self._setting(key).what or f"`{key}`",
+                    *cells,
+                    str(len(of_key)),
+                    *([table.paper.get(key, "")] if paper else []),
+                ]
+            )
         return rows_of(["", *(column.title for column in table.columns), "seeds", *paper], rows)
 
     def _claims(self, runs: Sequence[Measured]) -> str:
         rows = []
         for claim in self.claims:
-            found, verdict = claim.decide(runs)
-            ours = f"{found.text} {claim.unit}" if found else ""
-            command = f"{self._title(claim.ours)} against {self._title(claim.other)}"
-            rows.append([claim.text, claim.paper, ours, f"**{verdict}**", command])
+            ours, verdict = claim.cells(runs)
+            pair = f"{self._setting(claim.ours).title} against {self._setting(claim.other).title}"
+            rows.append([claim.text, claim.paper, ours, verdict, pair])
         return "\n".join(
             (
                 rows_of(["claim", "the paper", "ours", "verdict", "settings"], rows),

@@ -25,7 +25,8 @@ class Setting:
         spec: name of a file in `experiments/`, without suffix.
         changes: as on the command line, `key=value`.
         size: `paper` as large as in the paper, `small` on part of the data or for fewer rounds.
-        what: in words, for the tables.
+        what: the method in words, for tables.
+        where: the data and their split in words, where a page has several.
     """
 
     key: str
@@ -34,11 +35,12 @@ class Setting:
     seeds: tuple[int, ...] = (1, 2, 3)
     size: Size = "small"
     what: str = ""
+    where: str = ""
 
     @property
     def title(self) -> str:
-        """What the tables call it."""
-        return self.what or f"`{self.key}`"
+        """Method and split, for lists of settings with different splits."""
+        return "; ".join(filter(None, (self.what or f"`{self.key}`", self.where)))
 
     @property
     def command(self) -> str:

@@ -101,6 +101,16 @@ def test_differences_are_paired_by_seed_and_missing_values_left_out() -> None:
     assert CLAIM.decide(ours) == (None, "not run")
 
 
+def test_a_gain_that_is_shown_but_small_is_called_so() -> None:
+    def cells(*gains: float) -> tuple[str, str]:
+        runs = [a_measured(OURS, seed, 0.5 + gain) for seed, gain in enumerate(gains, start=1)]
+        return CLAIM.cells([*runs, *(a_measured(OTHER, seed, 0.5) for seed in (1, 2, 3))])
+
+    assert cells(0.01, 0.011, 0.012) == ("+1.10 ± 0.25 points, 3 seeds", "**shown**, but less than half of it")
+    assert cells(0.04, 0.041, 0.042) == ("+4.10 ± 0.25 points, 3 seeds", "**shown**")
+    assert cells(0.04) == ("+4.00 points, 1 seed", "**undecided**")
+
+
 # ---- plans
 
 
@@ -168,7 +178,7 @@ def test_a_page_shows_means_verdicts_and_what_has_not_run(tmp_path: Path, monkey
     assert "| FedProx | 91.0 ± 1.0 | 3 | 90.0 |" in text
     assert "| FedAvg | 80.0 ± 0.0 | 2 |  |" in text
     assert (
-        "| FedProx is better | +4 (table 1) | +11 ± 12.7 (n = 2) points | **undecided** | FedProx against FedAvg |"
+        "| FedProx is better | +4 (table 1) | +11.00 ± 12.71 points, 2 seeds | **undecided** | FedProx against FedAvg |"
         in text
     )
     assert "- FedAvg, seed 3: `strata sweep experiments/digits_fedprox.yaml num_rounds=4" in text
@@ -227,7 +237,7 @@ def test_a_page_is_run_written_and_then_complete(
     }
     text = shown.path.read_text()
     assert "Everything above has run." in text
-    assert "(n = 2) points" in text
+    assert "points, 2 seeds" in text
     assert (docs / "algorithms" / "trial_curves.svg").exists()
     before = Kept.read("trial")
     command.main()
