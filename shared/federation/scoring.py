@@ -20,7 +20,7 @@ from shared.run_records.visits import Scored
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Choice, Stop
 from shared.training.description import Target
-from shared.training.loop import CLASSES
+from shared.training.loop import CLASSES, LossFunction
 from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun
 from shared.training.metrics import classification
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRIC_VALUES
@@ -43,9 +43,10 @@ class Scoring:
     target: Target = CLASSES
     loss: LossOfRun | None = None
 
-    def batch_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns the mean loss over the predictions of a batch, which training minimises."""
-        return (self.target.loss if self.loss is None else self.loss.mean)(outputs, targets)
+    @property
+    def batch_loss(self) -> LossFunction | None:
+        """The mean loss of a batch's predictions, which training minimises; None means that of the target."""
+        return None if self.loss is None else self.loss.mean
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the sum of the losses of a batch's predictions."""

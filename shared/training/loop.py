@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from shared.core.errors import BadInput, Cancelled, NotFinite
 from shared.training.data.dataset import as_batch, as_targets
+from shared.training.dense import Gradients, dense_gradients
 from shared.training.description import Classes, Target
 from shared.training.optimizers import Sgd
 from shared.training.sample_cache import SampleCache
@@ -230,8 +232,7 @@ def train(
         model: left in training mode; parameters that do not require gradients do not change.
         batches: samples and targets, see `batches`.
         lr: learning rate of SGD; lr, momentum and weight_decay are not used if `step` is given.
-        momentum: momentum of SGD; the velocity starts at 0.
-        weight_decay: weight decay of SGD.
+        momentum, weight_decay: those of SGD; the velocity starts at 0.
         loss: mean loss of a batch of outputs and targets; None means that of `target`.
         objective: replaces forward pass and loss together.
         transform: applied to each batch's samples.
@@ -247,19 +248,20 @@ def train(
     with_layout = channels_last(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    gradients_of = _gradients_of(model, parameters, loss, objective, target)
     take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = n_predictions = 0
     loss_sum, hits = 0.0, _Hits(target)
-    _drop_gradients(parameters)
     for x, y in batches:
         if stopped is not None and stopped():
             raise Cancelled(f"stopped after {n_steps} steps")
         x = with_layout(x if transform is None else transform(x))
-        value, outputs = objective(model, x, y) if objective else _forward(model, x, y, loss or target.loss)
+        value, outputs, gradients = gradients_of(x, y)
         mean = value.item()
         if not math.isfinite(mean):
             raise NotFinite(f"the loss is {mean} at step {n_steps + 1}")
-        _take_step(parameters, value, correct, take_step)
+        _change(parameters, gradients, correct, take_step)
+        del gradients  # the next batch can reuse their memory
         hits.add(outputs.detach(), y)
         n_here = target.n_predictions(y)
         n_steps, n_samples, n_predictions = n_steps + 1, n_samples + len(y), n_predictions + n_here
@@ -271,9 +273,29 @@ def train(
 # ---- pieces of a step
 
 
+def _gradients_of(
+    model: nn.Module, parameters: list[Tensor], loss: LossFunction | None, objective: Objective | None, target: Target
+) -> Callable[[Tensor, Tensor], Gradients]:
+    """Returns what gives loss, outputs and gradients of a batch; without autograd where the bits are the same."""
+    if objective is None and loss is None and isinstance(target, Classes) and (dense := dense_gradients(model)):
+        return dense
+    _drop_gradients(parameters)
+    return partial(_by_autograd, model, parameters, objective or partial(_forward, loss=loss or target.loss))
+
+
 def _forward(model: nn.Module, x: Tensor, y: Tensor, loss: LossFunction) -> tuple[Tensor, Tensor]:
     outputs = model(x)
     return loss(outputs, y), outputs
+
+
+def _by_autograd(model: nn.Module, parameters: list[Tensor], objective: Objective, x: Tensor, y: Tensor) -> Gradients:
+    """Loss, outputs and gradients of a batch; no parameter keeps its gradient."""
+    value, outputs = objective(model, x, y)
+    if value.requires_grad:
+        value.backward()  # type: ignore[no-untyped-call]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    _drop_gradients(parameters)
+    return value, outputs, gradients
 
 
 class _Hits:
@@ -301,16 +323,11 @@ class _Hits:
         return self.n
 
 
-def _take_step(parameters: list[Tensor], value: Tensor, correct: Correct | None, step: Step) -> None:
-    """Backward pass, correction and step; then drops the gradients, so that the next batch can reuse their memory."""
-    if value.requires_grad:
-        value.backward()  # type: ignore[no-untyped-call]
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+def _change(parameters: list[Tensor], gradients: list[Tensor], correct: Correct | None, step: Step) -> None:
     with torch.no_grad():
         if correct is not None:
             correct(parameters, gradients)
         step(parameters, gradients)
-    _drop_gradients(parameters)
 
 
 def _drop_gradients(parameters: list[Tensor]) -> None:

@@ -174,7 +174,9 @@ def test_a_package_brings_metrics_and_losses(tmp_path: Path, monkeypatch: pytest
     assert states == {"undershot": (3, 1)}
     assert found.value(Score(n=3, n_correct=2, loss_sum=1.0, states=states)) == pytest.approx(1 / 3)
     assert found.value(Score(n=0, n_correct=0, loss_sum=0.0, states={"undershot": (0, 0)})) is None  # not NaN
-    loss = scoring("numbers", 0, loss="cubed").batch_loss(torch.tensor([1.0, 4.0]), torch.tensor([[3.0], [1.0]]))
+    of_batch = scoring("numbers", 0, loss="cubed").batch_loss
+    assert of_batch is not None
+    loss = of_batch(torch.tensor([1.0, 4.0]), torch.tensor([[3.0], [1.0]]))
     assert loss.item() == (8 + 27) / 2
     monkeypatch.delenv("STRATA_PLUGINS")
     with pytest.raises(BadInput, match="unknown metric 'undershot'"):

@@ -1,0 +1,143 @@
+"""Gradients of dense networks without autograd: autograd's bits, numpy's values, and which networks are dense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.core.errors import NotFinite
+from shared.training import loop
+from shared.training.dense import dense_gradients
+from shared.training.description import Classes
+from shared.training.loop import Trained, train
+from shared.training.models.classifier import Classifier
+from shared.training.models.networks import mlp
+
+SIDE, N_CLASSES = 6, 5
+WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "one layer": (7,), "three layers": (9, 4, 8)}
+
+
+def dense(*widths: int) -> Classifier:
+    """A network with hidden layers of these widths, whose second hidden unit is dead."""
+    torch.manual_seed(len(widths))
+    modules: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip((SIDE**2, *widths), widths, strict=False):
+        modules += [nn.Linear(before, after), nn.ReLU()]
+    made = Classifier(nn.Sequential(*modules), widths[-1] if widths else SIDE**2, N_CLASSES)
+    if widths:
+        with torch.no_grad():
+            modules[1].bias[1] = -1e3  # type: ignore[operator]
+    return made
+
+
+def drawn(sizes: tuple[int, ...] = (32, 32, 5, 1)) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (torch.randn(n, 1, SIDE, SIDE, generator=generator), torch.randint(N_CLASSES, (n,), generator=generator))
+        for n in sizes
+    ]
+
+
+def shrink(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        gradient.add_(parameter, alpha=0.1)
+
+
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"correct": shrink}],
+    ids=["sgd", "momentum and decay", "corrected"],
+)
+def test_training_has_the_bits_of_autograd(
+    widths: tuple[int, ...], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> tuple[dict[str, Tensor], Trained]:
+        model = dense(*widths)
+        found = train(model, drawn() * 3, lr=0.1, target=Classes(N_CLASSES), **options)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        return model.state_dict(), found
+
+    used = []
+
+    def counted(model: nn.Module) -> Callable[..., Any] | None:
+        used.append(dense_gradients(model))
+        return used[-1]
+
+    monkeypatch.setattr(loop, "dense_gradients", counted)
+    ours, ours_found = trained()
+    assert used[0] is not None
+    monkeypatch.setattr(loop, "dense_gradients", lambda _: None)
+    theirs, theirs_found = trained()
+    assert ours_found == theirs_found
+    assert ours_found.loss > 0
+    for name, tensor in theirs.items():
+        assert torch.equal(ours[name], tensor), name
+
+
+def test_loss_and_gradients_are_those_of_the_formulas() -> None:
+    model, ((x, y),) = dense(7).double().float(), drawn((9,))
+    of_batch = dense_gradients(model)
+    assert of_batch is not None
+    loss, outputs, gradients = of_batch(x, y)
+    first, bias, last, last_bias = (parameter.detach().double().numpy() for parameter in model.parameters())
+    inputs, one_hot = x.double().flatten(1).numpy(), np.eye(N_CLASSES)[y.numpy()]
+    hidden = np.maximum(inputs @ first.T + bias, 0)
+    logits = hidden @ last.T + last_bias
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    slope = (shares - one_hot) / len(y)
+    below = (slope @ last) * (hidden > 0)
+    expected = [below.T @ inputs, below.sum(0), slope.T @ hidden, slope.sum(0)]
+    assert loss.item() == pytest.approx(-(one_hot * np.log(shares)).sum(1).mean(), rel=1e-6)
+    np.testing.assert_allclose(outputs.numpy(), logits, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-4, atol=1e-6)
+
+
+def with_hook() -> nn.Module:
+    model = dense(7)
+    model.features.register_forward_hook(lambda *_: None)
+    return model
+
+
+def frozen() -> nn.Module:
+    model = dense(7)
+    model.head.weight.requires_grad_(False)
+    return model
+
+
+def chain(*modules: nn.Module) -> nn.Module:
+    return Classifier(nn.Sequential(*modules), 7, N_CLASSES)
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "a hook": with_hook,
+    "a frozen parameter": frozen,
+    "float64": lambda: dense(7).double(),
+    "dropout": lambda: chain(nn.Flatten(), nn.Linear(36, 7), nn.ReLU(), nn.Dropout()),
+    "another activation": lambda: chain(nn.Flatten(), nn.Linear(36, 7), nn.Tanh()),
+    "no activation": lambda: chain(nn.Flatten(), nn.Linear(36, 7)),
+    "no bias": lambda: chain(nn.Flatten(), nn.Linear(36, 7, bias=False), nn.ReLU()),
+    "no flatten": lambda: chain(nn.Linear(36, 7), nn.ReLU()),
+    "a convolution": lambda: chain(nn.Flatten(), nn.Conv1d(1, 1, 1), nn.ReLU()),
+    "a class of one's own": lambda: type("Own", (Classifier,), {})(nn.Sequential(nn.Flatten()), 36, N_CLASSES),
+    "no classifier": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, N_CLASSES)),
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_other_networks_are_left_to_autograd(make: Callable[[], nn.Module]) -> None:
+    assert dense_gradients(make()) is None
+
+
+def test_the_zoos_mlp_is_dense_and_its_infinite_loss_is_named() -> None:
+    model = mlp((1, SIDE, SIDE), N_CLASSES)
+    assert dense_gradients(model) is not None
+    (x, y), *_ = drawn()
+    with pytest.raises(NotFinite, match="the loss is nan at step 1"):
+        train(model, [(x * float("inf"), y)], lr=0.1, target=Classes(N_CLASSES))
