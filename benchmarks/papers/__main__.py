@@ -19,6 +19,7 @@ from benchmarks.papers.settings import Size
 from benchmarks.papers.train import trainer
 from shared.core.files import write_file
 from shared.results.matplotlib_figures import draw
+from strata.launcher.signals import as_interrupt
 
 
 def main() -> None:
@@ -34,7 +35,8 @@ def main() -> None:
     options = parser.parse_args()
     page, budget_s = page_of(options.name), 3600 * options.cpu_hours / options.agents
     if not options.page:
-        _train(page, options.size, budget_s, options.runs_dir, None if options.plan else options.agents)
+        with as_interrupt():
+            _train(page, options.size, budget_s, options.runs_dir, None if options.plan else options.agents)
     if not options.plan:
         write(page, Kept.read(page.name))
 
