@@ -242,7 +242,7 @@ PAGE = Page(
         ),
         "faults": Table(
             ("faults_fedavg", "faults_expanded", "faults_literal", "faults_initial"),
-            (*GENERAL, _share("sound_uploaded"), _share("faulty_uploaded")),
+            (*GENERAL, _share("sound_uploaded", 7), _share("faulty_uploaded", 7), _share("sound_uploaded")),
         ),
         "skew": Table(("skew_fedavg", "skew_expanded", "skew_literal", "skew_initial"), (*GENERAL, _share("uploaded"))),
         "shards": Table(
