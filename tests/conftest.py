@@ -48,7 +48,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN):  # ignored: a shell's background
     signal.signal(signal.SIGINT, _interrupt)
 
 NAMED = {"e2e", "smoke", "swarm"}
