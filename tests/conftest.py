@@ -20,11 +20,9 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from xdist.remote import Producer  # noqa: E402
 
 from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
-from tests.parts import InParts, spread  # noqa: E402
 
 torch.set_num_threads(1)
 INTEGRATION = {
@@ -63,11 +61,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return wanted not in collection_path.read_text(encoding="utf-8") or None
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InParts | None:
-    """Divide tests among workers as `tests/parts.py` does, where `--dist loadscope` asks for it."""
-    return InParts(config, log) if config.getoption("dist") == "loadscope" else None
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses the tiers and what is slow, and give each coroutine its own deadline before pytest-timeout's.
 
@@ -83,8 +76,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seen[test] += 1
             if seen[test] > (matrix.args[0] if matrix.args else 1):
                 item.add_marker(pytest.mark.slow)
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items[:] = spread(items)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:
