@@ -109,13 +109,6 @@ def mapped_data() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def interrupt_handler() -> Iterator[None]:
-    """Every test leaves a handler of Ctrl-C behind that interrupts, for the tests after it in this process."""
-    yield
-    assert signal.getsignal(signal.SIGINT) in (_interrupt, signal.default_int_handler)
-
-
 @pytest.fixture
 def counter_algorithm(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an algorithm whose devices keep a state: the number of their visits."""
