@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +20,7 @@ from benchmarks.papers.settings import Size
 from benchmarks.papers.train import trainer
 from shared.core.files import write_file
 from shared.results.matplotlib_figures import draw
-from strata.launcher.signals import as_interrupt
+from strata.launcher.signals import INTERRUPTED, as_interrupt
 
 
 def main() -> None:
@@ -35,8 +36,12 @@ def main() -> None:
     options = parser.parse_args()
     page, budget_s = page_of(options.name), 3600 * options.cpu_hours / options.agents
     if not options.page:
-        with as_interrupt():
-            _train(page, options.size, budget_s, options.runs_dir, None if options.plan else options.agents)
+        try:
+            with as_interrupt():
+                _train(page, options.size, budget_s, options.runs_dir, None if options.plan else options.agents)
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on, and --page writes what has run", file=sys.stderr)
+            sys.exit(INTERRUPTED)
     if not options.plan:
         write(page, Kept.read(page.name))
 

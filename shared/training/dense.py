@@ -25,7 +25,7 @@ def dense_gradients(model: nn.Module) -> Callable[[Tensor, Tensor], Gradients] |
     """Returns the gradients of a model by the mean cross-entropy, as a function of a batch; None if it is not dense.
 
     Dense is a `Classifier` whose features are a flatten and linear layers, each with a bias and followed by ReLU, in
-    float32 on the CPU, all of whose parameters are trained and none of whose modules has a hook.
+    float32 on the CPU, all of whose parameters are trained, and none of whose modules or parameters has a hook.
     """
     layers = _layers_of(model)
     return None if layers is None else lambda x, y: _gradients(layers, x, y)
@@ -48,7 +48,8 @@ def _layers_of(model: nn.Module) -> list[nn.Linear] | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    of_module = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(of_module) or any(p._backward_hooks for p in module.parameters(recurse=False))
 
 
 def _gradients(layers: list[nn.Linear], x: Tensor, y: Tensor) -> Gradients:

@@ -105,6 +105,18 @@ def with_hook() -> nn.Module:
     return model
 
 
+def with_parameter_hook() -> nn.Module:
+    model = dense(7)
+    model.head.weight.register_hook(lambda gradient: 2 * gradient)
+    return model
+
+
+def with_backward_hook() -> nn.Module:
+    model = dense(7)
+    model.head.register_full_backward_pre_hook(lambda *_: None)
+    return model
+
+
 def frozen() -> nn.Module:
     model = dense(7)
     model.head.weight.requires_grad_(False)
@@ -117,6 +129,8 @@ def chain(*modules: nn.Module) -> nn.Module:
 
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "a hook": with_hook,
+    "a hook of a parameter": with_parameter_hook,
+    "a hook before backward": with_backward_hook,
     "a frozen parameter": frozen,
     "float64": lambda: dense(7).double(),
     "dropout": lambda: chain(nn.Flatten(), nn.Linear(36, 7), nn.ReLU(), nn.Dropout()),
