@@ -86,7 +86,7 @@ class Claim:
         if found is None:
             return "", said
         small = math.copysign(1, self.gain) * found.mean + found.half_width < abs(self.gain) / 2
-        less = ", but less than half of it" if said == "shown" and small else ""
+        less = ", but less than half of the gain" if said == "shown" and small else ""
         return found.text(self.unit, self.decimals), f"**{said}**{less}"
 
     def decide(self, runs: Sequence[Measured]) -> tuple[Interval | None, Verdict]:

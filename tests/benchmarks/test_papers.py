@@ -106,7 +106,7 @@ def test_a_gain_that_is_shown_but_small_is_called_so() -> None:
         runs = [a_measured(OURS, seed, 0.5 + gain) for seed, gain in enumerate(gains, start=1)]
         return CLAIM.cells([*runs, *(a_measured(OTHER, seed, 0.5) for seed in (1, 2, 3))])
 
-    assert cells(0.01, 0.011, 0.012) == ("+1.10 ± 0.25 points, 3 seeds", "**shown**, but less than half of it")
+    assert cells(0.01, 0.011, 0.012) == ("+1.10 ± 0.25 points, 3 seeds", "**shown**, but less than half of the gain")
     assert cells(0.04, 0.041, 0.042) == ("+4.10 ± 0.25 points, 3 seeds", "**shown**")
     assert cells(0.04) == ("+4.00 points, 1 seed", "**undecided**")
 
