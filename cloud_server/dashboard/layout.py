@@ -15,7 +15,6 @@ from cloud_server.dashboard.charts import DARK, LIGHT, Theme, height_px, options
 from cloud_server.dashboard.offline_notice import OFFLINE_NOTICE
 from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import StrataError
-from shared.plots.palette import COLOURS
 from shared.storage.key_value import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -42,6 +41,10 @@ _STYLE = """
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }
   .wide { align-items: start; }
+  .nicegui-link, .text-primary { color: #00659e !important; }
+  .body--dark { --q-primary: #6cbcec !important; --q-positive: #4cc9a0 !important; --q-negative: #ff9b6b !important; }
+  .body--dark .nicegui-link, .body--dark .text-primary { color: #6cbcec !important; }
+  .body--dark .bg-primary, .body--dark .bg-positive, .body--dark .bg-negative { color: #000 !important; }
 </style>
 """
 _IS_DARK = (
@@ -146,10 +149,10 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     """
     ui.page_title(f"{title} · StrataFL")
     ui.add_head_html(_STYLE + OFFLINE_NOTICE)
-    ui.colors(primary=COLOURS[0], positive=COLOURS[2], negative="#B84300")
+    ui.colors(primary="#00659e", positive="#00704f", negative="#b03f00")
     dark = ui.dark_mode(None)
     with ui.header().classes("items-center q-px-md q-py-xs gap-1"):
-        ui.label("StrataFL").classes("text-bold q-mr-md").props("role=heading aria-level=2")
+        ui.label("StrataFL").classes("text-bold q-mr-md")
         for name, link_path in _NAV:
             link = ui.link(name, link_path)
             if link_path == path:
@@ -193,7 +196,7 @@ def card(title: str) -> Iterator[ui.card]:
     """A section of a page with a title."""
     with ui.card().classes("w-full q-pa-md").props("flat bordered") as section:
         if title:
-            ui.label(title).classes("text-subtitle1 text-bold").props("role=heading aria-level=3")
+            ui.label(title).classes("text-subtitle1 text-bold").props("role=heading aria-level=2")
         yield section
 
 

@@ -44,6 +44,7 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         title=TITLE,
         favicon="🛰",
         dark=None,
+        language="en-US",
         show_welcome_message=False,
         binding_refresh_interval=None,
         reconnect_timeout=10.0,

@@ -1,0 +1,108 @@
+"""The dashboard for everybody: axe-core complains of no page or dialog, all is reached by keyboard, nothing jumps."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.browser import Visitor
+from tests.e2e.test_dashboard import runs_of, started
+from tests.e2e.test_scaling import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+SPECS = (
+    {"name": "first", "num_rounds": 3},
+    {"name": "second", "num_rounds": 2, "algorithm": "fedprox"},
+)
+THEMES = {"light": False, "dark": True}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
+    """A topology with two runs, both over."""
+    process, found = started(tmp_path_factory.mktemp("accessible"))
+    for spec in SPECS:
+        body = {"spec": {"data": {"name": "digits", "n_train": 300}, "num_devices": 4, **spec}}
+        httpx.post(f"{found}/runs", json=body, timeout=30).raise_for_status()
+    until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
+    yield found
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+def pages(url: str) -> dict[str, str]:
+    """The path of each kind of page."""
+    ids = [run["run"] for run in runs_of(url)]
+    compare = "/compare?" + "&".join(f"run={run}" for run in ids)
+    return {
+        "topology": "/",
+        "runs": "/runs",
+        "new run": "/new",
+        "a run": f"/runs/{ids[0]}",
+        "compare": compare,
+        "compare nothing": "/compare",
+    }
+
+
+def built(visitor: Visitor, path: str) -> Any:
+    """Opens a page; returns it once its first data are there."""
+    page = visitor.go(path)
+    until("it is built", lambda: page.get_by_text("Loading").count() == 0)
+    page.wait_for_timeout(1500)  # charts are drawn; refreshes follow each other once a second
+    return page
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core complains of: rule, help, and the elements concerned."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes']][:3]}" for each in found]
+
+
+def open_device(page: Any) -> None:
+    page.get_by_text("As a table").click()
+    page.get_by_role("button", name="0", exact=True).click()
+
+
+def open_edge(page: Any) -> None:
+    page.get_by_text("As a table").click()
+    page.get_by_role("button", name="edge-1", exact=True).click()
+
+
+def open_files(page: Any) -> None:
+    page.get_by_role("button", name="Result files").click()
+
+
+def open_removal(page: Any) -> None:
+    page.locator("tbody").get_by_role("checkbox").first.click()
+    page.get_by_role("button", name="Remove").click()
+
+
+DIALOGS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "a device": ("topology", open_device),
+    "an edge": ("topology", open_edge),
+    "result files": ("a run", open_files),
+    "removal": ("runs", open_removal),
+}
+
+
+@pytest.mark.parametrize("dark", THEMES.values(), ids=THEMES)
+def test_axe_complains_of_no_page_and_no_dialog(chromium: Any, url: str, dark: bool) -> None:
+    visitor = Visitor(chromium, url, dark=dark)
+    found = {name: violations(built(visitor, path)) for name, path in pages(url).items()}
+    visitor.page.goto(f"{url}/ui/runs/r-none")
+    visitor.page.get_by_role("alert").filter(has_text="r-none").wait_for()
+    found["an unknown run"] = violations(visitor.page)
+    for name, (where, open_it) in DIALOGS.items():
+        page = built(visitor, pages(url)[where])
+        open_it(page)
+        page.get_by_role("dialog").wait_for()
+        page.wait_for_timeout(600)  # a dialog fades in: half-transparent text has no contrast
+        found[f"dialog: {name}"] = violations(page)
+    complaints = [f"{name}: {each}" for name, all_of in found.items() for each in all_of]
+    assert not complaints, "\n".join(complaints)
+    visitor.window.close()
