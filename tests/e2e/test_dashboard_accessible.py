@@ -106,3 +106,57 @@ def test_axe_complains_of_no_page_and_no_dialog(chromium: Any, url: str, dark: b
     complaints = [f"{name}: {each}" for name, all_of in found.items() for each in all_of]
     assert not complaints, "\n".join(complaints)
     visitor.window.close()
+
+
+CONTROLS = "a[href], button, summary, [role=button], [role=switch], [role=checkbox], [role=tab], th.sortable"
+STATE = """() => [
+  location.href, document.body.className, document.body.innerText, document.activeElement.type === 'file',
+  ...[...document.querySelectorAll('input, textarea')].map(e => e.value),
+  ...[...document.querySelectorAll('[aria-expanded], [aria-checked], [aria-pressed], [aria-sort]')]
+    .map(e => ['expanded', 'checked', 'pressed', 'sort'].map(name => e.getAttribute('aria-' + name)).join()),
+].join('\\n')"""
+CHOSEN_ALREADY = ("[aria-pressed=true]", "[aria-current]", "[aria-selected=true]")
+
+
+def test_every_button_and_link_of_every_page_does_something(chromium: Any, url: str) -> None:
+    """Whatever is clicked changes the page, leads to another, opens a dialog, or sends or asks for a file."""
+    visitor = Visitor(chromium, url)
+    files: list[Any] = []
+    for event in ("download", "filechooser"):
+        visitor.page.on(event, lambda each: files.append(each))
+    idle = [each for path in pages(url).values() for each in clicked(visitor, path, files)]
+    assert not idle, "\n".join(idle)
+    assert visitor.complaints == []
+    visitor.window.close()
+
+
+def clicked(visitor: Visitor, path: str, files: list[Any]) -> list[str]:
+    """Clicks each control of a page, loaded anew for each; returns those that did nothing."""
+    idle, n = [], len(controls(built(visitor, path)))
+    assert n > 3, path
+    for number in range(n):
+        page = built(visitor, path) if number else visitor.page
+        control = controls(page)[number]
+        what = control.evaluate("e => e.outerHTML.slice(0, 200)")
+        if not does_something(page, control, files):
+            idle.append(f"{path}: {what}")
+    return idle
+
+
+def does_something(page: Any, control: Any, files: list[Any]) -> bool:
+    """Clicks a control; returns whether anything follows within some seconds."""
+    before, n_files = page.evaluate(STATE), len(files)
+    control.click()
+    for _ in range(20):
+        page.wait_for_load_state()
+        if len(files) > n_files or page.evaluate(STATE) != before:
+            return True
+        page.wait_for_timeout(250)
+    return False
+
+
+def controls(page: Any) -> list[Any]:
+    """What can be clicked, without what is disabled and what is chosen already."""
+    found = page.locator(CONTROLS).filter(visible=True).element_handles()
+    without = f"e => e.matches({', '.join(CHOSEN_ALREADY)!r}) || e.closest('[disabled], [aria-disabled=true]')"
+    return [each for each in found if not each.evaluate(without)]
