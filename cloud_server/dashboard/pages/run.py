@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import cast
 
 import yaml
@@ -11,8 +10,11 @@ from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
+from cloud_server.dashboard.round_rows import VisitCounts, round_table
+from cloud_server.dashboard.run_downloads import Downloads
+from cloud_server.dashboard.run_events import RunEvents
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
+from cloud_server.dashboard.tables import columns_of
 from cloud_server.dashboard.tables import score as score_cell
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
@@ -20,18 +22,13 @@ from shared.core.formatting import scale
 from shared.plots.curves import By, bytes_on_links, clients, scores
 from shared.plots.partition import partition
 from shared.plots.timeline import LATER, timeline
-from shared.results.folder import file_names
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
-from shared.run_records.metrics import MetricInfo
-from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo
 
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
 _BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
-_COLUMNS = (
-    "round", "phase", "visits", "used", "lost", "score", "train loss", "bytes", "simulated time (s)",
-)  # fmt: skip
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
     "resume": ("paused", "stopped", "failed"),
@@ -51,6 +48,7 @@ def register(dashboard: Dashboard) -> None:
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")
                 return
+            ui.page_title(f"{run_view.info.name} · StrataFL")
             View(dashboard, page, run_view).build()
 
 
@@ -66,6 +64,7 @@ class View:
         self.algorithm_panels: dict[str, Panel] = {}
         self.detail: RoundDetail | None = None
         self.follows_newest = True
+        self.counts = VisitCounts()
 
     # ---- layout
 
@@ -96,10 +95,8 @@ class View:
                 self.partition = Panel(page, titled=False)
         self.algorithm_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
-            self.table = ui.table(columns=columns_of(_COLUMNS), rows=[], row_key="round", pagination=10).classes(
-                "w-full"
-            )
-            self.table.props("flat dense")
+            self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
+        self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)
         self.page.start_refreshing(self._refresh)
@@ -118,7 +115,7 @@ class View:
         self.facts = ui.element("div").classes("w-full")
         with ui.row():
             ui.link("Topology", "/")
-            ui.button("Result files", icon="folder_open", on_click=self._files).props("flat dense no-caps")
+            Downloads(self.dashboard.cloud.results.folder(self.run_id))
 
     def _button(self, action: str) -> ui.button:
         icons = {"pause": "pause", "resume": "play_arrow", "stop": "stop"}
@@ -168,19 +165,6 @@ class View:
                 ui.button("Cancel", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
 
-    def _files(self) -> None:
-        """Offer the files of the run's results folder for download."""
-        folder = self.dashboard.cloud.results.folder(self.run_id)
-        names = file_names(folder) if folder.is_dir() else []
-        with ui.dialog(value=True) as dialog, ui.card():
-            ui.label("Result files" if names else "No result files yet.").classes("text-h6")
-            for name in names:
-                ui.button(name, icon="download", on_click=partial(ui.download.file, folder / name)).props(
-                    "flat no-caps"
-                )
-            ui.button("Close", on_click=dialog.close).props("flat")
-        dialog.on("hide", dialog.delete)
-
     def _show_scores(self, by: str) -> None:
         self.by = cast("By", by)
         info = self.run_view.info
@@ -209,10 +193,11 @@ class View:
             self.n_results = n_results
             await self._show_rounds(run_view)
         self.partition.show(partition(run_view.seats, ""), "Available once the run has started.")
+        await self.events.refresh()
 
     def _show_info(self, run_view: RunView) -> None:
         info = self.info = run_view.info
-        score, loss = _headline(run_view)
+        label, score, loss = headline_of(run_view)
         labels = [metric.label for metric in info.metrics]
         if self.metric.options != labels:
             self.metric.set_options(labels, value=labels[0])
@@ -229,7 +214,7 @@ class View:
             facts(
                 {
                     "round": f"{info.rounds} of {info.num_rounds}",
-                    f"{info.headline.label}, {info.accuracy_of}": score_cell(info.headline, score).text or "-",
+                    label: score_cell(info.headline, score).text or "-",
                     "loss": "-" if loss is None else f"{loss:.4g}",
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",
@@ -248,7 +233,9 @@ class View:
                 with self.algorithm_box, card(picture.title):
                     self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
             self.algorithm_panels[picture.name].show(picture)
-        self.table.rows = [_row(row, run_view.info.headline) for row in reversed(history.trained)]
+        self.counts.add(run_view.visits)
+        columns, self.table.rows = round_table(history, self.counts)
+        self.table.columns = columns_of(columns)
         self.table.update()
         trained = run_view.newest.round_no if run_view.newest else 1
         self.round_slider.props(f"max={max(trained, 1)}")
@@ -278,23 +265,6 @@ class View:
         return [detail async for detail in self.dashboard.cloud.repository.details(self.run_id, following)]
 
 
-def _row(info: RoundInfo, metric: MetricInfo) -> dict[str, object]:
-    n_bytes = info.bytes_up + info.bytes_down
-    divisor, unit = scale("bytes", n_bytes)
-    cells = {
-        "round": info.round_no,
-        "phase": info.phase,
-        "visits": info.n_visits,
-        "used": info.n_used,
-        "lost": len(info.failures),
-        "score": named_score(metric, info.on_global(metric)),
-        "train loss": figure(info.train_loss),
-        "bytes": Figure(n_bytes, f"{n_bytes / divisor:.3g} {unit}"),
-        "simulated time (s)": figure(info.simulated_s),
-    }
-    return row_of(cells)
-
-
 def _yaml(info: RunInfo) -> str:
     return yaml.safe_dump(info.spec.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
 
@@ -303,10 +273,12 @@ def _colour(status: str) -> str:
     return {"completed": "positive", "failed": "negative"}.get(status, "grey" if status in FINAL else "primary")
 
 
-def _headline(run_view: RunView) -> tuple[float | None, float | None]:
-    """Headline score and loss of the run; until it has them, of the newest evaluation of the global model."""
+def headline_of(run_view: RunView) -> tuple[str, float | None, float | None]:
+    """Name, headline score and loss of the run; until it has them, or if it failed, of the newest evaluation."""
     info = run_view.info
-    found = [score for row in run_view.rounds if row.evaluation and (score := row.evaluation.get("global"))]
-    if info.score is not None or info.status in FINAL or not found:
-        return info.score, info.loss
-    return found[-1].value(info.headline), found[-1].loss
+    found = [(row.round_no, score) for row in run_view.rounds if (score := (row.evaluation or {}).get("global"))]
+    if info.score is not None or not found:
+        return f"{info.headline.label}, {info.accuracy_of}", info.score, info.loss
+    round_no, score = found[-1]
+    name = f"{info.headline.label}, global model after {info.spec.sync.round_word} {round_no}"
+    return name, score.value(info.headline), score.loss
