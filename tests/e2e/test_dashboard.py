@@ -58,14 +58,14 @@ def wait_completed(visitor: Visitor) -> None:
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the seconds of compute by row of the timeline."""
+    """Returns the seconds of compute by seat of the timeline."""
     timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
     found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
     for series in timeline["series"]:
         if series["name"] == "compute":
             for row, cell in zip(found, series["data"], strict=True):
                 found[row] += cell["value"] if cell else 0.0
-    return found
+    return {row: seconds for row, seconds in found.items() if row.startswith("seat ")}
 
 
 def opened(page: Any, seat: str) -> Any:

@@ -11,6 +11,7 @@ from nicegui import ui
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
 from cloud_server.dashboard.round_rows import VisitCounts, round_table
+from cloud_server.dashboard.round_timeline import TimelineCard
 from cloud_server.dashboard.run_downloads import Downloads
 from cloud_server.dashboard.run_events import RunEvents
 from cloud_server.dashboard.run_views import RunView
@@ -21,10 +22,8 @@ from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, bytes_on_links, clients, scores
 from shared.plots.partition import partition
-from shared.plots.timeline import LATER, timeline
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
-from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo
 
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
@@ -62,8 +61,6 @@ class View:
         self.info: RunInfo | None = None
         self.n_results = -1
         self.algorithm_panels: dict[str, Panel] = {}
-        self.detail: RoundDetail | None = None
-        self.follows_newest = True
         self.counts = VisitCounts()
 
     # ---- layout
@@ -83,11 +80,7 @@ class View:
             with card("Clients, each on its own test set"):
                 self.clients = Panel(page, titled=False)
         with card("Timeline of a round"):
-            with ui.row().classes("items-center w-full no-wrap"):
-                self.round_slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
-                self.round_slider.props('label aria-label="Round"')
-                self.round_label = ui.label().style("white-space: nowrap")
-            self.timeline = Panel(page, titled=False)
+            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view)
         with ui.element("div").classes("wide w-full"):
             with card("Bytes on links"):
                 self.bytes = Panel(page, titled=False)
@@ -172,12 +165,6 @@ class View:
         self.scores.show(scores(self.run_view.history, self.by, chosen), "No evaluation yet.")
         self.clients.show(clients(self.run_view.history, chosen), "No client has been evaluated yet.")
 
-    async def _round_chosen(self) -> None:
-        """Show the chosen round; if it is the newest, the slider follows new rounds."""
-        trained = self.run_view.newest.round_no if self.run_view.newest else 0
-        self.follows_newest = int(self.round_slider.value) >= trained
-        await self._show_timeline()
-
     # ---- refreshing
 
     async def _refresh(self) -> None:
@@ -237,32 +224,7 @@ class View:
         columns, self.table.rows = round_table(history, self.counts)
         self.table.columns = columns_of(columns)
         self.table.update()
-        trained = run_view.newest.round_no if run_view.newest else 1
-        self.round_slider.props(f"max={max(trained, 1)}")
-        if self.follows_newest:
-            self.round_slider.set_value(trained)
-        await self._show_timeline()
-
-    async def _show_timeline(self) -> None:
-        newest, number = self.run_view.newest, int(self.round_slider.value)
-        if newest is None:
-            self.timeline.show(None, "No training round has been completed yet.")
-            return
-        if self.detail is None or self.detail.round_no != number:
-            is_newest = newest.round_no == number
-            self.detail = newest if is_newest else await self.dashboard.cloud.repository.round(self.run_id, number)
-        word = self.run_view.info.spec.sync.round_word
-        self.round_label.set_text(f"{word} {number}, {self.detail.simulated_s:.4g} s")
-        picture = timeline(self.detail, f"{word.capitalize()} {number}", await self._later(number), word)
-        self.timeline.show(picture, f"No visit of this {word} took any time.")
-
-    async def _later(self, number: int) -> list[RoundDetail]:
-        """The versions after one, in which visits ended that were in flight; none where tiers wait for all."""
-        newest = self.run_view.newest
-        if newest is None or self.run_view.info.spec.sync.round_word == "round":
-            return []
-        following = range(number + 1, min(number + LATER, newest.round_no) + 1)
-        return [detail async for detail in self.dashboard.cloud.repository.details(self.run_id, following)]
+        await self.timeline.show_newest(run_view)
 
 
 def _yaml(info: RunInfo) -> str:

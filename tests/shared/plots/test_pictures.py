@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -13,8 +13,7 @@ from shared.plots.curves import bytes_on_links, clients, scores
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
-from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
-from shared.plots.timeline import timeline
+from shared.plots.picture import Bars, Boxes, Cells, Lines, Tree
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import SCREEN
 from shared.results.report.figures import write_pictures
@@ -106,85 +105,6 @@ def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:
     assert list(totals.series[0].y) == [3, 7]
     assert [list(row) for row in heat.values] == [[3, 1], [None, 2], [None, 4]]
     assert partition([a_seat(2, label_counts=())], "") is None
-
-
-def test_timeline_shows_the_parts_of_a_visit_in_sequence() -> None:
-    seats = [
-        {"seat": 1, "edge": "edge-1", "outcome": "used", "begin_s": 2, "down_s": 1, "compute_s": 3, "up_s": 0.5},
-        {"seat": 0, "edge": "edge-2", "outcome": "refused", "label": "C", "begin_s": 2, "compute_s": 9, "wait_s": 1},
-        {"seat": 1, "edge": "edge-1", "outcome": "used", "wave": 1, "begin_s": 12, "compute_s": 1},
-        {"seat": 5, "edge": "edge-1", "outcome": "failed"},
-    ]
-    parts = ("down_s", "compute_s", "wait_s", "up_s")
-    rows = [{**seat, "simulated_s": sum(float(str(seat.get(part, 0))) for part in parts)} for seat in seats]
-    picture = timeline(a_round(1, seats=rows), "a round")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert panel.rows == ("seat 1 · edge-1", "seat 0 · edge-2")
-    assert [(s.row, s.what, s.begin, s.end) for s in panel.spans] == [
-        (0, "download", 2, 3),
-        (0, "compute", 3, 6),
-        (0, "upload", 6, 6.5),
-        (1, "compute", 2, 11),
-        (1, "wait", 11, 12),
-        (0, "compute", 12, 13),
-    ]
-    assert "refused, class C" in panel.spans[3].note
-    assert "wave 2" in panel.spans[5].note
-    assert timeline(a_round(1, seats=rows[3:]), "nobody") is None
-
-
-def test_timeline_of_asynchronous_tiers_begins_with_its_first_visit() -> None:
-    seats = [
-        {"seat": 2, "edge": "edge-1", "outcome": "used", "begin_s": -3, "compute_s": 2, "simulated_s": 2},
-        {
-            "seat": 4,
-            "edge": "edge-1",
-            "outcome": "used",
-            "begin_s": 0.5,
-            "compute_s": 1,
-            "simulated_s": 1,
-            "staleness": 2,
-        },
-    ]
-    edge = {"edge": "edge-1", "home": 0, "outcome": "used", "begin_s": -1.0, "simulated_s": 3.0, "up_s": 0.25}
-    picture = timeline(a_round(1, seats=seats, edges=[edge]), "a round")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert [(span.begin, span.end) for span in panel.spans] == [(0, 2), (3.5, 4.5)]
-    assert panel.ends == ((4.75, "edge-1 done"), (3.0, "the round begins"))
-    assert panel.x.label == "simulated time since the first visit began"
-    assert "2 versions old" in panel.spans[1].note
-
-
-def test_timeline_of_a_version_shows_what_was_in_flight_when_it_was_made() -> None:
-    def visit(seat: int, begin_s: float, compute_s: float, staleness: int = 0) -> dict[str, Any]:
-        lasts = {"begin_s": begin_s, "compute_s": compute_s, "up_s": 1.0, "simulated_s": compute_s + 1.0}
-        return {"seat": seat, "edge": "edge-1", "outcome": "used", "staleness": staleness, **lasts}
-
-    shown = a_round(3, seats=[visit(0, 0.0, 4.0)], simulated_s=5.0)
-    later = [
-        a_round(4, seats=[visit(1, -3.0, 3.5, 1), visit(0, 0.0, 1.0)], simulated_s=2.0),
-        a_round(5, seats=[visit(2, -8.5, 6.0, 2), visit(1, -1.0, 1.0)], simulated_s=1.0),
-    ]
-    picture = timeline(shown, "version 3", later, "version")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert panel.rows == ("seat 0 · edge-1", "seat 1 · edge-1", "seat 2 · edge-1")
-    drawn = [(span.row, span.what, span.begin, span.end) for span in panel.spans]
-    before = 1.5  # the first visit began so long before the version
-    assert drawn == [
-        (0, "compute", before, before + 4.0),
-        (0, "upload", before + 4.0, before + 5.0),
-        (1, "compute", before + 2.0, before + 5.0),
-        (2, "compute", 0.0, 6.0),
-        (2, "upload", 6.0, 6.5),
-    ]
-    assert panel.spans[2].note == "in flight, ends in version 4: 1 version old"
-    assert panel.ends == ((1.5, "the version begins"), (6.5, "the version is made"))
 
 
 def test_labels_are_stacked_by_round() -> None:
