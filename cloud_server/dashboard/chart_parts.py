@@ -75,7 +75,8 @@ def grid(*, left: int = 12, right: int = 24, top: int = 56, bottom: int = 30) ->
     return {"left": left, "right": right, "top": top, "bottom": bottom, "containLabel": True}
 
 
-def legend(names: Sequence[str], theme: Theme) -> Options:
+def legend(names: Sequence[str | Options], theme: Theme) -> Options:
+    """A legend of the series with these names, which may have icons of their own; it scrolls where space is short."""
     return {"data": list(names), "top": 0, "textStyle": {"color": theme.text}, "show": bool(names), "type": "scroll"}
 
 

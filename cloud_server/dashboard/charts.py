@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,19 @@ _MAX_MARKED_POINTS = 40
 """A line with more points than this has no symbols."""
 _SYMBOLS = ("circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow")
 _DASHES = ("solid", "dashed", "dotted", "dashed")
+_OPACITY = (0.2, 0.3)
+"""Of the first band of a chart, and of one within it."""
+_BOX = "minimum, quartiles, maximum"
+_TOOLTIP = """(points) => {
+  const [label, xUnit, yUnit] = WORDS;
+  const text = (value) => String(value).replace(/[&<>]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+  const lines = points.filter((point) => point.seriesName).map((point) => {
+    const [, value, low, high] = point.value;
+    const shown = low === undefined ? value : `${low} to ${high}`;
+    return `${point.marker}${text(point.seriesName)}: ${shown}${yUnit}`;
+  });
+  return [`${text(label)} ${points[0].value[0]}${xUnit}`, ...lines].join("<br>");
+}"""
 _MAX_LABELLED_CELLS = 120
 """A heat map with more cells than this shows no numbers in them."""
 
@@ -64,14 +78,16 @@ def _lines(panel: Lines, theme: Theme) -> Options:
     values = [y for series in panel.series for y in (*series.y, *series.high) if y is not None]
     y_factor, y_unit = unit_of(panel.y, values)
     drawn: list[Options] = []
+    n_bands = 0
     for index, series in enumerate(panel.series):
         xs = [rounded(x * x_factor) for x in series.x or common_x]
         hue = colour(index if series.colour is None else series.colour)
-        drawn += _band(series, xs, y_factor, hue) + _line(series, xs, y_factor, hue, index)
+        drawn += _band(series, xs, y_factor, hue, _OPACITY[n_bands % 2]) + _line(series, xs, y_factor, hue, index)
+        n_bands += bool(series.low)
     return {
         "grid": grid(),
-        "legend": legend([series.name for series in panel.series], theme),
-        "tooltip": {"trigger": "axis", "confine": True},
+        "legend": legend(_entries(panel), theme),
+        "tooltip": {"trigger": "axis", "confine": True, ":formatter": _tooltip(panel.x.label, x_unit, y_unit)},
         "xAxis": value_axis(panel.x, x_unit, theme, vertical=False),
         "yAxis": value_axis(panel.y, y_unit, theme, vertical=True, largest=max(values, default=None)),
         "series": drawn,
@@ -85,22 +101,48 @@ def _line(series: Series, xs: Sequence[float], y_factor: float, hue: str, index:
     line = {"color": hue, "width": 2, "type": _DASHES[series.dash % len(_DASHES)]}
     has_symbols = series.marker is not None and len(points) <= _MAX_MARKED_POINTS
     marks = {"symbol": _SYMBOLS[index % len(_SYMBOLS)], "symbolSize": 6, "showSymbol": has_symbols}
-    return [
+    drawn = [
         {"type": "line", "name": series.name, "data": points, "lineStyle": line, "itemStyle": {"color": hue}, **marks}
     ]
+    if series.highlight is not None and (y := series.y[series.highlight]) is not None:
+        ring = {"color": "transparent", "borderColor": hue, "borderWidth": 2}
+        point = [xs[series.highlight], rounded(y * y_factor)]
+        drawn.append(
+            {"type": "scatter", "name": "", "data": [point], "symbolSize": 16, "itemStyle": ring, "silent": True}
+        )
+    return drawn
 
 
-def _band(series: Series, xs: Sequence[float], y_factor: float, hue: str) -> list[Options]:
-    """The area between two curves: an invisible lower one, and the difference stacked on it as an area."""
+def _entries(panel: Lines) -> list[str | Options]:
+    """The entries of a legend: of a band, a patch as light as the band is."""
+    entries, n_bands = list[str | Options](), 0
+    for series in panel.series:
+        patch = {"name": series.name, "icon": "rect", "itemStyle": {"opacity": _OPACITY[n_bands % 2]}}
+        entries.append(patch if series.low else series.name)
+        n_bands += bool(series.low)
+    return entries
+
+
+def _tooltip(x_label: str, x_unit: str, y_unit: str) -> str:
+    """A function of the browser: the values of all lines at one place, and of bands their limits."""
+    words = [x_label, *(f" {unit}" if unit else "" for unit in (x_unit, y_unit))]
+    return _TOOLTIP.replace("WORDS", json.dumps(words))
+
+
+def _band(series: Series, xs: Sequence[float], y_factor: float, hue: str, opacity: float) -> list[Options]:
+    """The area between two curves: an invisible lower one, and the difference stacked on it as an area.
+
+    A point of the difference holds both limits too, for the tooltip.
+    """
     if not series.low:
         return []
     pairs = zip(xs, series.low, series.high, strict=True)
     known = [(x, low * y_factor, high * y_factor) for x, low, high in pairs if low is not None and high is not None]
     common = {"type": "line", "stack": series.name, "symbol": "none", "lineStyle": {"opacity": 0}, "silent": True}
-    common |= {"itemStyle": {"color": hue}, "tooltip": {"show": False}}
-    low = {**common, "name": f"{series.name} (low)", "data": [[x, rounded(low)] for x, low, _ in known]}
-    difference = {**common, "name": series.name, "data": [[x, rounded(high - low)] for x, low, high in known]}
-    return [low, {**difference, "areaStyle": {"color": hue, "opacity": 0.2}}]
+    common |= {"itemStyle": {"color": hue}}
+    lower = {**common, "name": "", "data": [[x, rounded(low)] for x, low, _ in known]}
+    points = [[x, rounded(high - low), rounded(low), rounded(high)] for x, low, high in known]
+    return [lower, {**common, "name": series.name, "data": points, "areaStyle": {"color": hue, "opacity": opacity}}]
 
 
 def _bars(panel: Bars, theme: Theme) -> Options:
@@ -170,8 +212,9 @@ def _boxes(panel: Boxes, theme: Theme) -> Options:
         "title": {"text": panel.x.label, "textStyle": {"color": theme.text, "fontSize": 13, "fontWeight": "normal"}},
         "xAxis": value_axis(panel.y, unit, theme, vertical=False),
         "yAxis": category_axis(Axis(), [box.name for box in panel.boxes], theme),
+        "legend": {**legend([_BOX, "mean"], theme), "left": "right"},
         "series": [
-            {"type": "boxplot", "layout": "vertical", "data": boxes, "itemStyle": style},
+            {"type": "boxplot", "name": _BOX, "layout": "vertical", "data": boxes, "itemStyle": style},
             {"type": "scatter", "name": "mean", "data": means, "symbol": "diamond", "itemStyle": {"color": colour(1)}},
         ],
     }

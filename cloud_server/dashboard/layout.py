@@ -15,6 +15,7 @@ from cloud_server.dashboard.charts import DARK, LIGHT, Theme, height_px, options
 from cloud_server.dashboard.offline_notice import OFFLINE_NOTICE
 from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import StrataError
+from shared.plots.curves import By
 from shared.plots.palette import COLOURS
 from shared.storage.key_value import StoreUnavailable
 
@@ -28,6 +29,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """Seconds between two refreshes of an open page."""
+_MEASURES: dict[By, str] = {
+    "round": "by round", "time": "by simulated time", "bytes": "by bytes", "wall": "by wall-clock time",
+}  # fmt: skip
 _NAV = (("Topology", "/"), ("Runs", "/runs"), ("New run", "/new"))
 _STYLE = """
 <style>
@@ -37,7 +41,9 @@ _STYLE = """
   .q-header a { color: #fff; text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
   .q-table__container { overflow-x: auto; }
-  a:focus-visible, button:focus-visible { outline: 3px solid #E69F00; outline-offset: 2px; }
+  .measures { flex-wrap: wrap; }
+  a:focus-visible, button:focus-visible, [tabindex]:focus-visible, summary:focus-visible {
+    outline: 3px solid #E69F00; outline-offset: 2px; }
   .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }
@@ -195,6 +201,12 @@ def card(title: str) -> Iterator[ui.card]:
         if title:
             ui.label(title).classes("text-subtitle1 text-bold").props("role=heading aria-level=3")
         yield section
+
+
+def measure_switch(on_change: Callable[[By], None]) -> ui.toggle:
+    """The switch for what the page's charts have to the right."""
+    switch = ui.toggle(_MEASURES, value="round", on_change=lambda event: on_change(event.value))
+    return switch.props('dense no-caps aria-label="Charts over"').classes("measures")
 
 
 def facts(pairs: dict[str, str]) -> None:

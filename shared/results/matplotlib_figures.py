@@ -175,8 +175,8 @@ def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
 
 
 def _legend(axes: Any, n: int, **given: Any) -> None:
-    """Beside the curves or above them, never on a curve; none for a single series."""
-    if n > 1:
+    """Beside the curves or above them, never on a curve."""
+    if n:
         place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         if axes.figure.get_figwidth() < _NARROW_IN:
             place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, "borderaxespad": 0.2}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 import yaml
 from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
 from cloud_server.dashboard.round_rows import VisitCounts, round_table
 from cloud_server.dashboard.round_timeline import TimelineCard
 from cloud_server.dashboard.run_downloads import Downloads
@@ -20,14 +19,13 @@ from cloud_server.dashboard.tables import score as score_cell
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
-from shared.plots.curves import By, bytes_on_links, clients, scores
+from shared.plots.curves import By, bytes_on_links, clients, placed, scores
 from shared.plots.partition import partition
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
 from shared.run_records.runs import FINAL, RunInfo
 
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
-_BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
     "resume": ("paused", "stopped", "failed"),
@@ -69,13 +67,12 @@ class View:
         """Create the page's elements; refreshing fills them."""
         self._build_header()
         page = self.page
+        with ui.row().classes("w-full items-center"):
+            measure_switch(self._choose_measure)
+            self.metric = ui.select([], label="Metric", on_change=self._show_curves)
+            self.metric.props("dense options-dense").style("min-width: 9rem")
         with ui.element("div").classes("wide w-full"):
             with card("Scores and loss"):
-                with ui.row().classes("items-center"):
-                    axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores(event.value))
-                    axis.props("dense no-caps")
-                    self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores(self.by))
-                    self.metric.props("dense options-dense").style("min-width: 7rem")
                 self.scores = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
                 self.clients = Panel(page, titled=False)
@@ -158,12 +155,23 @@ class View:
                 ui.button("Cancel", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
 
-    def _show_scores(self, by: str) -> None:
-        self.by = cast("By", by)
-        info = self.run_view.info
+    def _choose_measure(self, by: By) -> None:
+        self.by = by
+        self._show_curves()
+
+    def _show_curves(self) -> None:
+        """Draw the pictures of the run, those of its algorithm included, over the chosen measure."""
+        history, info = self.run_view.history, self.run_view.info
         chosen = next((metric for metric in info.metrics if metric.label == self.metric.value), info.headline)
-        self.scores.show(scores(self.run_view.history, self.by, chosen), "No evaluation yet.")
-        self.clients.show(clients(self.run_view.history, chosen), "No client has been evaluated yet.")
+        of_clients, on_links = clients(history, chosen), bytes_on_links(history)
+        self.scores.show(scores(history, self.by, chosen), "No evaluation yet.")
+        self.clients.show(of_clients and placed(of_clients, history, self.by), "No client has been evaluated yet.")
+        self.bytes.show(on_links and placed(on_links, history, self.by))
+        for picture in own_pictures(history):
+            if picture.name not in self.algorithm_panels:
+                with self.algorithm_box, card(picture.title):
+                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
+            self.algorithm_panels[picture.name].show(placed(picture, history, self.by))
 
     # ---- refreshing
 
@@ -212,16 +220,9 @@ class View:
         self.spec.set_text(_yaml(info))
 
     async def _show_rounds(self, run_view: RunView) -> None:
-        history = run_view.history
-        self._show_scores(self.by)
-        self.bytes.show(bytes_on_links(history))
-        for picture in own_pictures(history):
-            if picture.name not in self.algorithm_panels:
-                with self.algorithm_box, card(picture.title):
-                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
-            self.algorithm_panels[picture.name].show(picture)
+        self._show_curves()
         self.counts.add(run_view.visits)
-        columns, self.table.rows = round_table(history, self.counts)
+        columns, self.table.rows = round_table(run_view.history, self.counts)
         self.table.columns = columns_of(columns)
         self.table.update()
         await self.timeline.show_newest(run_view)

@@ -28,8 +28,28 @@ def test_lines_are_in_the_unit_of_their_axis() -> None:
     line, low, difference = chart["series"]
     assert (line["name"], line["data"]) == ("first $x", [[0, 10]])
     assert low["data"] == [[0, 10], [2, 20]]
-    assert difference["data"] == [[0, 20], [2, 20]], "stacked on the lower limit"
+    assert difference["data"] == [[0, 20, 10, 30], [2, 20, 20, 40]], "stacked on the lower limit, and with both limits"
     assert low["stack"] == difference["stack"]
+    assert [entry if isinstance(entry, str) else entry["name"] for entry in chart["legend"]["data"]] == [
+        "first $x",
+        "band",
+    ]
+    assert '["time", " h", " %"]' in chart["tooltip"][":formatter"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PANELS if kind not in ("cells", "tree")])
+def test_every_chart_of_series_has_a_legend(kind: str) -> None:
+    """The colours of a heat map are explained by its scale, and a dendrogram has one kind of line."""
+    chart = options(PANELS[kind], LIGHT)
+    assert chart["legend"]["show"]
+    assert chart["legend"]["data"]
+
+
+def test_the_first_point_that_reaches_a_target_is_ringed() -> None:
+    series = Series(name="run", x=(1, 2, 3), y=(0.1, 0.5, 0.9), highlight=1)
+    chart = options(Lines(x=Axis(label="round"), y=Axis(label="accuracy", unit="share"), series=(series,)), LIGHT)
+    line, ring = chart["series"]
+    assert (line["type"], ring["type"], ring["data"]) == ("line", "scatter", [[2, 50]])
 
 
 @pytest.mark.parametrize(("largest", "axis_end"), [(0.1, None), (0.96, 100), (1.2, None)])

@@ -9,7 +9,7 @@ import pytest
 
 from shared.core.scores import Spread
 from shared.plots.algorithm_pictures import figure_by_client, labels_by_round
-from shared.plots.curves import bytes_on_links, clients, scores
+from shared.plots.curves import bytes_on_links, clients, placed, scores
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
@@ -49,6 +49,21 @@ def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
     assert losses == [("global model", (0.4,)), ("training", (1.0, 0.5))]
 
 
+def test_every_line_over_rounds_can_be_drawn_over_another_measure() -> None:
+    history = history_of(a_round(1), a_round(2, simulated_s=6.0, wall_s=2.0), a_round(2, kind="evaluate"))
+    picture = bytes_on_links(history)
+    assert picture is not None
+    found = {by: placed(picture, history, by) for by in ("round", "time", "bytes", "wall")}
+    places = {by: {series.x for series in lines_of(each.panels[0]).series} for by, each in found.items()}
+    assert places == {"round": {(1, 2)}, "time": {(4, 10)}, "bytes": {(2200, 4400)}, "wall": {(0.5, 2.5)}}
+    axes = {by: lines_of(each.panels[0]).x for by, each in found.items()}
+    assert {by: axis.unit for by, axis in axes.items()} == {
+        "round": "", "time": "seconds", "bytes": "bytes", "wall": "seconds"
+    }  # fmt: skip
+    bars = labels_by_round("classes", "classes", ("A",))(history_of(a_round(1, labels={"A": 2})))[0]
+    assert placed(bars, history, "time").panels == bars.panels, "bars have names, not places"
+
+
 def test_run_without_rounds_has_no_pictures() -> None:
     assert scores(history_of()) is None
     assert scores(history_of(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
@@ -80,11 +95,12 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     picture = clients(history_of(*rounds))
     assert picture is not None
     course, ends = picture.panels
-    whole, half, mean = lines_of(course).series
+    whole, half, median, mean = lines_of(course).series
     assert (whole.low, whole.high) == ((0.1, 0.5), (0.6, 0.9))
     assert half.low == pytest.approx((0.15, 0.6))
     assert half.high == pytest.approx((0.4, 0.8))
     assert mean.y == pytest.approx((0.3, 0.7))
+    assert median.y == pytest.approx((0.2, 0.7))
     own, received = boxes_of(ends).boxes
     assert (own.name, received.name) == ("local model", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
