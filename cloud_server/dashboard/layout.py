@@ -48,6 +48,15 @@ _STYLE = """
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }
   .wide { align-items: start; }
+  .form { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; align-items: start; }
+  @media (min-width: 900px) {
+    .form { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }
+    .form .side { position: sticky; top: 4.5rem; max-height: calc(100vh - 5rem); overflow-y: auto; }
+  }
+  .fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 16rem), 1fr)); gap: .8rem 1rem; }
+  .help { font-size: .8rem; line-height: 1.25; opacity: .85; overflow-wrap: anywhere; padding-top: .15rem; }
+  .help.wrong { opacity: 1; color: #B84300; font-weight: 500; } .body--dark .help.wrong { color: #FFB74D; }
+  .warning { color: #B84300; } .body--dark .warning { color: #FFB74D; }
 </style>
 """
 _IS_DARK = (
@@ -187,11 +196,15 @@ def notify_outcome(success: str = "") -> Iterator[None]:
     try:
         yield
     except StrataError as error:
-        message = f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
-        ui.notify(message, type="negative", multi_line=True, close_button="OK", timeout=0)
+        ui.notify(with_field(error), type="negative", multi_line=True, close_button="OK", timeout=0)
     else:
         if success:
             ui.notify(success, type="positive")
+
+
+def with_field(error: StrataError) -> str:
+    """What an error says, with the name of its field."""
+    return f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
 
 
 @contextmanager
