@@ -27,9 +27,10 @@ devices: {profile: agent}
 """
 
 
-def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """Starts `strata up` with one device per agent; returns the process and the cloud's address."""
-    words = ["up", "--edges", "2", "--devices", "4", "--agents", "4", "--port", "0", "--format", "json"]
+def started(folder: Path, devices: int = 4, agents: int = 4, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """Starts `strata up`, usually with one device per agent; returns the process and the cloud's address."""
+    numbers = ["--edges", "2", "--devices", str(devices), "--agents", str(agents)]
+    words = ["up", *numbers, "--port", "0", "--format", "json"]
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [*STRATA, *words], cwd=folder, env=environment(folder) | env, stdout=subprocess.PIPE, stderr=log, text=True

@@ -296,7 +296,8 @@ class Input:
         self.error = error or ""
         self.help.set_text(error or self.help_text)
         self.help.classes(add="wrong" if error else None, remove=None if error else "wrong")
-        self.line.props(add="error" if error else None, remove=None if error else "error")
+        marks = "error aria-invalid=true"
+        self.line.props(add=marks if error else None, remove=None if error else marks)
 
 
 def _fields() -> ui.element:
