@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shared.core import parsing
@@ -23,6 +25,7 @@ class FormField:
         low, high: bounds of a number; None means unbounded.
         choices: the options of kind `choice`.
         nullable: whether null is allowed.
+        help: what the field is, from the model's own documentation.
     """
 
     name: str
@@ -32,11 +35,37 @@ class FormField:
     high: float | None = None
     choices: tuple[str, ...] = ()
     nullable: bool = False
+    help: str = ""
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[FormField]:
-    """The fields of an object schema, in its order."""
-    return [_field(name, part) for name, part in schema.get("properties", {}).items()]
+def fields_of(schema: Mapping[str, Any], *documents: str | None) -> list[FormField]:
+    """The fields of an object schema, in its order.
+
+    Args:
+        schema: the JSON schema. A field without a description has that of the schema's own, or of
+        documents: docstrings of the models from which it inherits.
+    """
+    texts: dict[str, str] = {}
+    for document in (*documents, schema.get("description")):
+        texts |= described(document or "")
+    parts = schema.get("properties", {}).items()
+    return [replace(_field(name, part), help=part.get("description") or texts.get(name, "")) for name, part in parts]
+
+
+def described(document: str) -> dict[str, str]:
+    """The descriptions of fields in the `Attributes` section of a docstring, each on one line."""
+    _, _, section = inspect.cleandoc(document).partition("\nAttributes:\n")
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.splitlines():
+        if found := re.match(r" {4}(\w+(?:, \w+)*): (.*)", line):
+            names = found[1].split(", ")
+            texts |= dict.fromkeys(names, found[2])
+        elif line.startswith(" " * 8):
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+        elif line:
+            break
+    return texts
 
 
 def _field(name: str, part: Mapping[str, Any]) -> FormField:

@@ -15,6 +15,7 @@ from cloud_server.dashboard.charts import DARK, LIGHT, Theme, height_px, options
 from cloud_server.dashboard.offline_notice import OFFLINE_NOTICE
 from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import StrataError
+from shared.plots.curves import By
 from shared.storage.key_value import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """Seconds between two refreshes of an open page."""
+_MEASURES: dict[By, str] = {
+    "round": "by round", "time": "by simulated time", "bytes": "by bytes", "wall": "by wall-clock time",
+}  # fmt: skip
 _NAV = (("Topology", "/"), ("Runs", "/runs"), ("New run", "/new"))
 _STYLE = """
 <style>
@@ -36,7 +40,9 @@ _STYLE = """
   .q-header a { color: #fff; text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
   .q-table__container { overflow-x: auto; }
-  a:focus-visible, button:focus-visible { outline: 3px solid #E69F00; outline-offset: 2px; }
+  .measures { flex-wrap: wrap; }
+  a:focus-visible, button:focus-visible, [tabindex]:focus-visible, summary:focus-visible {
+    outline: 3px solid #E69F00; outline-offset: 2px; }
   .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }
@@ -45,6 +51,15 @@ _STYLE = """
   .body--dark { --q-primary: #6cbcec !important; --q-positive: #4cc9a0 !important; --q-negative: #ff9b6b !important; }
   .body--dark .nicegui-link, .body--dark .text-primary { color: #6cbcec !important; }
   .body--dark .bg-primary, .body--dark .bg-positive, .body--dark .bg-negative { color: #000 !important; }
+  .form { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; align-items: start; }
+  @media (min-width: 900px) {
+    .form { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }
+    .form .side { position: sticky; top: 4.5rem; max-height: calc(100vh - 5rem); overflow-y: auto; }
+  }
+  .fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 16rem), 1fr)); gap: .8rem 1rem; }
+  .help { font-size: .8rem; line-height: 1.25; opacity: .85; overflow-wrap: anywhere; padding-top: .15rem; }
+  .help.wrong { opacity: 1; color: #B84300; font-weight: 500; } .body--dark .help.wrong { color: #FFB74D; }
+  .warning { color: #B84300; } .body--dark .warning { color: #FFB74D; }
 </style>
 """
 _IS_DARK = (
@@ -184,11 +199,15 @@ def notify_outcome(success: str = "") -> Iterator[None]:
     try:
         yield
     except StrataError as error:
-        message = f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
-        ui.notify(message, type="negative", multi_line=True, close_button="OK", timeout=0)
+        ui.notify(with_field(error), type="negative", multi_line=True, close_button="OK", timeout=0)
     else:
         if success:
             ui.notify(success, type="positive")
+
+
+def with_field(error: StrataError) -> str:
+    """What an error says, with the name of its field."""
+    return f"{error.field}: {error.detail}" if error.field and error.field not in error.detail else error.detail
 
 
 @contextmanager
@@ -198,6 +217,12 @@ def card(title: str) -> Iterator[ui.card]:
         if title:
             ui.label(title).classes("text-subtitle1 text-bold").props("role=heading aria-level=2")
         yield section
+
+
+def measure_switch(on_change: Callable[[By], None]) -> ui.toggle:
+    """The switch for what the page's charts have to the right."""
+    switch = ui.toggle(_MEASURES, value="round", on_change=lambda event: on_change(event.value))
+    return switch.props('dense no-caps aria-label="Charts over"').classes("measures")
 
 
 def facts(pairs: dict[str, str]) -> None:

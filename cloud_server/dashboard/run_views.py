@@ -77,7 +77,8 @@ class RunView:
         """Add a committed training round; rounds are added in order."""
         self.newest = detail
         for row in detail.seats:
-            self.visits.append(VisitSummary(detail.round_no, row.seat, row.edge, row.outcome, row.label, row.figures))
+            rest = (row.outcome, row.label, row.figures, row.reason)
+            self.visits.append(VisitSummary(detail.round_no, row.seat, row.edge, *rest))
             visits = self.last_visits.setdefault(row.seat, [])
             visits.append((detail.round_no, row))
             del visits[:-_MAX_VISITS]

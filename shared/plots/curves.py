@@ -17,7 +17,8 @@ from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
 
-By = Literal["round", "time", "bytes"]
+By = Literal["round", "time", "bytes", "wall"]
+"""What charts have to the right: rounds, simulated time, bytes on all links up and down, or wall-clock time."""
 _ROUND = Axis(label="round", whole=True)
 _LOSS = Axis(label="loss")
 _MODELS = {"own": "local model", "received": "received model"}
@@ -34,14 +35,14 @@ def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = No
 
     Args:
         history: of the run.
-        by: the x-axis: rounds, simulated time, or bytes on all links, up and down.
+        by: the x-axis.
         metric: one of the run's metrics; None means the headline.
     """
     shown = metric or history.info.headline
     rows = history.trained
     if not rows:
         return None
-    x = _places(rows, by)
+    x = [float(row.round_no) for row in rows]
 
     def line(name: str, of: Callable[[RoundInfo], Value], colour: int) -> Series | None:
         known = [(place, value) for place, row in zip(x, rows, strict=True) if (value := of(row)) is not None]
@@ -58,16 +59,14 @@ def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = No
         line("global model", lambda row: row.loss, 0),
         line("training", lambda row: row.train_loss, 2),
     )
-    axis = {"round": _ROUND, "time": Axis(label="simulated time", unit="seconds"), "bytes": _bytes("bytes, all links")}
     panels = [
-        Lines(x=axis[by], y=y, series=tuple(filter(None, found)))
+        Lines(x=_ROUND, y=y, series=tuple(filter(None, found)))
         for y, found in ((axis_of(shown), upper), (_LOSS, lower))
         if any(found)
     ]
     if not panels:
         return None
-    name = shown.label if by == "round" else f"{shown.label}_by_{by}"
-    return Picture(name=name, title=_title(history), panels=tuple(panels))
+    return placed(Picture(name=shown.label, title=_title(history), panels=tuple(panels)), history, by)
 
 
 def axis_of(metric: MetricInfo) -> Axis:
@@ -75,10 +74,22 @@ def axis_of(metric: MetricInfo) -> Axis:
     return Axis(label=metric.label, unit="share" if metric.unit == "share" else "")
 
 
-def _places(rows: Sequence[RoundInfo], by: By) -> list[float]:
+def placed(picture: Picture, history: RunHistory, by: By) -> Picture:
+    """A picture whose lines over rounds are drawn over another measure: at each round, its sum since the run began.
+
+    Panels without lines over rounds, such as bars and heat maps, stay as they are.
+    """
     if by == "round":
-        return [row.round_no for row in rows]
-    return list(accumulate(row.simulated_s if by == "time" else row.bytes_up + row.bytes_down for row in rows))
+        return picture
+    axis, of = _MEASURES_OF_ROUNDS[by]
+    places = dict(zip((row.round_no for row in history.trained), accumulate(map(of, history.trained)), strict=True))
+
+    def moved(panel: Lines) -> Lines:
+        series = (each.replace(x=tuple(places.get(int(x), x) for x in each.x)) for each in panel.series)
+        return panel.replace(x=axis, series=tuple(series))
+
+    panels = [moved(panel) if isinstance(panel, Lines) and panel.x == _ROUND else panel for panel in picture.panels]
+    return picture.replace(name=f"{picture.name}_by_{by}", panels=tuple(panels))
 
 
 def bytes_on_links(history: RunHistory) -> Picture | None:
@@ -99,6 +110,13 @@ def _bytes(label: str) -> Axis:
     return Axis(label=label, unit="bytes", from_zero=True)
 
 
+_MEASURES_OF_ROUNDS: Mapping[By, tuple[Axis, Callable[[RoundInfo], float]]] = {
+    "time": (Axis(label="simulated time", unit="seconds"), lambda row: row.simulated_s),
+    "bytes": (_bytes("bytes, all links"), lambda row: row.bytes_up + row.bytes_down),
+    "wall": (Axis(label="wall-clock time", unit="seconds"), lambda row: row.wall_s),
+}
+
+
 def clients(history: RunHistory, metric: MetricInfo | None = None) -> Picture | None:
     """The spread of a metric over clients, each on its own test set: by round, and as boxes at the end.
 
@@ -115,10 +133,12 @@ def clients(history: RunHistory, metric: MetricInfo | None = None) -> Picture | 
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
     axis = axis_of(metric)
     y = axis.replace(label=f"{_MODELS[which]} {axis.label}")
-    whole = _band("min to max", numbers, spreads, ("min", "max"))
-    half = _band("25th to 75th percentile", numbers, spreads, ("q1", "q3"))
-    mean = Series(name="mean", x=tuple(numbers), y=tuple(spread.mean for spread in spreads), colour=0)
-    panels = (Lines(x=_ROUND, y=y, series=(whole, half, mean)), *_ends(found, metric))
+    whole = _band("minimum to maximum", numbers, spreads, ("min", "max"))
+    half = _band("first to third quartile", numbers, spreads, ("q1", "q3"))
+    x = tuple(float(number) for number in numbers)
+    median = Series(name="median", x=x, y=tuple(spread.median for spread in spreads), colour=0, dash=1, marker=1)
+    mean = Series(name="mean", x=x, y=tuple(spread.mean for spread in spreads), colour=0)
+    panels = (Lines(x=_ROUND, y=y, series=(whole, half, median, mean)), *_ends(found, metric))
     return Picture(name="clients", title=f"{_title(history)}: clients, each on its own test set", panels=panels)
 
 
@@ -173,6 +193,8 @@ class EvaluatedPoint(Protocol):
     @property
     def bytes_up(self) -> int: ...
     @property
+    def wall_s(self) -> float: ...
+    @property
     def value(self) -> float: ...
 
 
@@ -194,15 +216,18 @@ class ComparedRun(Protocol):
     def reached(self, target: float | None) -> EvaluatedPoint | None: ...
 
 
-_MEASURES: tuple[tuple[Axis, Callable[[EvaluatedPoint], float]], ...] = (
-    (Axis(label="rounds", whole=True, from_zero=True), lambda point: point.round_no),
-    (Axis(label="simulated time", unit="seconds", from_zero=True), lambda point: point.simulated_s),
-    (Axis(label="bytes up", unit="bytes", from_zero=True), lambda point: point.bytes_up),
-)
+_MEASURES: Mapping[By, tuple[Axis, Callable[[EvaluatedPoint], float]]] = {
+    "round": (Axis(label="rounds", whole=True, from_zero=True), lambda point: point.round_no),
+    "time": (Axis(label="simulated time", unit="seconds", from_zero=True), lambda point: point.simulated_s),
+    "bytes": (Axis(label="bytes up", unit="bytes", from_zero=True), lambda point: point.bytes_up),
+    "wall": (Axis(label="wall-clock time", unit="seconds", from_zero=True), lambda point: point.wall_s),
+}
 
 
-def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | None:
-    """A metric against rounds, simulated time and bytes, and the spread over clients; None without an evaluation.
+def comparison(
+    runs: Sequence[ComparedRun], target: float | None, over: Sequence[By] = ("round", "time", "bytes")
+) -> Picture | None:
+    """A metric against some measures, and the spread over clients; None without an evaluation.
 
     A run has the same colour, line style and marker in all panels. The first point that reaches the target is ringed.
     """
@@ -216,7 +241,7 @@ def comparison(runs: Sequence[ComparedRun], target: float | None) -> Picture | N
     looks = [_look(index, _n_equal(runs, index)) for index in range(len(runs))]
     panels: list[Panel] = []
     crowded = len(runs) > CROWD
-    for x, of in _MEASURES:
+    for x, of in (_MEASURES[by] for by in over):
         series = [_curve(run, look, of, target, crowded=crowded) for run, look in zip(runs, looks, strict=True)]
         panels.append(Lines(x=x, y=y, series=tuple(series + _target_line(series, runs[0].metric, target))))
     boxes = tuple(

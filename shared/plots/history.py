@@ -17,6 +17,7 @@ class VisitSummary:
     Attributes:
         label: the algorithm's label for it.
         figures: the algorithm's own figures of the visit.
+        reason: why it was refused, or failed.
     """
 
     round_no: int
@@ -25,6 +26,7 @@ class VisitSummary:
     outcome: str
     label: str | None
     figures: Mapping[str, Any]
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

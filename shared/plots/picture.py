@@ -144,13 +144,30 @@ class Span(Record):
     note: str = ""
 
 
+class Mark(Record):
+    """What happened at an instant in one row, with a note for the reader."""
+
+    row: int
+    at: float
+    what: str
+    note: str = ""
+
+
+class Line(Record):
+    """An instant of all rows, with its name; `limit`: it is a deadline."""
+
+    at: float
+    name: str
+    limit: bool = False
+
+
 class Spans(Record):
     """A timeline (Gantt chart).
 
     Attributes:
         rows: from top to bottom.
-        whats: all kinds of activities, in the order of their colours.
-        ends: instants at which something ended for all rows, with its name.
+        whats: all kinds of activities, in the order of their colours and patterns.
+        marked: all kinds of marks, in the order of their shapes; the last one is a ring around another mark.
     """
 
     kind: Literal["spans"] = "spans"
@@ -158,7 +175,15 @@ class Spans(Record):
     rows: tuple[str, ...]
     whats: tuple[str, ...]
     spans: tuple[Span, ...]
-    ends: tuple[tuple[float, str], ...] = ()
+    marked: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The kinds of activities and of marks that occur, in their orders: those that a legend names."""
+        whats, marks = {span.what for span in self.spans}, {mark.what for mark in self.marks}
+        return tuple(filter(whats.__contains__, self.whats)), tuple(filter(marks.__contains__, self.marked))
 
 
 Panel = Annotated[Lines | Bars | Cells | Boxes | Tree | Spans, Field(discriminator="kind")]

@@ -1,62 +1,222 @@
-"""The timeline of a round, which shows its stragglers."""
+"""The timeline of a round, which explains its stragglers: what each visit spent its time on, and how it ended."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
-from shared.plots.picture import Axis, Picture, Span, Spans
-from shared.run_records.rounds import RoundDetail
-from shared.run_records.visits import VisitRow
+from shared.core.formatting import duration
+from shared.plots.picture import Axis, Line, Mark, Picture, Span, Spans
+from shared.run_records.rounds import EdgeRow, RoundDetail
+from shared.run_records.visits import ENDS, VisitRow, end_of
 
-WHATS = ("download", "compute", "wait", "upload")
-_PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
+WHATS = ("download", "compute", "wait", "upload", "cloud to edge", "edge to cloud")
+"""What time is spent on: by devices, then by edges."""
+IN_FLIGHT, DECIDES = "in flight", "decides the end"
+MARKS = (*ENDS, IN_FLIGHT, DECIDES)
+"""What is marked where a visit ends; each has a shape of its own."""
 LATER = 8
 """Versions after the shown one whose visits are looked through for those that were in flight."""
-_WORDS = {"used": "", "used_late": "late update used", "evaluated": "only tested"}
+_PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
+_SAME = 1e-6
+"""Relative difference of instants that are the same but for rounding."""
+_MAX_LIMITS = 12
+"""Deadlines that are drawn: with more edges and edge rounds than this, only the first and the last ones."""
+SeatAt = tuple[str, int]
+"""An edge's name and a seat's number."""
 
 
-def timeline(row: RoundDetail, title: str, later: Sequence[RoundDetail] = (), word: str = "round") -> Picture | None:
-    """The visits of a round as spans of simulated time, a row for each seat, by edge; None where none took time.
+class Drawn(NamedTuple):
+    """A visit as it is drawn: cut off where it was in flight; its end is one of `MARKS`."""
 
-    A visit that was broken off ends there. All visits of a seat (edge rounds, waves) are in its row. Where tiers are
-    asynchronous, time begins with the first of these visits, which may have been dispatched in an earlier round, and
-    visits that were in flight when the version was made are drawn up to that instant.
+    visit: VisitRow
+    end: str
+    note: str
 
-    Args:
+    @property
+    def end_s(self) -> float:
+        """When it ended."""
+        return self.visit.begin_s + self.visit.simulated_s
+
+    @property
+    def at(self) -> SeatAt:
+        """Its row."""
+        return self.visit.edge, self.visit.seat
+
+
+class Decider(NamedTuple):
+    """What a round's end waited for: a visit, or without one the deadline, and then the edge's link to the cloud."""
+
+    edge: EdgeRow
+    drawn: Drawn | None
+    missing: str = ""
+
+    @property
+    def text(self) -> str:
+        """The same as a sentence."""
+        up = f", then {self.edge.edge} to the cloud {duration(self.edge.up_s)}" if self.edge.up_s else ""
+        if self.drawn is None:
+            return f"The deadline at {self.edge.edge} decided the end ({self.missing}){up}."
+        visit, what = self.drawn.visit, f"Seat {self.drawn.visit.seat} at {self.edge.edge} decided the end"
+        parts = [f"{part} {duration(s)}" for part, name in _PARTS if (s := getattr(visit, name)) > 0]
+        return f"{what}: {', '.join(parts)}{up}."
+
+
+@dataclass(frozen=True)
+class RoundTimeline:
+    """The visits of a round over simulated time.
+
+    Time begins with the round. Where tiers are asynchronous it begins with the first of the visits, which may have been
+    dispatched in an earlier round, and visits that were in flight when the version was made are cut off there.
+
+    Attributes:
         row: the round.
-        title: of the picture.
         later: the rounds after it, which know the visits that were in flight.
         word: what a round is called.
+        deadline_s: simulated seconds after which an edge round ends.
+        report_deadline_s: simulated seconds of an edge round after which an edge decides by the reports that it has.
     """
-    visits = [(visit, _note(visit)) for visit in row.seats if visit.simulated_s > 0]
-    if not visits:
-        return None
-    in_flight = _in_flight(row, later, word)
-    visits += in_flight
-    seats = sorted({(visit.edge, visit.seat) for visit, _ in visits})
-    place = {key: number for number, key in enumerate(seats)}
-    before_s = max(-min(visit.begin_s for visit, _ in visits), 0.0)
-    spans = [span for visit, note in visits for span in _spans(visit, note, before_s, place[visit.edge, visit.seat])]
-    ends = [
-        (before_s + edge.begin_s + edge.simulated_s - edge.up_s, f"{edge.edge} done")
-        for edge in row.edges
-        if edge.simulated_s > 0
-    ]
-    ends += [(before_s, f"the {word} begins")] if before_s else []
-    ends += [(before_s + row.simulated_s, f"the {word} is made")] if in_flight else []
-    since = "since the first visit began" if before_s else f"in the {word}"
-    panel = Spans(
-        x=Axis(label=f"simulated time {since}", unit="seconds", from_zero=True),
-        rows=tuple(f"seat {seat} · {edge}" for edge, seat in seats),
-        whats=WHATS,
-        spans=tuple(spans),
-        ends=tuple(ends),
-    )
-    return Picture(name="timeline", title=title, panels=(panel,))
+
+    row: RoundDetail
+    later: Sequence[RoundDetail] = ()
+    word: str = "round"
+    deadline_s: float | None = None
+    report_deadline_s: float | None = None
+
+    @cached_property
+    def drawn(self) -> list[Drawn]:
+        """The visits that took any time."""
+        own = [
+            Drawn(visit, end_of(visit.outcome, visit.reason), _note(visit))
+            for visit in self.row.seats
+            if visit.simulated_s > 0
+        ]
+        return own + _in_flight(self.row, self.later, self.word) if own else []
+
+    def seats(self, *, slowest_first: bool = False) -> list[SeatAt]:
+        """The seats with a visit, each at its edge: in the order of their numbers, or of the ends of their visits."""
+        ends = {each.at: -math.inf for each in self.drawn}
+        for each in self.drawn:
+            ends[each.at] = max(ends[each.at], each.end_s)
+        order = sorted(ends, key=lambda at: (_natural(at[0]), at[1]))
+        return sorted(order, key=lambda at: -ends[at]) if slowest_first else order
+
+    @cached_property
+    def decider(self) -> Decider | None:
+        """What decided when the round ended; None if its record does not say it."""
+        edges = [edge for edge in self.row.edges if edge.simulated_s > 0]
+        if not edges or not self.drawn:
+            return None
+        edge = max(edges, key=lambda edge: edge.begin_s + edge.simulated_s)
+        last = [each for each in self.drawn if each.visit.edge == edge.edge and _same(each.end_s, done_s(edge))]
+        waited_for = [each for each in last if each.end not in ("late", "surplus", IN_FLIGHT)]
+        if waited_for:
+            return Decider(edge, waited_for[0])
+        if self.deadline_s is None and self.report_deadline_s is None:
+            return None
+        found = Counter(each.end for each in self.drawn if each.visit.edge == edge.edge)
+        missing = ", ".join(f"{found[end]} {end}" for end in ENDS if end not in ("used", "only tested") and found[end])
+        return Decider(edge, None, missing or "a visit was missing")
+
+    def picture(
+        self, title: str, *, slowest_first: bool = False, first: int = 0, most: int | None = None
+    ) -> Picture | None:
+        """A row for each seat with all its visits, and one for each of their edges; None if no visit took any time.
+
+        Args:
+            title: of the picture.
+            slowest_first: whether the seat whose visit ended last is in the first row.
+            first: number of seats before the first one that is shown.
+            most: number of seats that are shown at most; None means all.
+        """
+        seats = self.seats(slowest_first=slowest_first)[first:][:most]
+        if not seats:
+            return None
+        before_s = max(-min(each.visit.begin_s for each in self.drawn), 0.0)
+        rows = _rows(seats, [edge for edge in self.row.edges if edge.down_s + edge.up_s > 0], slowest_first)
+        place = {at: number for number, at in enumerate(rows)}
+        shown = [each for each in self.drawn if each.at in place]
+        spans = [span for each in shown for span in _spans(each, before_s, place[each.at])]
+        spans += [span for edge in self.row.edges for span in _link_spans(edge, before_s, place.get((edge.edge, None)))]
+        since = "since the first visit began" if before_s else f"in the {self.word}"
+        panel = Spans(
+            x=Axis(label=f"simulated time {since}", unit="seconds", from_zero=True),
+            rows=tuple(f"{edge} and cloud" if seat is None else f"seat {seat} · {edge}" for edge, seat in rows),
+            whats=WHATS,
+            spans=tuple(spans),
+            marked=MARKS,
+            marks=tuple(self._marks(shown, place, before_s)),
+            lines=tuple(self._lines(before_s)),
+        )
+        return Picture(name="timeline", title=title, panels=(panel,))
+
+    def _marks(self, shown: Sequence[Drawn], place: dict[tuple[str, int | None], int], before_s: float) -> list[Mark]:
+        marks = [Mark(row=place[each.at], at=before_s + each.end_s, what=each.end, note=each.note) for each in shown]
+        if self.decider is not None and (last := self.decider.drawn) in shown and last is not None:
+            marks.append(
+                Mark(row=place[last.at], at=before_s + last.end_s, what=DECIDES, note=f"decided the {self.word}'s end")
+            )
+        return marks
+
+    def _lines(self, before_s: float) -> list[Line]:
+        """The instants at which the round began and ended, and the deadlines of its edge rounds."""
+        lines = [Line(at=before_s, name=f"the {self.word} begins")] if before_s else []
+        if self.row.simulated_s > 0:
+            lines.append(Line(at=before_s + self.row.simulated_s, name=f"the {self.word} ends"))
+        for name, limit_s in (("deadline", self.deadline_s), ("reports due", self.report_deadline_s)):
+            if limit_s is not None:
+                lines += [Line(at=before_s + at, name=name, limit=True) for at in self._limits(limit_s)]
+        return lines
+
+    def _limits(self, limit_s: float) -> list[float]:
+        """The instants at which the time of an edge round is over, each once."""
+        begins: dict[tuple[str, int], float] = defaultdict(lambda: math.inf)
+        for visit in self.row.seats:
+            if visit.outcome != "used_late":
+                key = visit.edge, visit.edge_round
+                begins[key] = min(begins[key], visit.begin_s)
+        found: list[float] = []
+        for begin in sorted(begins.values()):
+            if not found or not _same(found[-1], begin + limit_s):
+                found.append(begin + limit_s)
+        return found if len(found) <= _MAX_LIMITS else [found[0], found[-1]]
 
 
-def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> list[tuple[VisitRow, str]]:
+def done_s(edge: EdgeRow) -> float:
+    """When an edge began to send its update to the cloud."""
+    return edge.begin_s + edge.simulated_s - edge.up_s
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
+
+
+def _natural(name: str) -> tuple[str | int, ...]:
+    """A key that sorts `edge-2` before `edge-10`."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name))
+
+
+def _rows(seats: Sequence[SeatAt], edges: Sequence[EdgeRow], slowest_first: bool) -> list[tuple[str, int | None]]:
+    """The rows: of each edge with a link before those of its seats, or, by their ends, of all edges first."""
+    there = dict.fromkeys(edge for edge, _ in seats)
+    by_end = sorted((edge for edge in edges if edge.edge in there), key=lambda edge: -(edge.begin_s + edge.simulated_s))
+    if slowest_first:
+        return [*((edge.edge, None) for edge in by_end), *seats]
+    linked = {edge.edge for edge in by_end}
+    rows: list[tuple[str, int | None]] = []
+    for name in there:
+        rows += [(name, None)] if name in linked else []
+        rows += [at for at in seats if at[0] == name]
+    return rows
+
+
+def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> list[Drawn]:
     """Visits of later rounds that had begun when a round ended, cut off there, with their notes."""
     found = []
     ends_s = accumulate(detail.simulated_s for detail in (row, *later))
@@ -64,8 +224,8 @@ def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> lis
         for visit in detail.seats:
             begin_s = began_s + visit.begin_s
             if visit.simulated_s > 0 and begin_s < row.simulated_s:
-                note = f"in flight, ends in {word} {detail.round_no}: {_note(visit) or 'used'}"
-                found.append((_cut(visit, begin_s, row.simulated_s), note))
+                note = f"in flight, ends in {word} {detail.round_no}: {_note(visit)}"
+                found.append(Drawn(_cut(visit, begin_s, row.simulated_s), IN_FLIGHT, note))
     return found
 
 
@@ -75,22 +235,34 @@ def _cut(visit: VisitRow, begin_s: float, end_s: float) -> VisitRow:
     for _, name in _PARTS:
         parts[name] = min(getattr(visit, name), left_s)
         left_s -= parts[name]
-    return visit.model_copy(update={"begin_s": begin_s, **parts})
+    return visit.model_copy(update={"begin_s": begin_s, "simulated_s": sum(parts.values()), **parts})
 
 
-def _spans(visit: VisitRow, note: str, before_s: float, at: int) -> Sequence[Span]:
-    found, begin = [], before_s + visit.begin_s
+def _spans(each: Drawn, before_s: float, at: int) -> list[Span]:
+    found, begin = [], before_s + each.visit.begin_s
     for what, name in _PARTS:
-        end = begin + getattr(visit, name)
+        end = begin + getattr(each.visit, name)
         if end > begin:
-            found.append(Span(row=at, what=what, begin=begin, end=end, note=note))
+            found.append(Span(row=at, what=what, begin=begin, end=end, note=each.note))
         begin = end
     return found
 
 
+def _link_spans(edge: EdgeRow, before_s: float, at: int | None) -> list[Span]:
+    """The edge's two ways over its link to the cloud, if its row is shown."""
+    begin, done = before_s + edge.begin_s, before_s + done_s(edge)
+    ways = (("cloud to edge", begin, edge.down_s), ("edge to cloud", done, edge.up_s))
+    return [
+        Span(row=at, what=what, begin=starts, end=starts + lasts)
+        for what, starts, lasts in ways
+        if at is not None and lasts > 0
+    ]
+
+
 def _note(visit: VisitRow) -> str:
-    word = _WORDS.get(visit.outcome, visit.outcome)
+    end = end_of(visit.outcome, visit.reason)
+    reason = visit.reason if visit.reason != end else None
     old = f"{visit.staleness} version{'s' if visit.staleness > 1 else ''} old" if visit.staleness else None
-    parts = (word, old, visit.reason, visit.label and f"class {visit.label}", visit.profile)
+    parts = (end, old, reason, visit.label and f"class {visit.label}", visit.profile)
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
     return ", ".join(str(part) for part in (*parts, again) if part)

@@ -22,12 +22,13 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation with the simulated seconds and the bytes sent up (on both links) since the run began."""
+    """An evaluation with the simulated and wall seconds and the bytes sent up (on both links) since the run began."""
 
     round_no: int
     simulated_s: float
     bytes_up: int
     value: float
+    wall_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -158,15 +159,16 @@ def _points(
         spread = None if own else info.spreads(metric, row).get("received")
         return info.over_clients(metric, row) if own else spread.mean if spread else None
 
-    points, simulated_s, bytes_up = [], 0.0, 0
+    points, simulated_s, wall_s, bytes_up = [], 0.0, 0.0, 0
     for row in rounds:
         if row.kind != "train":  # the final evaluation is not part of a run's costs
             continue
         simulated_s += row.simulated_s
+        wall_s += row.wall_s
         bytes_up += row.bytes_up
         value = value_of(row)
         if value is not None:
-            points.append(Point(row.round_no, simulated_s, bytes_up, value))
+            points.append(Point(row.round_no, simulated_s, bytes_up, value, wall_s))
     return tuple(points)
 
 

@@ -21,14 +21,16 @@ _NARROW_IN = 6.0
 """In narrower pictures, legends are above their panels."""
 _MAX_NAMED, _MAX_NUMBERED, _MAX_MARKED = 60, 120, 40
 """Limits: names on an axis and cells with a number written in (both at the usual width), marked points of a line."""
-_MAX_ENDS, _MAX_WORD_CHARS = 3, 24
-"""Limits of a timeline's legend: ends that it names, and characters of each."""
 _MAX_CURVES = 13
 """With more curves than this in a panel, thinner lines are drawn, and only the last point of each is marked."""
 _LETTERS_PER_IN = 11
 """Letters of a legend that fit into one inch."""
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+_HATCHES = ("\\\\\\", "", "..", "///", "|||", "---")
+"""Of a timeline's activities, in their order: what can be told apart without colours."""
+_END_MARKS = ("o", "^", "D", "s", "X", "P", "v", "<", "*", ">")
+_DEADLINE = "#B80000"
 _RING: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4}
 EXACT: dict[Any, Any] = {"pdf.fonttype": 42}
 """Fonts as TrueType: many journals take no other."""
@@ -173,8 +175,8 @@ def _label_one(side: Any, axis: Axis, unit: str = "") -> None:
 
 
 def _legend(axes: Any, n: int, **given: Any) -> None:
-    """Beside the curves or above them, never on a curve; none for a single series."""
-    if n > 1:
+    """Beside the curves or above them, never on a curve."""
+    if n:
         place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         if axes.figure.get_figwidth() < _NARROW_IN:
             place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2, "borderaxespad": 0.2}
@@ -327,27 +329,48 @@ def _spans(axes: Any, panel: Spans) -> None:
     from matplotlib.patches import Patch
 
     across, unit = _unit(panel.x, (span.end for span in panel.spans))
-    hues = {what: colour(at) for at, what in enumerate(panel.whats)}
-    lengths, begins = ([value / across for value in found] for found in zip(*map(_length, panel.spans), strict=True))
-    axes.barh([s.row for s in panel.spans], lengths, 0.7, left=begins, color=[hues[s.what] for s in panel.spans])
-    dashed: dict[str, Any] = {"color": "0.4", "linestyle": "--", "linewidth": 0.9}
-    for instant, _ in panel.ends:
-        axes.axvline(instant / across, **dashed)
+    whats, marks = panel.found
+    handles: list[Any] = []
+    for what in whats:
+        spans, at = [span for span in panel.spans if span.what == what], panel.whats.index(what)
+        lengths, begins = ([value / across for value in found] for found in zip(*map(_length, spans), strict=True))
+        look: dict[str, Any] = {"facecolor": colour(at), "hatch": _HATCHES[at % len(_HATCHES)], "edgecolor": "white"}
+        axes.barh([span.row for span in spans], lengths, 0.7, left=begins, linewidth=0, **look)
+        handles.append(Patch(label=what, **look))
+    for what in marks:
+        shape = _end_mark(panel, what)
+        found = [(mark.at / across, mark.row) for mark in panel.marks if mark.what == what]
+        axes.plot(*zip(*found, strict=True), linestyle="none", clip_on=False, zorder=3, **shape)
+        handles.append(Line2D([], [], label=what, linestyle="none", **shape))
+    handles += _instants(axes, panel, across)
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
     _label(axes, panel.x, None, (unit, ""))
     _name_ticks(axes.yaxis, panel.rows, "")
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
-    handles: list[Any] = [Patch(color=hue, label=what) for what, hue in hues.items()]
-    if panel.ends:
-        handles.append(Line2D([], [], label=_ends_text([word for _, word in sorted(panel.ends)]), **dashed))
     _legend(axes, len(handles), handles=handles)
 
 
-def _ends_text(words: Sequence[str]) -> str:
-    """The names of the ends in order, one a line; of many, the first ones."""
-    cut = [word if len(word) <= _MAX_WORD_CHARS else f"{word[: _MAX_WORD_CHARS - 1]}…" for word in words[:_MAX_ENDS]]
-    return "\n".join([*cut, f"and {len(words) - _MAX_ENDS} more"] if len(words) > _MAX_ENDS else cut)
+def _end_mark(panel: Spans, what: str) -> dict[str, Any]:
+    """The shape of a kind of marks; the last kind is a ring."""
+    at = panel.marked.index(what)
+    if at == len(panel.marked) - 1:
+        return {**_RING, "color": "black", "markersize": 10}
+    look = {"marker": _END_MARKS[at % len(_END_MARKS)], "color": "black", "markersize": 5}
+    return look | {"markerfacecolor": "white" if at else "black"}
+
+
+def _instants(axes: Any, panel: Spans, across: float) -> list[Any]:
+    """Draws the lines at instants; returns one handle for the deadlines, and one for all others."""
+    handles = []
+    for limit, style in ((True, "-"), (False, "--")):
+        found = [line for line in panel.lines if line.limit is limit]
+        look: dict[str, Any] = {"color": _DEADLINE if limit else "0.4", "linestyle": style, "linewidth": 1.1}
+        for line in found:
+            axes.axvline(line.at / across, **look)
+        if found:
+            handles.append(axes.plot([], [], label="\n".join(dict.fromkeys(line.name for line in found)), **look)[0])
+    return handles
 
 
 def _length(span: Span) -> tuple[float, float]:

@@ -63,7 +63,7 @@ def _visits(path: Path) -> Iterator[VisitSummary]:
     for number, row in rows_of(path):
         try:
             if row["kind"] == "train":
-                rest = (row.get("label"), row.get("figures") or {})
+                rest = (row.get("label"), row.get("figures") or {}, row.get("reason"))
                 yield VisitSummary(row["round_no"], row["seat"], row["edge"], row["outcome"], *rest)
         except (LookupError, TypeError) as error:
             raise NotFound(f"{path}, line {number}: {error}") from None

@@ -16,7 +16,24 @@ from shared.run_records.metrics import Values
 
 SIMULATED_LOSSES = frozenset({"unavailable", "busy", "dropped", "left_out"})
 """Reasons of failures that follow from the spec; such a visit counts on neither side of a quorum."""
+ENDS = ("used", "late", "surplus", "refused", "dropped", "failed", "no update", "only collected", "only tested")
+"""How a visit of its own round may end: each visit ends in one of these ways, so that their counts add up."""
+USED_LATE = "used late"
+"""The end of a record of an earlier round's visit, whose update was used late; it is no visit of this round."""
+_ENDS = {"evaluated": "only tested", "collected": "only collected", "idle": "no update", "used_late": USED_LATE}
 VisibleLabel = Annotated[Label, AfterValidator(visible)]
+
+
+def end_of(outcome: str, reason: str | None) -> str:
+    """Return how a visit ended, as people are shown it: one of `ENDS`, or `USED_LATE`.
+
+    A visit that a deadline broke off is late, on the simulated clock (where it is refused) and on the real one.
+    """
+    if reason == "late" and outcome in ("refused", "failed"):
+        return "late"
+    if (outcome, reason) in (("refused", "surplus"), ("failed", "dropped")):
+        return str(reason)
+    return _ENDS.get(outcome, outcome)
 
 
 class FailureInfo(Record):

@@ -21,7 +21,15 @@ def _by_name(raw: Any) -> Any:
 
 
 class LinkSpec(Record):
-    """A named link, with values that replace the catalogue's. Distributions are drawn once for each edge."""
+    """A named link, with values that replace the catalogue's. Distributions are drawn once for each edge.
+
+    Attributes:
+        name: the catalogue's name of the link.
+        up_bps, down_bps: bandwidth towards the cloud and away from it, in bits a second.
+        latency_s: one-way latency.
+        jitter_s: a transfer's latency is uniform within this distance of `latency_s`.
+        link_delay_s: delay added to each transfer towards the cloud.
+    """
 
     name: Name = "backhaul"
     up_bps: Positive | None = None
@@ -58,8 +66,21 @@ class ProfileSpec(Record):
     Distributions are drawn once for each seat; those of `delay_s` and `link_delay_s`, anew for each visit.
 
     Attributes:
+        name: the catalogue's name of the profile, or `agent`: each seat has its agent's.
         label: the profile's name in records; None means `name`.
         link: a named link that replaces the profile's own.
+        compute_sps: compute, in training samples of the reference model a second.
+        up_bps, down_bps: bandwidth towards the cloud and away from it, in bits a second.
+        latency_s: one-way latency of the link.
+        jitter_s: a transfer's latency is uniform within this distance of `latency_s`.
+        link_delay_s: delay added to each transfer towards the cloud.
+        delay_s: delay added to the training of each visit.
+        availability: when the device is on.
+        load: which share of its compute is free at which time.
+        battery_j: energy for the visits of a run; None means unlimited.
+        drop_rate: probability that a visit is dropped.
+        j_per_flop: energy of a floating-point operation in training.
+        j_per_byte_up, j_per_byte_down: energy to send and to receive a byte.
     """
 
     name: Name = "standard"
@@ -92,7 +113,12 @@ class ProfileSpec(Record):
 
 
 class ShareSpec(Record):
-    """A profile and the share of seats that have it."""
+    """A part of a mixture of profiles.
+
+    Attributes:
+        profile: the profile.
+        share: share of the seats that have it.
+    """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)]
     share: Annotated[float, Field(gt=0, le=1)]

@@ -23,12 +23,14 @@ from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
 from shared.spec.fields import (
     SELECTIONS,
     AlgorithmSpec,
+    Association,
     Choice,
     Count,
     DeviceCount,
     Init,
     LostVisits,
     Metrics,
+    Schedule,
     Selection,
     Stop,
     SumBounds,
@@ -110,13 +112,13 @@ class ExperimentSpec(Record):
         vectorised: how many devices an agent trains at once; None means one after another.
     """
 
-    name: VisibleText = Field(default="experiment", min_length=1, max_length=100)
-    seed: int = Field(default=0, ge=0, lt=2**53)
-    algorithm: AlgorithmSpec = AlgorithmSpec()
-    data: DataSpec = DataSpec()
-    model: ModelSpec = ModelSpec()
+    name: VisibleText = Field(default="experiment", min_length=1, max_length=100, description="its name in lists.")
+    seed: int = Field(default=0, ge=0, lt=2**53, description="seed of everything that is drawn at random.")
+    algorithm: Annotated[AlgorithmSpec, Field(description="the algorithm and its parameters.")] = AlgorithmSpec()
+    data: Annotated[DataSpec, Field(description="the data set, whole or a part of it.")] = DataSpec()
+    model: Annotated[ModelSpec, Field(description="the model that is trained.")] = ModelSpec()
     init: Annotated[Init | None, LEFT_OUT] = None
-    partition: PartitionSpec = IidPartition()
+    partition: Annotated[PartitionSpec, Field(description="how samples are divided among devices.")] = IidPartition()
     loss: Annotated[Choice | None, LEFT_OUT] = None
     metrics: Metrics = ()
 
@@ -126,24 +128,24 @@ class ExperimentSpec(Record):
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
     max_devices: DeviceCount | None = None
-    min_devices: DeviceCount = 1
+    min_devices: Annotated[DeviceCount, Field(description="with fewer live devices the run waits.")] = 1
     client: Literal["device", "edge"] = "device"
     edge_worker: bool = True
 
-    local_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
-    lr: Annotated[float, Field(gt=0, le=100)] = 0.05
+    local_epochs: Annotated[int, Field(ge=1, le=1000, description="passes over a device's samples in a visit.")] = 1
+    batch_size: Annotated[int, Field(ge=1, le=100_000, description="samples of a mini-batch.")] = 32
+    lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the devices.")] = 0.05
     lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(exclude_if=lambda value: value == "sgd")] = "sgd"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of the devices' SGD.")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=10, description="weight decay of the devices' optimiser.")] = 0.0
     server_optimizer: Annotated[ServerOptimizers | None, LEFT_OUT] = None
 
     select: Selection = "all"
     select_params: PluginParams = Field(default_factory=dict)
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     fraction_candidates: Annotated[float, Field(gt=0, le=1)] | None = None
-    schedule: Literal["own_data", "equal", "free_compute", "finish_time"] = "own_data"
+    schedule: Schedule = "own_data"
     average_every: Literal["visit", "epoch", "step"] = "visit"
     divide_batch: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     sync: Annotated[Sync, Field(exclude_if=lambda value: value == Sync())] = Sync()
@@ -157,7 +159,7 @@ class ExperimentSpec(Record):
     staleness_discount: Annotated[float, Field(gt=0, le=1)] = 0.5
     partial_work: bool = False
     overselection: Annotated[float, Field(ge=0, le=100)] = 0.0
-    association: Literal["balanced", "latency"] = "balanced"
+    association: Association = "balanced"
     held_out_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_fraction: Parts | None = None
     eval_every: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -173,9 +175,9 @@ class ExperimentSpec(Record):
 
     device: Literal["cpu", "cuda"] = "cpu"
     vectorised: Vectorised | None = None
-    devices: DeviceSpec = DeviceSpec()
-    edge_link: EdgeLinkSpec = EdgeLinkSpec()
-    timeouts: Timeouts = Timeouts()
+    devices: Annotated[DeviceSpec, Field(description="profiles, stragglers, latencies of devices.")] = DeviceSpec()
+    edge_link: Annotated[EdgeLinkSpec, Field(description="the links between edges and cloud.")] = EdgeLinkSpec()
+    timeouts: Annotated[Timeouts, Field(description="when a wait is given up, in wall seconds.")] = Timeouts()
     losses: Annotated[tuple[LostVisits, ...], Field(max_length=100_000)] = ()
 
     @model_validator(mode="before")

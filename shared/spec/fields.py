@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -26,15 +26,39 @@ Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(S
 """The name of a selection policy; plug-ins may bring others."""
 
 
+Schedule = Annotated[
+    Literal["own_data", "equal", "free_compute", "finish_time"],
+    Field(
+        description="who trains on which samples: `own_data`: each seat on its own; `equal`: the chosen seats share "
+        "the samples evenly; `free_compute`, `finish_time`: shares are planned by digital twins."
+    ),
+]
+Association = Annotated[
+    Literal["balanced", "latency"],
+    Field(description="which edge a seat belongs to: `balanced`: in turn; `latency`: the one it reaches fastest."),
+]
+
+
 class LocalSpec(Record):
-    """The algorithm whose local objective devices minimise, and its parameters."""
+    """The algorithm whose local objective devices minimise.
+
+    Attributes:
+        name: its name.
+        params: its parameters.
+    """
 
     name: str = Field(pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
 
 
 class AlgorithmSpec(Record):
-    """The algorithm and its parameters; `local` names another algorithm whose local objective its devices minimise."""
+    """The algorithm of a run.
+
+    Attributes:
+        name: its name.
+        params: its parameters.
+        local: another algorithm whose local objective the devices minimise; None means the algorithm's own.
+    """
 
     name: str = Field(default="fedavg", pattern=NAME)
     params: dict[str, Any] = Field(default_factory=dict, max_length=1000)
@@ -53,7 +77,12 @@ class AlgorithmSpec(Record):
 
 
 class Choice(Record):
-    """A loss or a metric by its name, and its parameters."""
+    """A loss or a metric.
+
+    Attributes:
+        name: its name.
+        params: its parameters.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     params: PluginParams = Field(default_factory=dict)

@@ -17,14 +17,23 @@ Tau = Annotated[float, Field(ge=1e-12, le=1e3)]
 
 
 class ServerSgd(Record):
-    """SGD: adds `lr` times the mean update; with 1 that is FedAvg."""
+    """SGD: adds `lr` times the mean update; with 1 that is FedAvg.
+
+    Attributes:
+        lr: the factor of the mean update.
+    """
 
     name: Literal["sgd"]
     lr: Rate = 1.0
 
 
 class ServerMomentum(Record):
-    """SGD with momentum `beta1`."""
+    """SGD with momentum `beta1`.
+
+    Attributes:
+        lr: the factor of the mean update.
+        beta1: momentum.
+    """
 
     name: Literal["momentum"]
     lr: Rate = 1.0
@@ -32,7 +41,13 @@ class ServerMomentum(Record):
 
 
 class ServerAdagrad(Record):
-    """Adagrad; `beta1` is the decay of the first moment."""
+    """Adagrad; `beta1` is the decay of the first moment.
+
+    Attributes:
+        lr: the step size.
+        beta1: share of the first moment that is kept at a step.
+        tau: what is added to the root of the second moment.
+    """
 
     name: Literal["adagrad"]
     lr: Rate = 0.01
@@ -41,7 +56,14 @@ class ServerAdagrad(Record):
 
 
 class ServerAdam(Record):
-    """Adam; `beta1` and `beta2` are the decays of the two moments."""
+    """Adam; `beta1` and `beta2` are the decays of the two moments.
+
+    Attributes:
+        lr: the step size.
+        beta1: share of the first moment that is kept at a step.
+        beta2: share of the second moment that is kept at a step.
+        tau: what is added to the root of the second moment.
+    """
 
     name: Literal["adam"]
     lr: Rate = 0.01
@@ -51,7 +73,14 @@ class ServerAdam(Record):
 
 
 class ServerYogi(Record):
-    """Yogi; `beta1` is the decay of the first moment, and 1 - `beta2` the rate at which the second changes."""
+    """Yogi; `beta1` is the decay of the first moment, and 1 - `beta2` the rate at which the second changes.
+
+    Attributes:
+        lr: the step size.
+        beta1: share of the first moment that is kept at a step.
+        beta2: 1 less the rate at which the second moment changes.
+        tau: what is added to the root of the second moment.
+    """
 
     name: Literal["yogi"]
     lr: Rate = 0.01
@@ -64,7 +93,12 @@ ServerOptimizer = ServerSgd | ServerMomentum | ServerAdagrad | ServerAdam | Serv
 
 
 class ServerOptimizers(Record):
-    """The optimisers with which the cloud, and edges that form models, apply mean updates; None: they add them."""
+    """The optimisers with which the cloud, and edges that form models, apply mean updates; None: they add them.
+
+    Attributes:
+        cloud: that of the cloud.
+        edges: that of edges that form models.
+    """
 
     cloud: Annotated[ServerOptimizer, Field(discriminator="name")] | None = None
     edges: Annotated[ServerOptimizer, Field(discriminator="name")] | None = None

@@ -16,14 +16,24 @@ Warmup = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class Constant(Record):
-    """The same rate in all rounds after the warm-up."""
+    """The same rate in all rounds after the warm-up.
+
+    Attributes:
+        warmup: rounds in which the rate grows linearly.
+    """
 
     name: Literal["constant"]
     warmup: Warmup = 0
 
 
 class Step(Record):
-    """The rate is multiplied by `factor` after each `every` rounds."""
+    """The rate is multiplied by `factor` after each `every` rounds.
+
+    Attributes:
+        every: number of rounds between two steps.
+        factor: by which the rate is multiplied.
+        warmup: rounds in which the rate grows linearly.
+    """
 
     name: Literal["step"]
     every: Count
@@ -35,6 +45,8 @@ class Cosine(Record):
     """The rate falls along half a cosine to the share `end` of itself.
 
     Attributes:
+        end: share of the rate at which the cosine ends.
+        warmup: rounds in which the rate grows linearly.
         rounds: the round with which it would end there; later ones keep the rate of the last before it. None means the
             round after the spec's `num_rounds`.
     """

@@ -24,6 +24,11 @@ class Staleness(Record):
         constant     1
         polynomial   (tau + 1) ** -a
         hinge        1 if tau <= b, else 1 / (a * (tau - b) + 1)
+
+    Attributes:
+        name: the formula.
+        a: how fast the weight falls.
+        b: of `hinge`: staleness up to which an update has its whole weight.
     """
 
     name: Literal["constant", "polynomial", "hinge"] = "constant"
@@ -96,7 +101,12 @@ class EdgeSync(TierSync):
 
 
 class Sync(Record):
-    """How the two upper tiers wait: edges for `devices`, the cloud for `edges`."""
+    """How the two upper tiers wait.
+
+    Attributes:
+        devices: how edges wait for their devices.
+        edges: how the cloud waits for edges.
+    """
 
     devices: DeviceSync = DeviceSync()
     edges: EdgeSync = EdgeSync()

@@ -27,9 +27,10 @@ devices: {profile: agent}
 """
 
 
-def started(folder: Path, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """Starts `strata up` with one device per agent; returns the process and the cloud's address."""
-    words = ["up", "--edges", "2", "--devices", "4", "--agents", "4", "--port", "0", "--format", "json"]
+def started(folder: Path, devices: int = 4, agents: int = 4, **env: str) -> tuple[subprocess.Popen[str], str]:
+    """Starts `strata up`, usually with one device per agent; returns the process and the cloud's address."""
+    numbers = ["--edges", "2", "--devices", str(devices), "--agents", str(agents)]
+    words = ["up", *numbers, "--port", "0", "--format", "json"]
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [*STRATA, *words], cwd=folder, env=environment(folder) | env, stdout=subprocess.PIPE, stderr=log, text=True
@@ -58,14 +59,14 @@ def wait_completed(visitor: Visitor) -> None:
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the seconds of compute by row of the timeline."""
+    """Returns the seconds of compute by seat of the timeline."""
     timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
     found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
     for series in timeline["series"]:
         if series["name"] == "compute":
             for row, cell in zip(found, series["data"], strict=True):
                 found[row] += cell["value"] if cell else 0.0
-    return found
+    return {row: seconds for row, seconds in found.items() if row.startswith("seat ")}
 
 
 def opened(page: Any, seat: str) -> Any:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import yaml
 from nicegui import events, ui
+from nicegui.elements.mixins.validation_element import ValidationElement
 
 from cloud_server.dashboard.forms import FormField, fields_of, parse_value, with_value
-from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page, with_field
+from cloud_server.dashboard.spec_checks import about, example_specs, warnings_of
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_run_spec
+from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 
 _EXPERIMENT_FIELDS = (
@@ -27,6 +32,7 @@ _EXPERIMENT_FIELDS = (
     "batch_size",
     "lr",
 )
+
 _YAML_FIELDS = ("data", "model", "partition", "devices")
 _UPLOAD_OVERHEAD_BYTES = 1024
 """Upper bound of what an upload request adds to the file."""
@@ -47,18 +53,24 @@ class View:
     def __init__(self, dashboard: Dashboard, page: Page) -> None:
         self.dashboard, self.page = dashboard, page
         self.document: dict[str, Any] = {"name": "experiment"}
-        self.fields = {field.name: field for field in fields_of(RunSpec.model_json_schema())}
+        schema = RunSpec.model_json_schema()
+        self.fields = {field.name: field for field in fields_of(schema, ExperimentSpec.__doc__)}
+        self.inputs: dict[str, Input] = {}
+        self.spec: RunSpec | None = None  # that of the text, if it is valid
         self.invalid: dict[str, str] = {}  # what is wrong with inputs of the form, by field
         self.written = _text(self.document)  # the text that the form shows
+        self.shown_warnings: list[str] = []
 
     def build(self) -> None:
         """Create the page's elements."""
         max_bytes = max(self.dashboard.cloud.settings.max_spec_bytes - _UPLOAD_OVERHEAD_BYTES, 1)
         ui.label("New run").classes("text-h6").props("role=heading aria-level=1")
-        with ui.element("div").classes("wide w-full"):
+        self._build_examples()
+        with ui.element("div").classes("form w-full"):
             with ui.column().classes("items-stretch"):
                 self.form = ui.column().classes("w-full items-stretch")
-            with card("Spec"):
+            with card("Spec") as side:
+                side.classes("side")
                 ui.upload(
                     label="Upload a spec file (YAML or JSON)",
                     auto_upload=True,
@@ -72,28 +84,51 @@ class View:
                     ui.textarea(value=_text(self.document))
                     .classes("w-full")
                     .props('outlined input-style="font-family: monospace; min-height: 20rem" aria-label="Spec as YAML"')
+                    .props("debounce=400")
                 )
+                self.text.on_value_change(self._check)
                 self.text.on("blur", self._text_changed)
                 self.error = ui.label().props("role=alert").style("border-left: 5px solid #D55E00; padding-left: 8px")
+                self.warnings = ui.column().classes("w-full gap-1").props('role=status aria-label="Warnings"')
                 ui.button("Start", icon="play_arrow", on_click=self._start).props("unelevated").mark("start")
         self._show_form()
         self._check()
+        self.page.start_refreshing(self._refresh_warnings, every_s=2.0)
+
+    def _build_examples(self) -> None:
+        """Offer the specs of the repository, where they are there."""
+        paths = example_specs()
+        if not paths:
+            return
+
+        def load(event: events.ValueChangeEventArguments[Any]) -> None:
+            if event.value in paths:
+                text = paths[event.value].read_text(encoding="utf-8")
+                says.set_text(about(text))
+                self.text.set_value(text)
+                self._text_changed()
+
+        with ui.row().classes("w-full items-center"):
+            choice = ui.select(list(paths), label="Start from an example", with_input=True, on_change=load)
+            choice.classes("w-64").props("dense clearable")
+            says = ui.label().classes("help grow")
 
     # ---- the form
 
     def _show_form(self) -> None:
         self.form.clear()
         self.invalid.clear()
+        self.inputs.clear()
         with self.form:
-            with card("Experiment"), ui.element("div").classes("facts"):
+            with card("Experiment"), _fields():
                 for name in _EXPERIMENT_FIELDS:
                     self._input(self.fields[name], (name,), self.document.get(name))
             with card("Algorithm"):
                 self._algorithm_fields()
-            with card("Data, model, partition, devices"):
+            with card("Data, model, partition, devices"), _fields():
                 for name in _YAML_FIELDS:
                     self._input(self.fields[name], (name,), self.document.get(name))
-            with card(""), ui.expansion("All other fields").classes("w-full"), ui.element("div").classes("facts"):
+            with card(""), ui.expansion("All other fields").classes("w-full") as self.others, _fields():
                 for name, field in self.fields.items():
                     if name not in (*_EXPERIMENT_FIELDS, *_YAML_FIELDS, "algorithm"):
                         self._input(field, (name,), self.document.get(name))
@@ -107,7 +142,7 @@ class View:
         if name in known:
             ui.label(known[name].paper).classes("text-caption")
             params = raw.get("params", {}) if isinstance(raw, Mapping) else {}
-            with ui.element("div").classes("facts"):
+            with _fields():
                 for field in fields_of(known[name].params.model_json_schema()):
                     self._input(field, ("algorithm", "params", field.name), params.get(field.name))
 
@@ -143,7 +178,9 @@ class View:
                 del self.invalid[name]
             self._check()
 
-        line = _INPUTS[field.kind](field, field.default if value is None else value, changed)
+        with ui.element("div"):
+            line = _INPUTS[field.kind](field, field.default if value is None else value, changed)
+            self.inputs[name] = Input(line, field.help)
         if isinstance(line, ui.number) and field.nullable:
             line.on("keyup", unreadable, js_handler="(event) => emit(event.target.validity.badInput)")
 
@@ -185,16 +222,53 @@ class View:
         return raw
 
     def _check(self) -> bool:
-        """Whether the text is a valid spec; shows its error or that of an input of the form."""
+        """Whether the text is a valid spec; shows its error or that of an input of the form, at its field too."""
         try:
             raw = self._read()
-            parse_run_spec(raw)
+            self.spec = parse_run_spec(raw)
         except StrataError as error:
-            self.error.set_text(f"{error.field}: {error.detail}" if error.field else error.detail)
+            self.spec = None
+            self.error.set_text(with_field(error))
+            self._mark({**self.invalid, **({error.field: error.detail} if error.field else {})})
             return False
         self.document = raw
         self.error.set_text(next(iter(self.invalid.values()), ""))
+        self._mark(self.invalid)
+        self._show_warnings()
         return True
+
+    def _mark(self, errors: Mapping[str, str]) -> None:
+        """Mark the inputs whose fields have errors; one within a field, such as `data.name`, is at that field."""
+        at: dict[str, str] = {}
+        for path, error in errors.items():
+            parts = re.split(r"[.\[]", path)
+            places = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+            at |= dict.fromkeys(islice((place for place in places if place in self.inputs), 1), error)
+        for name, line in self.inputs.items():
+            line.mark(at.get(name))
+        shown = (*_EXPERIMENT_FIELDS, *_YAML_FIELDS)
+        if any(name not in shown and not name.startswith("algorithm.") for name in at):
+            self.others.set_value(True)
+
+    def _show_warnings(self) -> None:
+        """Show why the run would wait or fail if it were started now."""
+        registry, settings = self.dashboard.cloud.registry, self.dashboard.cloud.settings
+        found: list[str] = []
+        if self.spec is not None:
+            counts = {"n_edges": len(registry.live_edges()), "n_devices": registry.n_devices()}
+            found = warnings_of(self.spec, **counts, data_dir=settings.common.data_dir)
+        if found == self.shown_warnings:
+            return
+        self.shown_warnings = found
+        self.warnings.clear()
+        with self.warnings:
+            for warning in found:
+                with ui.row().classes("items-start no-wrap gap-2"):
+                    ui.icon("warning", size="sm").classes("warning").props("aria-hidden=true")
+                    ui.label(warning)
+
+    async def _refresh_warnings(self) -> None:
+        self._show_warnings()
 
     async def _start(self) -> None:
         with notify_outcome():
@@ -202,6 +276,33 @@ class View:
                 raise BadInput(error, field=field)
             info = await self.dashboard.cloud.runs.create(self._read(), None)
             ui.navigate.to(f"/runs/{info.run}")
+
+
+class Input:
+    """An input of the form with its help below it, which gives way to its error."""
+
+    def __init__(self, line: ui.element, help_text: str) -> None:
+        self.line, self.help_text = line, help_text[:1].upper() + help_text[1:]
+        self.help = ui.label(self.help_text).classes("help")
+        line.props(f"aria-describedby={self.help.html_id}")
+        if isinstance(line, ValidationElement):
+            line.without_auto_validation()
+        self.error = ""
+
+    def mark(self, error: str | None) -> None:
+        """Mark the input as wrong; None means that it is right."""
+        if (error or "") == self.error:
+            return
+        self.error = error or ""
+        self.help.set_text(error or self.help_text)
+        self.help.classes(add="wrong" if error else None, remove=None if error else "wrong")
+        marks = "error aria-invalid=true"
+        self.line.props(add=marks if error else None, remove=None if error else marks)
+
+
+def _fields() -> ui.element:
+    """The grid of a group of inputs."""
+    return ui.element("div").classes("fields w-full")
 
 
 def _text(document: Mapping[str, Any]) -> str:

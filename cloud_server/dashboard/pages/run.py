@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import cast
 
 import yaml
 from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
+from cloud_server.dashboard.round_rows import VisitCounts, round_table
+from cloud_server.dashboard.round_timeline import TimelineCard
+from cloud_server.dashboard.run_downloads import Downloads
+from cloud_server.dashboard.run_events import RunEvents
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
+from cloud_server.dashboard.tables import columns_of
 from cloud_server.dashboard.tables import score as score_cell
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
-from shared.plots.curves import By, bytes_on_links, clients, scores
+from shared.plots.curves import By, bytes_on_links, clients, placed, scores
 from shared.plots.partition import partition
-from shared.plots.timeline import LATER, timeline
-from shared.results.folder import file_names
 from shared.results.reader import own_pictures
 from shared.results.tracking.tracker_notes import tracked_lines
-from shared.run_records.metrics import MetricInfo
-from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import FINAL, RunInfo
 
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
-_BY = {"round": "by round", "time": "by simulated time", "bytes": "by bytes"}
-_COLUMNS = (
-    "round", "phase", "visits", "used", "lost", "score", "train loss", "bytes", "simulated time (s)",
-)  # fmt: skip
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
     "resume": ("paused", "stopped", "failed"),
@@ -51,6 +45,7 @@ def register(dashboard: Dashboard) -> None:
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")
                 return
+            ui.page_title(f"{run_view.info.name} · StrataFL")
             View(dashboard, page, run_view).build()
 
 
@@ -64,8 +59,7 @@ class View:
         self.info: RunInfo | None = None
         self.n_results = -1
         self.algorithm_panels: dict[str, Panel] = {}
-        self.detail: RoundDetail | None = None
-        self.follows_newest = True
+        self.counts = VisitCounts()
 
     # ---- layout
 
@@ -73,22 +67,17 @@ class View:
         """Create the page's elements; refreshing fills them."""
         self._build_header()
         page = self.page
+        with ui.row().classes("w-full items-center"):
+            measure_switch(self._choose_measure)
+            self.metric = ui.select([], label="Metric", on_change=self._show_curves)
+            self.metric.props("dense options-dense").style("min-width: 9rem")
         with ui.element("div").classes("wide w-full"):
             with card("Scores and loss"):
-                with ui.row().classes("items-center"):
-                    axis = ui.toggle(_BY, value="round", on_change=lambda event: self._show_scores(event.value))
-                    axis.props("dense no-caps")
-                    self.metric = ui.select([], label="Metric", on_change=lambda _: self._show_scores(self.by))
-                    self.metric.props("dense options-dense").style("min-width: 7rem")
                 self.scores = Panel(page, titled=False)
             with card("Clients, each on its own test set"):
                 self.clients = Panel(page, titled=False)
         with card("Timeline of a round"):
-            with ui.row().classes("items-center w-full no-wrap"):
-                self.round_slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
-                self.round_slider.props('label aria-label="Round"')
-                self.round_label = ui.label().style("white-space: nowrap")
-            self.timeline = Panel(page, titled=False)
+            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view)
         with ui.element("div").classes("wide w-full"):
             with card("Bytes on links"):
                 self.bytes = Panel(page, titled=False)
@@ -96,10 +85,8 @@ class View:
                 self.partition = Panel(page, titled=False)
         self.algorithm_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
-            self.table = ui.table(columns=columns_of(_COLUMNS), rows=[], row_key="round", pagination=10).classes(
-                "w-full"
-            )
-            self.table.props("flat dense")
+            self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
+        self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)
         self.page.start_refreshing(self._refresh)
@@ -118,7 +105,7 @@ class View:
         self.facts = ui.element("div").classes("w-full")
         with ui.row():
             ui.link("Topology", "/")
-            ui.button("Result files", icon="folder_open", on_click=self._files).props("flat dense no-caps")
+            Downloads(self.dashboard.cloud.results.folder(self.run_id))
 
     def _button(self, action: str) -> ui.button:
         icons = {"pause": "pause", "resume": "play_arrow", "stop": "stop"}
@@ -168,31 +155,23 @@ class View:
                 ui.button("Cancel", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
 
-    def _files(self) -> None:
-        """Offer the files of the run's results folder for download."""
-        folder = self.dashboard.cloud.results.folder(self.run_id)
-        names = file_names(folder) if folder.is_dir() else []
-        with ui.dialog(value=True) as dialog, ui.card():
-            ui.label("Result files" if names else "No result files yet.").classes("text-h6")
-            for name in names:
-                ui.button(name, icon="download", on_click=partial(ui.download.file, folder / name)).props(
-                    "flat no-caps"
-                )
-            ui.button("Close", on_click=dialog.close).props("flat")
-        dialog.on("hide", dialog.delete)
+    def _choose_measure(self, by: By) -> None:
+        self.by = by
+        self._show_curves()
 
-    def _show_scores(self, by: str) -> None:
-        self.by = cast("By", by)
-        info = self.run_view.info
+    def _show_curves(self) -> None:
+        """Draw the pictures of the run, those of its algorithm included, over the chosen measure."""
+        history, info = self.run_view.history, self.run_view.info
         chosen = next((metric for metric in info.metrics if metric.label == self.metric.value), info.headline)
-        self.scores.show(scores(self.run_view.history, self.by, chosen), "No evaluation yet.")
-        self.clients.show(clients(self.run_view.history, chosen), "No client has been evaluated yet.")
-
-    async def _round_chosen(self) -> None:
-        """Show the chosen round; if it is the newest, the slider follows new rounds."""
-        trained = self.run_view.newest.round_no if self.run_view.newest else 0
-        self.follows_newest = int(self.round_slider.value) >= trained
-        await self._show_timeline()
+        of_clients, on_links = clients(history, chosen), bytes_on_links(history)
+        self.scores.show(scores(history, self.by, chosen), "No evaluation yet.")
+        self.clients.show(of_clients and placed(of_clients, history, self.by), "No client has been evaluated yet.")
+        self.bytes.show(on_links and placed(on_links, history, self.by))
+        for picture in own_pictures(history):
+            if picture.name not in self.algorithm_panels:
+                with self.algorithm_box, card(picture.title):
+                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
+            self.algorithm_panels[picture.name].show(placed(picture, history, self.by))
 
     # ---- refreshing
 
@@ -209,10 +188,11 @@ class View:
             self.n_results = n_results
             await self._show_rounds(run_view)
         self.partition.show(partition(run_view.seats, ""), "Available once the run has started.")
+        await self.events.refresh()
 
     def _show_info(self, run_view: RunView) -> None:
         info = self.info = run_view.info
-        score, loss = _headline(run_view)
+        label, score, loss = headline_of(run_view)
         labels = [metric.label for metric in info.metrics]
         if self.metric.options != labels:
             self.metric.set_options(labels, value=labels[0])
@@ -229,7 +209,7 @@ class View:
             facts(
                 {
                     "round": f"{info.rounds} of {info.num_rounds}",
-                    f"{info.headline.label}, {info.accuracy_of}": score_cell(info.headline, score).text or "-",
+                    label: score_cell(info.headline, score).text or "-",
                     "loss": "-" if loss is None else f"{loss:.4g}",
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",
@@ -240,59 +220,12 @@ class View:
         self.spec.set_text(_yaml(info))
 
     async def _show_rounds(self, run_view: RunView) -> None:
-        history = run_view.history
-        self._show_scores(self.by)
-        self.bytes.show(bytes_on_links(history))
-        for picture in own_pictures(history):
-            if picture.name not in self.algorithm_panels:
-                with self.algorithm_box, card(picture.title):
-                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
-            self.algorithm_panels[picture.name].show(picture)
-        self.table.rows = [_row(row, run_view.info.headline) for row in reversed(history.trained)]
+        self._show_curves()
+        self.counts.add(run_view.visits)
+        columns, self.table.rows = round_table(run_view.history, self.counts)
+        self.table.columns = columns_of(columns)
         self.table.update()
-        trained = run_view.newest.round_no if run_view.newest else 1
-        self.round_slider.props(f"max={max(trained, 1)}")
-        if self.follows_newest:
-            self.round_slider.set_value(trained)
-        await self._show_timeline()
-
-    async def _show_timeline(self) -> None:
-        newest, number = self.run_view.newest, int(self.round_slider.value)
-        if newest is None:
-            self.timeline.show(None, "No training round has been completed yet.")
-            return
-        if self.detail is None or self.detail.round_no != number:
-            is_newest = newest.round_no == number
-            self.detail = newest if is_newest else await self.dashboard.cloud.repository.round(self.run_id, number)
-        word = self.run_view.info.spec.sync.round_word
-        self.round_label.set_text(f"{word} {number}, {self.detail.simulated_s:.4g} s")
-        picture = timeline(self.detail, f"{word.capitalize()} {number}", await self._later(number), word)
-        self.timeline.show(picture, f"No visit of this {word} took any time.")
-
-    async def _later(self, number: int) -> list[RoundDetail]:
-        """The versions after one, in which visits ended that were in flight; none where tiers wait for all."""
-        newest = self.run_view.newest
-        if newest is None or self.run_view.info.spec.sync.round_word == "round":
-            return []
-        following = range(number + 1, min(number + LATER, newest.round_no) + 1)
-        return [detail async for detail in self.dashboard.cloud.repository.details(self.run_id, following)]
-
-
-def _row(info: RoundInfo, metric: MetricInfo) -> dict[str, object]:
-    n_bytes = info.bytes_up + info.bytes_down
-    divisor, unit = scale("bytes", n_bytes)
-    cells = {
-        "round": info.round_no,
-        "phase": info.phase,
-        "visits": info.n_visits,
-        "used": info.n_used,
-        "lost": len(info.failures),
-        "score": named_score(metric, info.on_global(metric)),
-        "train loss": figure(info.train_loss),
-        "bytes": Figure(n_bytes, f"{n_bytes / divisor:.3g} {unit}"),
-        "simulated time (s)": figure(info.simulated_s),
-    }
-    return row_of(cells)
+        await self.timeline.show_newest(run_view)
 
 
 def _yaml(info: RunInfo) -> str:
@@ -303,10 +236,12 @@ def _colour(status: str) -> str:
     return {"completed": "positive", "failed": "negative"}.get(status, "grey" if status in FINAL else "primary")
 
 
-def _headline(run_view: RunView) -> tuple[float | None, float | None]:
-    """Headline score and loss of the run; until it has them, of the newest evaluation of the global model."""
+def headline_of(run_view: RunView) -> tuple[str, float | None, float | None]:
+    """Name, headline score and loss of the run; until it has them, or if it failed, of the newest evaluation."""
     info = run_view.info
-    found = [score for row in run_view.rounds if row.evaluation and (score := row.evaluation.get("global"))]
-    if info.score is not None or info.status in FINAL or not found:
-        return info.score, info.loss
-    return found[-1].value(info.headline), found[-1].loss
+    found = [(row.round_no, score) for row in run_view.rounds if (score := (row.evaluation or {}).get("global"))]
+    if info.score is not None or not found:
+        return f"{info.headline.label}, {info.accuracy_of}", info.score, info.loss
+    round_no, score = found[-1]
+    name = f"{info.headline.label}, global model after {info.spec.sync.round_word} {round_no}"
+    return name, score.value(info.headline), score.loss

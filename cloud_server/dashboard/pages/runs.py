@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Query
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, notify_outcome, open_page
-from cloud_server.dashboard.tables import Figure, as_title, columns_of, figure, named_score, row_of, score
-from shared.core.errors import StrataError
+from cloud_server.dashboard.comparison_view import MOST_COMPARED, ComparisonView
+from cloud_server.dashboard.layout import Dashboard, Page, notify_outcome, open_page
+from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
 from shared.core.formatting import scale
-from shared.plots.curves import comparison
-from shared.plots.picture import Lines
-from shared.results.comparison import Comparison, Point, compare
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "score", "loss", "bytes up", "simulated time", "created", "run")
@@ -26,30 +23,37 @@ def register(dashboard: Dashboard) -> None:
     """Add the pages."""
 
     @ui.page("/runs")
-    async def runs_page() -> None:
+    async def runs_page(selected: list[str] = Query(default=[]), text: str = "") -> None:  # noqa: B008
         async with open_page(dashboard, "Runs", "/runs") as page:
-            View(dashboard, page).build()
+            View(dashboard, page, set(selected), text).build()
 
     @ui.page("/compare")
     async def compare_page(run: list[str] = Query(default=[])) -> None:  # noqa: B008
         async with open_page(dashboard, "Compare runs") as page:
-            await _build_comparison(dashboard, page, run[:20])
+            await ComparisonView(dashboard, page, run[:MOST_COMPARED]).build()
 
 
 class View:
-    """The list in one browser."""
+    """The list in one browser. Its address holds the filter and the selection, so that both survive going back.
 
-    def __init__(self, dashboard: Dashboard, page: Page) -> None:
+    Args:
+        dashboard: the data behind the page.
+        page: the page.
+        selected: ids of the runs that are selected at first.
+        text: the filter at first.
+    """
+
+    def __init__(self, dashboard: Dashboard, page: Page, selected: set[str], text: str) -> None:
         self.dashboard, self.page = dashboard, page
+        self.selected, self.text = selected, text
         self.runs: RunPage | None = None
 
     def build(self) -> None:
         """Create the page's elements; refreshing fills them."""
         ui.label("Runs").classes("text-h6").props("role=heading aria-level=1")
         with ui.row().classes("w-full items-center gap-2"):
-            self.filter = (
-                ui.input("Filter", placeholder="name, algorithm, status").classes("grow").props("clearable dense")
-            )
+            self.filter = ui.input("Filter", value=self.text, placeholder="name, algorithm, status")
+            self.filter.classes("grow").props("clearable dense").on_value_change(self._keep_in_address)
             ui.button("New run", icon="add", on_click=lambda: ui.navigate.to("/new")).props("unelevated")
             self.compare = ui.button("Compare", icon="stacked_line_chart", on_click=self._compare).props("outline")
             self.remove = ui.button("Remove", icon="delete", on_click=self._confirm_removal).props("outline")
@@ -61,7 +65,7 @@ class View:
             '<q-td :props="props"><a class="text-primary" :href="\'/ui/runs/\' + props.row.run">'
             "{{ props.row.name }}</a></q-td>",
         )
-        self.table.on_select(lambda _: self._update_buttons())
+        self.table.on_select(lambda _: self._selected())
         self._update_buttons()
         self.page.start_refreshing(self._refresh)
 
@@ -70,7 +74,20 @@ class View:
         if runs != self.runs:
             self.runs = runs
             self.table.rows = [_row(info) for info in runs.runs] + [_unreadable_row(each) for each in runs.unreadable]
+            self.table.selected = [row for row in self.table.rows if row["run"] in self.selected]
             self.table.update()
+            self._update_buttons()
+
+    def _selected(self) -> None:
+        self.selected = {str(row["run"]) for row in self.table.selected}
+        self._update_buttons()
+        self._keep_in_address()
+
+    def _keep_in_address(self) -> None:
+        """Write filter and selection into the page's address, without a new entry of the browser's history."""
+        words = [("selected", run) for run in sorted(self.selected)] + [("text", self.filter.value or "")]
+        query = urlencode([(name, value) for name, value in words if value])
+        ui.navigate.history.replace(f"runs?{query}" if query else "runs")  # relative to the page's own address
 
     def _update_buttons(self) -> None:
         n_selected = len(self.table.selected)
@@ -82,7 +99,7 @@ class View:
 
     def _confirm_removal(self) -> None:
         run_ids = [row["run"] for row in self.table.selected]
-        with ui.dialog(value=True) as dialog, ui.card():
+        with ui.dialog(value=True).props('aria-label="Remove runs"') as dialog, ui.card():
             runs = "1 finished run" if len(run_ids) == 1 else f"{len(run_ids)} finished runs"
             ui.label(f"Remove {runs} from this list? Result files are kept.")
             with ui.row():
@@ -95,7 +112,7 @@ class View:
             with notify_outcome(f"{run_id} was removed."):
                 await self.dashboard.cloud.runs.delete(run_id)
         self.table.selected.clear()
-        self._update_buttons()
+        self._selected()
 
 
 def _row(info: RunInfo) -> dict[str, Any]:
@@ -119,73 +136,3 @@ def _unreadable_row(each: UnreadableRun) -> dict[str, Any]:
     created = each.created_at[:19].replace("T", " ")
     status = f"unreadable: {each.reason}"[:200]
     return {**dict.fromkeys(_COLUMNS, ""), "run": each.run, "name": each.run, "status": status, "created": created}
-
-
-async def _build_comparison(dashboard: Dashboard, page: Page, run_ids: list[str]) -> None:
-    """Compare runs from their results folders, as `strata compare` does."""
-    ui.label("Compare runs").classes("text-h6").props("role=heading aria-level=1")
-    if len(run_ids) < 2:
-        ui.label("Select two or more runs in the list.").classes("text-italic")
-        ui.link("All runs", "/runs")
-        return
-    body = ui.column().classes("w-full items-stretch")
-    shown: list[list[RunInfo]] = []
-
-    async def refresh() -> None:
-        infos = [await dashboard.cloud.repository.info(run_id) for run_id in run_ids]
-        if shown == [infos]:
-            return
-        folders = [dashboard.cloud.results.folder(info.run) for info in infos]
-        compared = await asyncio.to_thread(compare, folders)
-        shown[:] = [infos]
-        body.clear()
-        with body:
-            _show_comparison(compared, page)
-
-    try:
-        await refresh()
-    except StrataError as error:
-        ui.label(error.detail).props("role=alert")
-        return
-    page.start_refreshing(refresh, every_s=3.0)
-
-
-def _show_comparison(compared: Comparison, page: Page) -> None:
-    for remark in compared.remarks:
-        ui.label(remark).classes("text-caption")
-    target = compared.metric.text(compared.target)
-    differs = list(dict.fromkeys(key for curve in compared.curves for key in curve.differs))
-    rows: list[dict[str, Any]] = [
-        {
-            "run": curve.label,
-            **{key: str(curve.differs.get(key, "")) for key in differs},
-            compared.metric.label: score(compared.metric, curve.value),
-            "worst decile": score(compared.metric, curve.clients.worst_decile if curve.clients else None),
-            "rounds": curve.info.rounds,
-            "simulated time": figure(curve.info.simulated_s, "s"),
-            "MB up": figure(curve.info.bytes_up / 1e6),
-            f"to reach {target}": _reached(curve.reached(compared.target)),
-        }
-        for curve in compared.curves
-    ]
-    ui.table(columns=columns_of(rows[0]), rows=[row_of(row) for row in rows], row_key="run").props(
-        "flat bordered dense"
-    ).classes("w-full")
-    picture = comparison(compared.curves, compared.target)
-    if picture is None:
-        return
-    for shown in picture.panels:
-        title = (
-            f"{as_title(compared.metric.label)} by {shown.x.label}"
-            if isinstance(shown, Lines)
-            else "Clients after the last round"
-        )
-        with card(title):
-            Panel(page, titled=False).show(picture.replace(panels=(shown,)))
-
-
-def _reached(point: Point | None) -> Figure:
-    if point is None:
-        return Figure(None, "not reached")
-    text = f"round {point.round_no}, {point.simulated_s:.4g} s, {point.bytes_up / 1e6:.4g} MB up"
-    return Figure(point.round_no, text)

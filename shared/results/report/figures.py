@@ -11,7 +11,7 @@ from shared.plots.curves import scores
 from shared.plots.history import RunHistory
 from shared.plots.partition import partition
 from shared.plots.picture import Boxes, Lines, Picture
-from shared.plots.timeline import LATER, timeline
+from shared.plots.timeline import LATER, RoundTimeline
 from shared.results.folder import read_round
 from shared.results.matplotlib_figures import Sheet, draw
 from shared.results.reader import pictures_of, read_history, read_seats
@@ -20,7 +20,7 @@ PAGE = Sheet(width_in=5.4, text_pt=9.0)
 """A sheet whose text is readable on a phone, while a desktop page shows two pictures side by side."""
 WIDE = Sheet(width_in=8.5, text_pt=9.0)
 _MAX_SEATS = 120
-"""Largest number of rows of a timeline; it shows the seats that took longest."""
+"""Largest number of rows of a timeline; it shows the seats whose visits ended last."""
 
 
 class Shown(NamedTuple):
@@ -67,21 +67,17 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
         return None
     slowest = max(history.trained, key=lambda row: (row.simulated_s, -row.round_no)).round_no
     row = read_round(folder, slowest if round_no is None else round_no)
-    word, last = history.info.spec.sync.round_word, history.trained[-1].round_no
+    spec, last = history.info.spec, history.trained[-1].round_no
+    word = spec.sync.round_word
     later = range(row.round_no + 1, min(row.round_no + LATER, last) + 1) if word == "version" else ()
     label = f"{word} {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
     after = [read_round(folder, number) for number in later]
-    seconds: dict[int, float] = {}
-    for visit in row.seats:
-        seconds[visit.seat] = seconds.get(visit.seat, 0.0) + visit.simulated_s
-    longest = sorted(seconds, key=lambda seat: (-seconds[seat], seat))[:_MAX_SEATS]
-    if len(longest) < len(seconds):
-        kept, label = set(longest), f"{label}: the {len(longest)} of {len(seconds)} seats that took longest"
-        seats = tuple(visit for visit in row.seats if visit.seat in kept)
-        edges = {visit.edge for visit in seats}
-        row = row.replace(seats=seats, edges=tuple(edge for edge in row.edges if edge.edge in edges))
-        after = [one.replace(seats=tuple(visit for visit in one.seats if visit.seat in kept)) for one in after]
-    return timeline(row, f"{history.info.name}: timeline of {label}", after, word)
+    drawn = RoundTimeline(row, after, word, spec.round_deadline_s, spec.report_deadline_s)
+    n_seats = len(drawn.seats())
+    if n_seats > _MAX_SEATS:
+        label = f"{label}: the {_MAX_SEATS} of {n_seats} seats whose visits ended last"
+    title = f"{history.info.name}: timeline of {label}"
+    return drawn.picture(title, slowest_first=n_seats > _MAX_SEATS, most=_MAX_SEATS)
 
 
 def _is_wide(picture: Picture) -> bool:

@@ -307,7 +307,7 @@ def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound], 
 
 _NO_RECORD = (
     "This results folder has no record of edges (edges.ndjson): an earlier version of StrataFL wrote it. "
-    "The outcomes of edges are unknown, and the timeline does not mark their ends."
+    "The outcomes of edges are unknown, and the timeline has no rows for them."
 )
 
 

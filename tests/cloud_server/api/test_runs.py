@@ -16,7 +16,7 @@ from cloud_server.runs import manager
 from cloud_server.runs.executor import RunExecutor
 from shared.core.tensors import digest
 from shared.plots.picture import Spans
-from shared.plots.timeline import timeline
+from shared.plots.timeline import RoundTimeline
 from shared.results.folder import read_round
 from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
@@ -92,12 +92,13 @@ async def test_the_results_folder_and_the_dashboard_agree_on_edges_and_links(tmp
         folder = tmp_path / "f" / "runs" / info.run
         for number in (1, 2):
             detail = await fed.round(info.run, number)
-            shown = timeline(detail, "same")
+            shown = RoundTimeline(detail).picture("same")
             assert shown is not None
             (panel,) = shown.panels
             assert isinstance(panel, Spans)
-            assert [word for _, word in panel.ends] == ["edge-1 done", "edge-2 done"]
-            assert timeline(read_round(folder, number), "same") == shown
+            assert [row for row in panel.rows if row.endswith(" and cloud")] == ["edge-1 and cloud", "edge-2 and cloud"]
+            assert max(span.end for span in panel.spans) == pytest.approx(detail.simulated_s)
+            assert RoundTimeline(read_round(folder, number)).picture("same") == shown
             lines = (folder / "links.csv").read_text().splitlines()
             held = [cells[4:] for line in lines if (cells := line.split(","))[:2] == [str(number), "train"]]
             assert sum(int(up) for _, up in held) == detail.bytes_up

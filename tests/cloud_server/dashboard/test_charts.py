@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cloud_server.dashboard.charts import DARK, LIGHT, height_px, options
-from shared.plots.picture import Axis, Lines, Series, Span, Spans
+from shared.plots.picture import Axis, Line, Lines, Mark, Series, Span, Spans
+from shared.plots.timeline import MARKS, WHATS
 from tests.shared.plots.test_draw import PANELS
 
 
@@ -27,8 +28,28 @@ def test_lines_are_in_the_unit_of_their_axis() -> None:
     line, low, difference = chart["series"]
     assert (line["name"], line["data"]) == ("first $x", [[0, 10]])
     assert low["data"] == [[0, 10], [2, 20]]
-    assert difference["data"] == [[0, 20], [2, 20]], "stacked on the lower limit"
+    assert difference["data"] == [[0, 20, 10, 30], [2, 20, 20, 40]], "stacked on the lower limit, and with both limits"
     assert low["stack"] == difference["stack"]
+    assert [entry if isinstance(entry, str) else entry["name"] for entry in chart["legend"]["data"]] == [
+        "first $x",
+        "band",
+    ]
+    assert '["time", " h", " %"]' in chart["tooltip"][":formatter"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PANELS if kind not in ("cells", "tree")])
+def test_every_chart_of_series_has_a_legend(kind: str) -> None:
+    """The colours of a heat map are explained by its scale, and a dendrogram has one kind of line."""
+    chart = options(PANELS[kind], LIGHT)
+    assert chart["legend"]["show"]
+    assert chart["legend"]["data"]
+
+
+def test_the_first_point_that_reaches_a_target_is_ringed() -> None:
+    series = Series(name="run", x=(1, 2, 3), y=(0.1, 0.5, 0.9), highlight=1)
+    chart = options(Lines(x=Axis(label="round"), y=Axis(label="accuracy", unit="share"), series=(series,)), LIGHT)
+    line, ring = chart["series"]
+    assert (line["type"], ring["type"], ring["data"]) == ("line", "scatter", [[2, 50]])
 
 
 @pytest.mark.parametrize(("largest", "axis_end"), [(0.1, None), (0.96, 100), (1.2, None)])
@@ -95,8 +116,28 @@ def test_bytes_are_scaled_by_the_largest_value_of_all_lines() -> None:
 
 def test_labels_of_ends_do_not_overlap_and_the_last_is_shown() -> None:
     spans = (Span(row=0, what="compute", begin=0.0, end=9.0),)
-    ends = ((8.5, "b"), (9.0, "last"), (1.0, "first"), (8.0, "<a>"))
-    chart = options(Spans(x=Axis(), rows=("r",), whats=("compute",), spans=spans, ends=ends), LIGHT)
+    instants = ((8.5, "b"), (9.0, "last"), (1.0, "first"), (8.0, "<a>"))
+    lines = tuple(Line(at=at, name=name, limit=name == "first") for at, name in instants)
+    chart = options(Spans(x=Axis(), rows=("r",), whats=("compute",), spans=spans, lines=lines), LIGHT)
     data = chart["series"][0]["markLine"]["data"]
     assert [(end["xAxis"], end["label"]["show"]) for end in data] == [(9, True), (8.5, False), (8, False), (1, True)]
     assert data[2]["tooltip"]["formatter"] == "&lt;a&gt;"
+    assert [end["lineStyle"]["type"] for end in data] == ["dashed", "dashed", "dashed", "solid"]
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_activities_differ_by_pattern_and_ends_of_visits_by_shape(theme) -> None:
+    spans = tuple(Span(row=0, what=what, begin=at, end=at + 1) for at, what in enumerate(WHATS))
+    marks = tuple(Mark(row=0, at=at, what=what) for at, what in enumerate(MARKS))
+    panel = Spans(x=Axis(), rows=("r",), whats=WHATS, spans=spans, marked=MARKS, marks=marks)
+    chart = options(panel, theme)
+    bars = {series["name"]: json.dumps(series["itemStyle"].get("decal")) for series in chart["series"][: len(WHATS)]}
+    assert set(bars) == set(WHATS)
+    assert len(set(bars.values())) == len(WHATS)
+    points = [series for series in chart["series"] if series["type"] == "scatter"]
+    shapes = {
+        series["name"]: (series["symbol"], series["symbolSize"], series["itemStyle"]["color"]) for series in points
+    }
+    assert list(shapes) == list(MARKS)
+    assert len(set(shapes.values())) == len(MARKS)
+    assert chart["legend"]["data"] == [*WHATS, *MARKS]

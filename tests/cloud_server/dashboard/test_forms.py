@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_server.dashboard.forms import fields_of, parse_value, with_value
+from cloud_server.dashboard.forms import described, fields_of, parse_value, with_value
 from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_spec
@@ -65,3 +65,29 @@ def test_integer_field_returns_integers(value: object, expected: object) -> None
 def test_error_of_invalid_yaml_names_the_field() -> None:
     with pytest.raises(BadInput, match="partition is not valid YAML"):
         parse_value(FIELDS["partition"], "{name: [")
+
+
+@pytest.mark.parametrize("name", list(ExperimentSpec.model_fields))
+def test_every_field_of_the_spec_has_help(name: str) -> None:
+    assert len(FIELDS[name].help) > 10
+
+
+def test_help_is_read_from_the_attributes_of_docstrings_and_a_description_of_its_own_comes_first() -> None:
+    document = """A record.
+
+        Text before.
+
+        Attributes:
+            one: first line
+                and the second.
+            two, three: both.
+
+        Raises:
+            four: no attribute.
+        """
+    texts = {"one": "first line and the second.", "two": "both.", "three": "both."}
+    assert described(document) == texts
+    assert described("No attributes.") == {}
+    properties = {"one": {"type": "string"}, "two": {"type": "string", "description": "own"}, "five": {}}
+    fields = fields_of({"properties": properties, "description": "Own.\n\nAttributes:\n    five: 5."}, document)
+    assert [field.help for field in fields] == ["first line and the second.", "own", "5."]

@@ -6,7 +6,22 @@ import re
 
 import pytest
 
-from shared.plots.picture import Axis, Bars, Box, Boxes, Cells, Lines, Panel, Picture, Series, Span, Spans, Tree
+from shared.plots.picture import (
+    Axis,
+    Bars,
+    Box,
+    Boxes,
+    Cells,
+    Line,
+    Lines,
+    Mark,
+    Panel,
+    Picture,
+    Series,
+    Span,
+    Spans,
+    Tree,
+)
 from shared.results.matplotlib_figures import drawn
 
 TIME = Axis(label="time", unit="seconds", from_zero=True)
@@ -51,7 +66,9 @@ PANELS: dict[str, Panel] = {
         rows=("seat 4", "seat 9"),
         whats=("download", "compute"),
         spans=(Span(row=0, what="download", begin=0, end=30), Span(row=1, what="compute", begin=30, end=300)),
-        ends=((250, "edge-1 done"),),
+        marked=("used", "late", "decides the end"),
+        marks=(Mark(row=0, at=30, what="used"), Mark(row=1, at=300, what="late", note="late, slow")),
+        lines=(Line(at=250, name="deadline", limit=True), Line(at=310, name="the round ends")),
     ),
 }
 WORDS = {
@@ -60,7 +77,7 @@ WORDS = {
     "cells": ("seat", "class", "samples", "s1", "c0", "17"),
     "boxes": ("at the end", "accuracy", "own model"),
     "tree": ("ann", "bob", "eve", "cut 0.512", "cosine distance"),
-    "spans": ("time (min)", "seat 4", "seat 9", "download", "compute"),
+    "spans": ("time (min)", "seat 4", "seat 9", "download", "compute", "used", "late", "deadline", "the round ends"),
 }
 
 

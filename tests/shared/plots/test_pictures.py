@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from shared.core.scores import Spread
 from shared.plots.algorithm_pictures import figure_by_client, labels_by_round
-from shared.plots.curves import bytes_on_links, clients, scores
+from shared.plots.curves import bytes_on_links, clients, placed, scores
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
-from shared.plots.picture import Bars, Boxes, Cells, Lines, Spans, Tree
-from shared.plots.timeline import timeline
+from shared.plots.picture import Bars, Boxes, Cells, Lines, Tree
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import SCREEN
 from shared.results.report.figures import write_pictures
@@ -50,6 +49,21 @@ def test_accuracy_is_drawn_at_evaluated_rounds_for_each_measure() -> None:
     assert losses == [("global model", (0.4,)), ("training", (1.0, 0.5))]
 
 
+def test_every_line_over_rounds_can_be_drawn_over_another_measure() -> None:
+    history = history_of(a_round(1), a_round(2, simulated_s=6.0, wall_s=2.0), a_round(2, kind="evaluate"))
+    picture = bytes_on_links(history)
+    assert picture is not None
+    found = {by: placed(picture, history, by) for by in ("round", "time", "bytes", "wall")}
+    places = {by: {series.x for series in lines_of(each.panels[0]).series} for by, each in found.items()}
+    assert places == {"round": {(1, 2)}, "time": {(4, 10)}, "bytes": {(2200, 4400)}, "wall": {(0.5, 2.5)}}
+    axes = {by: lines_of(each.panels[0]).x for by, each in found.items()}
+    assert {by: axis.unit for by, axis in axes.items()} == {
+        "round": "", "time": "seconds", "bytes": "bytes", "wall": "seconds"
+    }  # fmt: skip
+    bars = labels_by_round("classes", "classes", ("A",))(history_of(a_round(1, labels={"A": 2})))[0]
+    assert placed(bars, history, "time").panels == bars.panels, "bars have names, not places"
+
+
 def test_run_without_rounds_has_no_pictures() -> None:
     assert scores(history_of()) is None
     assert scores(history_of(a_round(1, evaluation=None, train_loss=None, client_accuracy=None))) is None
@@ -81,11 +95,12 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     picture = clients(history_of(*rounds))
     assert picture is not None
     course, ends = picture.panels
-    whole, half, mean = lines_of(course).series
+    whole, half, median, mean = lines_of(course).series
     assert (whole.low, whole.high) == ((0.1, 0.5), (0.6, 0.9))
     assert half.low == pytest.approx((0.15, 0.6))
     assert half.high == pytest.approx((0.4, 0.8))
     assert mean.y == pytest.approx((0.3, 0.7))
+    assert median.y == pytest.approx((0.2, 0.7))
     own, received = boxes_of(ends).boxes
     assert (own.name, received.name) == ("local model", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
@@ -106,85 +121,6 @@ def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:
     assert list(totals.series[0].y) == [3, 7]
     assert [list(row) for row in heat.values] == [[3, 1], [None, 2], [None, 4]]
     assert partition([a_seat(2, label_counts=())], "") is None
-
-
-def test_timeline_shows_the_parts_of_a_visit_in_sequence() -> None:
-    seats = [
-        {"seat": 1, "edge": "edge-1", "outcome": "used", "begin_s": 2, "down_s": 1, "compute_s": 3, "up_s": 0.5},
-        {"seat": 0, "edge": "edge-2", "outcome": "refused", "label": "C", "begin_s": 2, "compute_s": 9, "wait_s": 1},
-        {"seat": 1, "edge": "edge-1", "outcome": "used", "wave": 1, "begin_s": 12, "compute_s": 1},
-        {"seat": 5, "edge": "edge-1", "outcome": "failed"},
-    ]
-    parts = ("down_s", "compute_s", "wait_s", "up_s")
-    rows = [{**seat, "simulated_s": sum(float(str(seat.get(part, 0))) for part in parts)} for seat in seats]
-    picture = timeline(a_round(1, seats=rows), "a round")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert panel.rows == ("seat 1 · edge-1", "seat 0 · edge-2")
-    assert [(s.row, s.what, s.begin, s.end) for s in panel.spans] == [
-        (0, "download", 2, 3),
-        (0, "compute", 3, 6),
-        (0, "upload", 6, 6.5),
-        (1, "compute", 2, 11),
-        (1, "wait", 11, 12),
-        (0, "compute", 12, 13),
-    ]
-    assert "refused, class C" in panel.spans[3].note
-    assert "wave 2" in panel.spans[5].note
-    assert timeline(a_round(1, seats=rows[3:]), "nobody") is None
-
-
-def test_timeline_of_asynchronous_tiers_begins_with_its_first_visit() -> None:
-    seats = [
-        {"seat": 2, "edge": "edge-1", "outcome": "used", "begin_s": -3, "compute_s": 2, "simulated_s": 2},
-        {
-            "seat": 4,
-            "edge": "edge-1",
-            "outcome": "used",
-            "begin_s": 0.5,
-            "compute_s": 1,
-            "simulated_s": 1,
-            "staleness": 2,
-        },
-    ]
-    edge = {"edge": "edge-1", "home": 0, "outcome": "used", "begin_s": -1.0, "simulated_s": 3.0, "up_s": 0.25}
-    picture = timeline(a_round(1, seats=seats, edges=[edge]), "a round")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert [(span.begin, span.end) for span in panel.spans] == [(0, 2), (3.5, 4.5)]
-    assert panel.ends == ((4.75, "edge-1 done"), (3.0, "the round begins"))
-    assert panel.x.label == "simulated time since the first visit began"
-    assert "2 versions old" in panel.spans[1].note
-
-
-def test_timeline_of_a_version_shows_what_was_in_flight_when_it_was_made() -> None:
-    def visit(seat: int, begin_s: float, compute_s: float, staleness: int = 0) -> dict[str, Any]:
-        lasts = {"begin_s": begin_s, "compute_s": compute_s, "up_s": 1.0, "simulated_s": compute_s + 1.0}
-        return {"seat": seat, "edge": "edge-1", "outcome": "used", "staleness": staleness, **lasts}
-
-    shown = a_round(3, seats=[visit(0, 0.0, 4.0)], simulated_s=5.0)
-    later = [
-        a_round(4, seats=[visit(1, -3.0, 3.5, 1), visit(0, 0.0, 1.0)], simulated_s=2.0),
-        a_round(5, seats=[visit(2, -8.5, 6.0, 2), visit(1, -1.0, 1.0)], simulated_s=1.0),
-    ]
-    picture = timeline(shown, "version 3", later, "version")
-    assert picture is not None
-    (panel,) = picture.panels
-    assert isinstance(panel, Spans)
-    assert panel.rows == ("seat 0 · edge-1", "seat 1 · edge-1", "seat 2 · edge-1")
-    drawn = [(span.row, span.what, span.begin, span.end) for span in panel.spans]
-    before = 1.5  # the first visit began so long before the version
-    assert drawn == [
-        (0, "compute", before, before + 4.0),
-        (0, "upload", before + 4.0, before + 5.0),
-        (1, "compute", before + 2.0, before + 5.0),
-        (2, "compute", 0.0, 6.0),
-        (2, "upload", 6.0, 6.5),
-    ]
-    assert panel.spans[2].note == "in flight, ends in version 4: 1 version old"
-    assert panel.ends == ((1.5, "the version begins"), (6.5, "the version is made"))
 
 
 def test_labels_are_stacked_by_round() -> None:

@@ -247,7 +247,7 @@ def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: 
         "3.0 s",
         "27.0 s",
     ]
-    assert [word for word in page.text if word.endswith(" done")] == ["edge-2 done", "edge-1 done"]  # unchanged
+    assert [word for word in page.text if word.endswith(" and cloud")] == ["edge-1 and cloud", "edge-2 and cloud"]
 
 
 def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) -> None:
@@ -255,9 +255,9 @@ def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) 
     seats = (*(slow.replace(seat=n) for n in range(2, 122)), fast.replace(seat=1))
     both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
     text = report([in_folder(tmp_path / "r1", [both])])
-    assert "the 120 of 121 seats that took longest" in text
-    assert "edge-1 done" in Page(text).text
-    assert "edge-2 done" not in Page(text).text
+    assert "the 120 of 121 seats whose visits ended last" in text
+    assert "edge-1 and cloud" in Page(text).text
+    assert "edge-2 and cloud" not in Page(text).text
 
 
 @pytest.mark.usefixtures("undrawn")

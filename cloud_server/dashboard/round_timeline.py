@@ -1,0 +1,96 @@
+"""The timeline of a round on a run's page: a slider over rounds, pages of devices, and what decided the round's end."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from cloud_server.dashboard.layout import Page, Panel
+from cloud_server.dashboard.run_views import RunView
+from cloud_server.runs.repository import RunRepository
+from shared.plots.timeline import LATER, RoundTimeline
+from shared.run_records.rounds import RoundDetail
+
+SEATS_A_PAGE = 25
+"""Devices that the timeline shows at a time."""
+
+
+class TimelineCard:
+    """The timeline of one round of a run.
+
+    Args:
+        page: on which it is.
+        repository: of the runs.
+        run_view: the run; a newer view is given to `show_newest`.
+    """
+
+    def __init__(self, page: Page, repository: RunRepository, run_view: RunView) -> None:
+        self._repository, self._run_view = repository, run_view
+        self._timeline: RoundTimeline | None = None
+        self._follows_newest = True
+        with ui.row().classes("items-center w-full no-wrap"):
+            self._slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
+            self._slider.props('label aria-label="Round"')
+            self._label = ui.label().style("white-space: nowrap")
+        with ui.row().classes("items-center w-full"):
+            self._decider = ui.label().classes("grow")
+            self._slowest_first = ui.switch("Slowest first", on_change=self._draw)
+            self._pages = ui.pagination(1, 1, value=1, direction_links=True, on_change=self._draw)
+            self._pages.props('max-pages=5 aria-label="Pages of devices"')
+        self._panel = Panel(page, titled=False)
+
+    @property
+    def _word(self) -> str:
+        return self._run_view.info.spec.sync.round_word
+
+    async def show_newest(self, run_view: RunView) -> None:
+        """Draw the chosen round, or the newest one if that was shown until now."""
+        self._run_view = run_view
+        trained = run_view.newest.round_no if run_view.newest else 1
+        self._slider.props(f"max={max(trained, 1)}")
+        if self._follows_newest:
+            self._slider.set_value(trained)
+        await self._show()
+
+    async def _round_chosen(self) -> None:
+        """Show the chosen round; if it is the newest, the slider follows new rounds."""
+        trained = self._run_view.newest.round_no if self._run_view.newest else 0
+        self._follows_newest = int(self._slider.value) >= trained
+        await self._show()
+
+    async def _show(self) -> None:
+        newest, number = self._run_view.newest, int(self._slider.value)
+        if newest is None:
+            self._timeline = None
+        elif self._timeline is None or self._timeline.row.round_no != number or self._word == "version":
+            is_newest = newest.round_no == number
+            row = newest if is_newest else await self._repository.round(self._run_view.info.run, number)
+            spec = self._run_view.info.spec
+            limits = (spec.round_deadline_s, spec.report_deadline_s)
+            self._timeline = RoundTimeline(row, await self._later(number), self._word, *limits)
+        self._draw()
+
+    async def _later(self, number: int) -> list[RoundDetail]:
+        """The versions after one, in which visits ended that were in flight; none where tiers wait for all."""
+        newest = self._run_view.newest
+        if newest is None or self._word == "round":
+            return []
+        following = range(number + 1, min(number + LATER, newest.round_no) + 1)
+        return [detail async for detail in self._repository.details(self._run_view.info.run, following)]
+
+    def _draw(self) -> None:
+        """Draw the chosen page."""
+        shown = self._timeline
+        if shown is None:
+            self._panel.show(None, "No training round has been completed yet.")
+            return
+        n_seats, number = len(shown.seats()), shown.row.round_no
+        n_pages = max(-(-n_seats // SEATS_A_PAGE), 1)
+        self._pages.max = n_pages
+        self._pages.set_visibility(n_pages > 1)
+        first = (min(self._pages.value or 1, n_pages) - 1) * SEATS_A_PAGE
+        self._label.set_text(f"{self._word} {number}, {shown.row.simulated_s:.4g} s")
+        devices = f"Devices {first + 1} to {min(first + SEATS_A_PAGE, n_seats)} of {n_seats}. " if n_pages > 1 else ""
+        self._decider.set_text(devices + (shown.decider.text if shown.decider else ""))
+        title = f"{self._word.capitalize()} {number}"
+        picture = shown.picture(title, slowest_first=bool(self._slowest_first.value), first=first, most=SEATS_A_PAGE)
+        self._panel.show(picture, f"No visit of this {self._word} took any time.")
