@@ -69,12 +69,10 @@ class View:
             self.table = ui.table(columns=columns, rows=[], row_key="key", pagination=25).classes("w-full")
             self.table.props("dense flat wrap-cells")
             self.table.on("rowClick", lambda event: self._open(event.args[1]["key"]))
-            self.table.add_slot(
-                "body-cell-name",
-                '<q-td :props="props"><q-btn flat dense no-caps color="primary" :label="props.row.name" '
-                "@click.stop=\"$parent.$emit('open', props.row.key)\" /></q-td>",
-            )
-            self.table.on("open", lambda event: self._open(event.args))
+            # Elements, not a template: NiceGUI makes that anew at each refresh, so clicks and the focus would be lost.
+            with self.table.add_slot("body-cell-name"), ui.element("q-td").props(':props="props"'):
+                name = ui.button().props('flat dense no-caps :label="props.row.name"')
+            name.on("click.stop", lambda event: self._open(event.args), js_handler="() => emit(props.row.key)")
         self.page.redraws.append(lambda: self._draw(self.nodes, self.run_view))
         self.page.start_refreshing(self._refresh)
 
