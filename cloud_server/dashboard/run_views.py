@@ -44,7 +44,10 @@ class RunView:
         newest: the last training round with its visits.
         seats: the placement of the shown seats; empty before the run has started.
         twins: digital twins by edge; empty unless the run keeps twins and is running.
+        in_flight: where the cloud does not wait for all edges, by home edge the version of the model that its order in
+            flight carries.
         seats_at: when seats and twins were read (monotonic seconds).
+        reading: held while seats and twins are read.
     """
 
     info: RunInfo
@@ -54,7 +57,9 @@ class RunView:
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
+    in_flight: dict[int, int] = field(default_factory=dict)
     seats_at: float = -math.inf
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def shows_all(self) -> bool:
@@ -106,7 +111,7 @@ class RunViews:
                 view = RunView(info)
             if view.info != info or not view.rounds:
                 await self._add_new_rounds(view)
-            view.info = info
+            view.info, view.in_flight = info, self.cloud.runs.in_flight(info.run)
             self._runs[info.run] = view
             self._runs.move_to_end(info.run)
             while len(self._runs) > _MAX_RUNS:
@@ -125,15 +130,18 @@ class RunViews:
     async def with_seats(self, run_id: str) -> RunView:
         """The view of a run with placement and digital twins, which are read at most every `SEATS_EVERY_S` seconds."""
         view = await self.run(run_id)
-        if time.monotonic() - view.seats_at < SEATS_EVERY_S:
-            return view
-        view.seats_at = time.monotonic()
+        async with view.reading:  # a second viewer waits for what the first one reads
+            if time.monotonic() - view.seats_at >= SEATS_EVERY_S:
+                await self._read_seats(view)
+        return view
+
+    async def _read_seats(self, view: RunView) -> None:
         try:
             view.seats = await self.cloud.runs.seats(view.info.run, view.shown_seats)
         except Conflict:  # not started yet
             view.seats = ()
         view.twins = await self._twins(view.info)
-        return view
+        view.seats_at = time.monotonic()
 
     async def _twins(self, info: RunInfo) -> dict[str, tuple[Twin, ...]]:
         """The digital twins by edge, of the live edges that answer in time."""

@@ -270,6 +270,12 @@ class RunManager:
             found |= executor.state.placement.placement.agents if executor.state else {}
         return found
 
+    def in_flight(self, run_id: str) -> dict[int, int]:
+        """By home edge, the version of the model in its order in flight, of a run that does not wait for all edges."""
+        executor = self.queue.executors.get(run_id)
+        flights = executor.state.flights.all if executor and executor.state else ()
+        return {flight.edge: flight.version for flight in flights}
+
     async def seats(self, run_id: str, numbers: NumberSet) -> tuple[SeatInfo, ...]:
         """Those of these seats that a run has.
 

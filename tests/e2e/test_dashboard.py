@@ -71,7 +71,7 @@ def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
 
 def opened(page: Any, seat: str) -> Any:
     """Opens the window of a device and returns it."""
-    page.get_by_role("button", name=seat, exact=True).click()
+    page.locator(f'[data-key="seat {seat}"]').click()
     return page.get_by_role("dialog")
 
 
@@ -109,7 +109,6 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
 def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, url: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     page = visitor.go("/")
-    page.get_by_text("As a table").click()
     dialog = opened(page, "0")
     dialog.get_by_label("Profile").click()
     page.get_by_role("option", name="phone_low").click()
@@ -162,13 +161,11 @@ def test_a_run_can_be_started_by_keyboard_alone(visitor: Visitor) -> None:
     tab_to(page, "Topology")
     page.keyboard.press("Enter")
     page.wait_for_url("**/ui/")
-    page.get_by_text("As a table").wait_for()
-    tab_to(page, "table_rowsAs a tablekeyboard_arrow_down")
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name="edge-1", exact=True).wait_for()
     tab_to(page, "edge-1")
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    dialog.get_by_text("edge edge-1").wait_for()
+    dialog.get_by_role("heading", name="edge-1").wait_for()
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
 
@@ -210,11 +207,10 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
     page = visitor.go("/")
-    page.get_by_text("As a table").click()
     dialog = opened(page, "1")
     dialog.get_by_role("button", name="Take offline").click()
     dialog.get_by_role("button", name="Close").click()
-    page.get_by_role("status").filter(has_text="1 offline").wait_for(timeout=60_000)
+    page.get_by_role("button", name="offline 1").wait_for(timeout=60_000)
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("status").filter(has_text="stopped").wait_for(timeout=60_000)

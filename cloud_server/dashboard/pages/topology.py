@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any
-
 from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page
+from cloud_server.dashboard.node_dialogs import NodeDialogs
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import columns_of, figure, named_score, row_of
-from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, nodes_of
-from cloud_server.node_views import change_agent, topology_of
-from cloud_server.nodes.twin_client import twins_of
+from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
+from cloud_server.dashboard.topology_nodes import Node, n_devices, nodes_of, visit_counts
+from cloud_server.node_views import topology_of
 from shared.core.bounds import LARGEST_DEVICES
-from shared.core.errors import NotFound, StrataError
-from shared.plots.partition import partition
-from shared.run_records.metrics import value_in
-from shared.service.api.nodes import AgentChange, TopologyInfo
-from shared.simulation import PROFILES
-from shared.simulation.digital_twin import Twin
-
-_VISIT_COLUMNS = ("round", "outcome", "simulated time (s)", "bytes up", "bytes down", "local model")
+from shared.core.errors import NotFound
+from shared.service.api.nodes import TopologyInfo
 
 
 def register(dashboard: Dashboard) -> None:
@@ -40,6 +30,7 @@ class View:
 
     def __init__(self, dashboard: Dashboard, page: Page) -> None:
         self.dashboard, self.page = dashboard, page
+        self.dialogs = NodeDialogs(dashboard, page)
         self.nodes: list[Node] = []
         self.run_view: RunView | None = None
         self.topology: TopologyInfo | None = None
@@ -49,44 +40,35 @@ class View:
         """Create the page's elements; refreshing fills them."""
         with ui.row().classes("w-full items-center gap-4"):
             self.headline = ui.label().classes("text-h6").props("role=heading aria-level=1")
-            self.run_link = ui.link("", "/runs")
             ui.space()
-            self.wanted = ui.number("Devices", step=1).classes("w-28")
-            self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
+            with ui.row().classes("items-center no-wrap gap-4"):
+                self.wanted = ui.number("Devices", step=1).classes("w-28")
+                self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
             self.scale_tooltip = ui.tooltip("")
             self.scale_tooltip.move(self.scale)
         self.fleet_error = ui.label().classes("text-caption")
-        self.counts = ui.label().classes("text-body2").props("role=status")
-        self.chart = (
-            ui.echart({}, on_point_click=self._clicked).classes("w-full").style("height: 62vh; min-height: 360px")
-        )
-        self.chart.props(
-            'role=img aria-label="Cloud, edges and devices as a graph; the table below has the same content"'
-        )
+        with card("Cloud") as section:
+            section.classes("gap-1")
+            with ui.row().classes("items-baseline gap-x-4 gap-y-0"):
+                self.run_link = ui.link("", "/runs")
+                self.others = ui.label()
+            self.visits = ui.label().props("role=status")
+            self.links = ui.label()
+        self.grid = TopologyGrid(self._open).classes("w-full")
         self.empty = ui.label("No edge or agent has registered yet. Start edges and devices.").classes("text-italic")
-        with ui.expansion("As a table", icon="table_rows").classes("w-full"):
-            columns = columns_of(("name", "tier", "state", "parent", "details"))
-            self.table = ui.table(columns=columns, rows=[], row_key="key", pagination=25).classes("w-full")
-            self.table.props("dense flat wrap-cells")
-            self.table.on("rowClick", lambda event: self._open(event.args[1]["key"]))
-            self.table.add_slot(
-                "body-cell-name",
-                '<q-td :props="props"><q-btn flat dense no-caps color="primary" :label="props.row.name" '
-                "@click.stop=\"$parent.$emit('open', props.row.key)\" /></q-td>",
-            )
-            self.table.on("open", lambda event: self._open(event.args))
-        self.page.redraws.append(lambda: self._draw(self.nodes, self.run_view))
         self.page.start_refreshing(self._refresh)
 
     async def _refresh(self) -> None:
-        cloud = self.dashboard.cloud
-        topology = await topology_of(cloud)
+        topology = await topology_of(self.dashboard.cloud)
         run_view = await self._current_run(topology)
         nodes = nodes_of(topology, run_view)
+        total = n_devices(topology, run_view)
         self._show_fleet(topology)
-        self.headline.set_text(f"{len(topology.edges)} edges, {topology.n_devices} devices")
+        self.headline.set_text(f"{_count(len(topology.edges), 'edge')}, {_count(total, 'device')}")
+        self._show_cloud(topology, run_view)
+        self.empty.set_visibility(len(nodes) == 1)
         if nodes != self.nodes:
-            self._draw(nodes, run_view)
+            self.grid.show(nodes, total - sum(node.tier == "device" for node in nodes))
         self.nodes, self.run_view, self.topology = nodes, run_view, topology
 
     async def _current_run(self, topology: TopologyInfo) -> RunView | None:
@@ -95,32 +77,26 @@ class View:
         except NotFound:
             return None
 
-    def _draw(self, nodes: list[Node], run_view: RunView | None) -> None:
-        self.empty.set_visibility(len(nodes) == 1)
-        counts = device_counts(nodes)
-        some = run_view is not None and not run_view.shows_all
-        shown = [f"shown: {sum(counts.values())} devices of the newest round"] if some else []
-        self.counts.set_text(" · ".join([*shown, *(f"{n} {state} ({STATES[state]})" for state, n in counts.items())]))
-        self.chart.options.clear()
-        self.chart.options.update(graph(nodes, self.page.theme))
-        self.chart.update()
-        names = {node.key: node.name for node in nodes}
-        self.table.rows = [
-            {
-                "key": node.key,
-                "name": node.name,
-                "tier": node.tier,
-                "state": node.state,
-                "parent": names.get(node.parent or "", ""),
-                "details": "; ".join(node.details),
-            }
-            for node in nodes
-        ]
-        self.table.update()
-        if run_view is not None:
-            info = run_view.info
-            self.run_link.set_text(f"{info.name}: {info.status}, round {info.rounds} of {info.num_rounds}")
-            self.run_link.props["href"] = f"/runs/{info.run}"
+    def _show_cloud(self, topology: TopologyInfo, run_view: RunView | None) -> None:
+        """Show the run that trains, or else the newest, and what came of the visits of its newest round."""
+        others = len(topology.active_runs) - 1
+        self.others.set_text(f"{_count(others, 'other run')} trains too" if others > 0 else "")
+        self.run_link.set_visibility(run_view is not None)
+        if run_view is None:
+            self.visits.set_text("no run yet")
+            return
+        info, newest = run_view.info, run_view.newest
+        word = info.spec.sync.round_word
+        self.run_link.set_text(f"{info.name}: {info.status}, {word} {info.rounds} of {info.num_rounds}")
+        self.run_link.props["href"] = f"/runs/{info.run}"
+        if newest is None:
+            self.visits.set_text(f"no {word} yet")
+            return
+        counts = ", ".join(f"{number} {state}" for state, number in visit_counts(run_view).items())
+        self.visits.set_text(f"{word} {newest.round_no}: {_count(newest.n_visits, 'visit')}: {counts or 'none'}")
+        edges = traffic(newest.edge_bytes_up, newest.edge_bytes_down)
+        devices = traffic(newest.device_bytes_up, newest.device_bytes_down)
+        self.links.set_text(f"links of the edges {edges}, links of the devices {devices}")
 
     # ---- scaling
 
@@ -140,134 +116,11 @@ class View:
             wanted = whole_number("Devices", self.wanted.value, 0, LARGEST_DEVICES)
             await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
 
-    # ---- dialog of one node
-
-    async def _clicked(self, event: Any) -> None:
-        if event.data_type == "node":
-            await self._open(event.data["id"])
-
     async def _open(self, key: str) -> None:
         node = next((node for node in self.nodes if node.key == key), None)
-        if node is None:
-            return
-        fill_in: Awaitable[None] | None = None
-        with ui.dialog() as dialog, ui.card().classes("w-full").style("max-width: 720px"):
-            ui.label(f"{node.tier} {node.name}: {node.state}").classes("text-h6")
-            for line in node.details:
-                ui.label(line)
-            if node.key.startswith("seat "):
-                fill_in = self._build_seat(int(node.key.removeprefix("seat ")))
-            elif node.key.startswith("edge "):
-                self._build_twins(node.key.removeprefix("edge "))
-            elif node.key.startswith("agent "):
-                self._build_controls(node.key.removeprefix("agent "))
-            ui.button("Close", on_click=dialog.close).props("flat")
-        dialog.on("hide", dialog.delete)
-        dialog.open()  # only now: a dialog that is created open mounts its charts twice
-        if fill_in is not None:
-            await fill_in
-
-    def _build_seat(self, number: int) -> Awaitable[None] | None:
-        """Build the content for a seat; returns the request that adds its digital twin, if an agent hosts it."""
-        run_view = self.run_view
-        seat = next((seat for seat in run_view.seats if seat.seat == number), None) if run_view else None
-        if run_view is None or seat is None:
-            return None
-        rates = {
-            "compute": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
-            "uplink": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
-            "downlink": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
-            "latency": f"{1000 * (seat.latency_s or 0):.3g} ms",
-        }
-        facts(rates)
-        if seat.agent:
-            self._build_controls(seat.agent)
-        with card("Samples per class"):
-            Panel(self.page, titled=False).show(partition([seat], ""))
-        twin = ui.column().classes("w-full items-stretch")
-        with card("Visits"):
-            self._build_visits(run_view, number)
-        return self._show_twin(twin, run_view.info.run, seat.agent, number) if seat.agent else None
-
-    def _build_twins(self, edge: str) -> None:
-        """Build the table of an edge's digital twins, if it keeps any."""
-        twins = self.run_view.twins.get(edge, ()) if self.run_view else ()
-        if not twins:
-            return
-        rows = [{"seat": str(twin.seat), **_twin_facts(twin)} for twin in twins]
-        columns = columns_of(rows[0], sortable=False)
-        with card("Digital twins"):
-            ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
-
-    async def _show_twin(self, box: ui.column, run_id: str, agent: str, number: int) -> None:
-        """Request the digital twin of a seat and show it in the box, unless the dialog has been closed meanwhile."""
-        twin: Twin | None = None
-        reason = ""
-        try:
-            (twin,) = (await twins_of(self.dashboard.cloud.registry, run_id, agent, {number})).twins
-        except StrataError as error:
-            reason = error.detail
-        if box.is_deleted:
-            return
-        with box:
-            if twin is None:
-                ui.label(f"No digital twin: {reason}").classes("text-caption")
-            else:
-                with card("Digital twin"):
-                    facts(_twin_facts(twin))
-
-    def _build_visits(self, run_view: RunView, number: int) -> None:
-        visits = run_view.last_visits.get(number, [])
-        if not visits:
-            ui.label("No visits yet.").classes("text-italic")
-            return
-        headline = run_view.info.headline
-        rows = [
-            row_of(
-                {
-                    "round": round_no,
-                    "outcome": ", ".join(filter(None, (row.outcome, row.reason, row.label))),
-                    "simulated time (s)": figure(row.simulated_s),
-                    "bytes up": row.up_bytes,
-                    "bytes down": row.down_bytes,
-                    "local model": named_score(headline, value_in(row, "own", headline)),
-                }
-            )
-            for round_no, row in reversed(visits)
-        ]
-        columns = columns_of(_VISIT_COLUMNS)
-        ui.table(columns=columns, rows=rows, pagination=10).props("dense flat").classes("w-full")
-
-    def _build_controls(self, agent: str) -> None:
-        """Build the controls that take an agent offline or online and set its profile."""
-        agents = self.topology.agents if self.topology else ()
-        info = next((info for info in agents if info.agent == agent), None)
-        if info is None:
-            return
-        with ui.row().classes("items-center"):
-            others = f" (with {info.devices - 1} other devices of its agent)" if info.devices > 1 else ""
-            action = "Take offline" if info.online else "Bring online"
-            ui.button(action + others, on_click=lambda: self._change(agent, AgentChange(online=not info.online)))
-            fixed = any(not info.spec.devices.by_agent for info in self.dashboard.cloud.runs.training)
-            profile = ui.select(sorted(PROFILES), value=info.profile, label="Profile").classes("w-48")
-            set_profile = ui.button(
-                "Set profile", on_click=lambda: self._change(agent, AgentChange(profile=str(profile.value)))
-            )
-            if fixed:
-                set_profile.disable()
-                profile.disable()
-                ui.label("Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them.")
-
-    async def _change(self, agent: str, change: AgentChange) -> None:
-        with notify_outcome("Takes effect from the next round on."):
-            await change_agent(self.dashboard.cloud, agent, change)
+        if node is not None and self.topology is not None:
+            await self.dialogs.open(node, self.topology, self.run_view)
 
 
-def _twin_facts(twin: Twin) -> dict[str, str]:
-    """The estimates of a digital twin, formatted."""
-    return {
-        "health": twin.health,
-        "free compute": f"{twin.telemetry.free_sps:.4g} samples/s",
-        "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
-        "visits learned from": str(twin.n_learned),
-    }
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,20 +1,16 @@
-"""The nodes of the topology page: their states, parents and details, and how the graph draws them."""
+"""The nodes of the topology page: their states, parents and details, and counts that add up."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from cloud_server.dashboard.charts import LIGHT
-from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.topology_graph import graph
-from cloud_server.dashboard.topology_nodes import STATES, device_counts, nodes_of
+from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
+from cloud_server.dashboard.topology_nodes import STATES, device_counts, n_devices, nodes_of, visit_counts
+from shared.core.number_sets import NumberSet
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import VisitRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 from shared.simulation.digital_twin import Telemetry, Twin
-from tests.strata.samples import a_round, a_run, a_seat
+from shared.spec.synchronisation import Sync
+from tests.strata.samples import SPEC, a_round, a_run, a_seat
 
 
 def an_agent(name: str, **changes) -> AgentInfo:
@@ -46,8 +42,9 @@ def a_row(seat: int, outcome: str, **changes) -> VisitRow:
 
 def test_a_device_with_data_faults_is_said_to_have_them() -> None:
     run_view = a_run_view()
-    run_view.seats = (*run_view.seats[:7], a_seat(7, faulty=True))
-    details = [node.details for node in nodes_of(a_topology(), run_view) if node.tier == "device"]
+    run_view.seats = (*run_view.seats[:7], a_seat(7, agent="a7", faulty=True))
+    topology = a_topology(active_run="r1")
+    details = [node.details for node in nodes_of(topology, run_view) if node.tier == "device"]
     assert ["faulty data" in own for own in details] == [False] * 7 + [True]
 
 
@@ -60,12 +57,17 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
         a_row(4, "failed", reason="unavailable"),
         a_row(5, "used"),
         a_row(6, "used"),
+        a_row(8, "refused", reason="surplus"),
+        a_row(9, "failed", reason="busy"),
+        a_row(10, "evaluated"),
     )
-    run_view = a_run_view(*rows, seat_5="lost", seat_6="offline")
-    topology = a_topology(an_agent("a0", visiting=0), an_agent("a9", visiting=2), active_run="r2")
+    run_view = a_run_view(*rows, n_seats=11, seat_5="lost", seat_6="offline")
+    agents = [an_agent(f"a{number}") for number in range(1, 11)]
+    topology = a_topology(an_agent("a0", visiting=0), *agents, an_agent("b", visiting=2), active_run="r2")
     nodes = {node.name: node for node in nodes_of(topology, run_view) if node.tier == "device"}
-    states = [nodes[str(number)].state for number in range(8)]
-    assert states == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waiting"]
+    states = [nodes[str(number)].state for number in range(11)]
+    assert states[:8] == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waiting"]
+    assert states[8:] == ["late", "busy", "tested"]
     assert set(states) | {"training"} == set(STATES)
     assert "round 1: refused, class C, 0 s" in nodes["2"].details
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
@@ -78,8 +80,8 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
 def test_details_of_an_edge_name_environment_and_group() -> None:
     edge = next(node for node in nodes_of(a_topology(), a_run_view()) if node.tier == "edge")
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
-    assert any(line.startswith("edge 0: 1 updates used") for line in edge.details)
-    assert "group 2" in edge.details
+    assert any(line.startswith("home edge 0: 1 updates used") for line in edge.details)
+    assert "home edge 0 is in group 2" in edge.details
 
 
 def test_details_of_an_edge_give_total_and_free_compute() -> None:
@@ -99,48 +101,89 @@ def test_details_of_an_edge_give_total_and_free_compute() -> None:
 
 
 def test_agents_without_a_seat_are_shown_beside_the_seats() -> None:
-    topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"))
+    topology = a_topology(an_agent("a1"), an_agent("new"), an_agent("gone", state="lost"), active_run="r1")
     keys = [node.key for node in nodes_of(topology, a_run_view(n_seats=2))]
-    assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new"]
+    assert keys == ["cloud", "edge edge-1", "seat 0", "seat 1", "agent new 0", "agent gone 0"]
 
 
 def test_without_a_run_agents_are_shown_and_an_empty_topology_has_only_the_cloud() -> None:
     topology = a_topology(an_agent("a0", state="lost"), an_agent("a1", online=False), an_agent("a2"))
     devices = [node for node in nodes_of(topology, None) if node.tier == "device"]
     assert [(node.key, node.state) for node in devices] == [
-        ("agent a0", "lost"),
-        ("agent a1", "offline"),
-        ("agent a2", "waiting"),
+        ("agent a0 0", "lost"),
+        ("agent a1 0", "offline"),
+        ("agent a2 0", "waiting"),
     ]
-    assert device_counts(devices) == {"waiting": 1, "offline": 1, "lost": 1}
+    assert device_counts(devices) == dict.fromkeys(STATES, 0) | {"waiting": 1, "offline": 1, "lost": 1}
     empty = TopologyInfo(n_devices=0, n_agents=0, edges=(), agents=())
     assert [node.tier for node in nodes_of(empty, None)] == ["cloud"]
-    assert graph(nodes_of(empty, None), LIGHT)["series"][0]["links"] == []
 
 
-@pytest.mark.parametrize("n_seats", [1, 20, 100, 1000])
-def test_no_two_nodes_have_the_same_position(n_seats: int) -> None:
-    nodes = nodes_of(a_topology(), a_run_view(n_seats=n_seats))
-    drawn = graph(nodes, LIGHT)["series"][0]
-    positions = [(node["x"], node["y"]) for node in drawn["data"]]
-    assert len(set(positions)) == len(positions) == n_seats + 2
-    assert len(drawn["links"]) == n_seats + 1
-    assert len(json.dumps(drawn)) < 1000 * (n_seats + 10)
+def test_traffic_of_an_edge_adds_up_over_the_homes_that_it_serves() -> None:
+    run_view = a_run_view()
+    rows = [EdgeRow(edge="edge-1", home=home, outcome="used", up_bytes=50, down_bytes=70) for home in (0, 1)]
+    run_view.add_round(a_round(2, seats=(), edges=rows))
+    edge = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
+    assert (edge.up_bytes, edge.down_bytes) == (100, 140)
+    homes = [line.partition(":")[0] for line in edge.details if "updates used" in line]
+    assert homes == ["home edge 0", "home edge 1"]
 
 
-def test_positions_stay_when_states_change_and_marks_differ() -> None:
-    before, after = (
-        graph(nodes_of(a_topology(), a_run_view(a_row(0, outcome))), LIGHT) for outcome in ("used", "failed")
+def test_states_of_all_devices_add_up_to_the_number_of_devices() -> None:
+    """Two devices of an agent are in the run, one waits; one agent was stopped, one is in another run, one is lost."""
+    run_view = a_run_view(a_row(0, "used"), n_seats=2)
+    run_view.seats = (*(seat.replace(agent="a0") for seat in run_view.seats), a_seat(2, role="worker", state="worker"))
+    agents = (
+        an_agent("a0", devices=3, seats=NumberSet(range(2)), visiting=1),
+        an_agent("stopped", state="left", devices=7),
+        an_agent("elsewhere", devices=2, seats=NumberSet(range(4, 6)), visiting=4),
+        an_agent("gone", state="lost", devices=2),
     )
-    positions = [{n["id"]: (n["x"], n["y"]) for n in drawn["series"][0]["data"]} for drawn in (before, after)]
-    assert positions[0] == positions[1]
-    marks = [drawn["series"][0]["data"][2] for drawn in (before, after)]
-    assert marks[0]["symbol"] != marks[1]["symbol"]
-    assert marks[0]["itemStyle"] != marks[1]["itemStyle"]
+    topology = a_topology(*agents, active_run="r1", active_runs=("r1", "r2"))
+    nodes = nodes_of(topology, run_view)
+    counts = {state: number for state, number in device_counts(nodes).items() if number}
+    assert counts == {"training": 2, "used": 1, "waiting": 2, "lost": 2}
+    assert n_devices(topology, run_view) == sum(counts.values()) == 7
+    finished = topology.replace(active_run=None, active_runs=())
+    gone = run_view.seats[0].replace(seat=9, agent="stopped", state="lost")
+    run_view.seats = (*run_view.seats, gone)
+    assert n_devices(finished, run_view) == sum(device_counts(nodes_of(finished, run_view)).values()) == 7
 
 
-def test_names_of_agents_are_escaped() -> None:
-    hostile = an_agent("<img src=x onerror=alert(1)>{a}")
-    drawn = graph(nodes_of(a_topology(hostile), None), LIGHT)["series"][0]["data"][-1]
-    assert "<img" not in drawn["tooltip"]["formatter"]
-    assert "{" not in drawn["label"]["formatter"] + drawn["tooltip"]["formatter"]
+def test_devices_that_are_not_shown_are_counted() -> None:
+    """Of more devices than a page shows, the run's are those of the newest round."""
+    run_view = a_run_view(a_row(0, "used"), n_seats=1)
+    run_view.info = run_view.info.replace(spec=SPEC.replace(max_devices=5000))
+    topology = a_topology(an_agent("a0", devices=5000, seats=NumberSet(range(5000))), active_run="r1")
+    assert n_devices(topology, run_view) == 5000
+    assert [node.key for node in nodes_of(topology, run_view) if node.tier == "device"] == ["seat 0"]
+    assert len(nodes_of(a_topology(an_agent("a1", devices=5000)), None)) == 2 + SHOWN_SEATS
+
+
+def test_visits_of_the_newest_round_add_up_whatever_came_of_them() -> None:
+    rows = (
+        a_row(0, "used"),
+        a_row(1, "refused", reason="late"),
+        a_row(2, "refused", reason="surplus"),
+        a_row(3, "refused", label="C"),
+        a_row(4, "failed", reason="busy"),
+        a_row(5, "failed", reason="dropped"),
+        a_row(6, "idle"),
+        a_row(7, "used_late"),
+    )
+    expected = {"used": 1, "idle": 1, "late": 2, "refused": 1, "failed": 1, "busy": 1}
+    assert visit_counts(a_run_view(*rows)) == expected
+    assert sum(expected.values()) == sum(row.outcome != "used_late" for row in rows)
+
+
+def test_asynchronous_tiers_show_the_age_of_updates_and_orders() -> None:
+    sync = {"devices": {"mode": "asynchronous", "buffer": 2}, "edges": {"mode": "asynchronous", "buffer": 1}}
+    spec = SPEC.replace(sync=Sync.model_validate(sync))
+    run_view = a_run_view(a_row(0, "used", staleness=3), a_row(1, "failed", reason="timeout"), n_seats=2)
+    assert all(node.staleness is None for node in nodes_of(a_topology(), run_view))
+    run_view.info = run_view.info.replace(spec=spec)
+    run_view.in_flight = {0: 0, 5: 1}
+    _, edge, used, never_used = nodes_of(a_topology(active_run="r1"), run_view)
+    assert (used.staleness, never_used.staleness) == (3, None)
+    assert "last used update was 3 versions old" in used.details
+    assert edge.in_flight == ("order in flight, 1 version old",)  # home edge 5 is another process's

@@ -1,0 +1,185 @@
+"""The topology page in a real browser: its numbers are the API's, and a refresh takes neither a click nor the focus."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.core.formatting import scale
+from tests.e2e.browser import Visitor
+from tests.e2e.test_dashboard import started
+from tests.e2e.test_scaling import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+REFRESHES_MS = 2500
+"""A time in which the page is refreshed at least once."""
+STRAGGLERS: dict[str, Any] = {
+    "name": "stragglers",
+    "data": {"name": "digits", "n_train": 300},
+    "num_rounds": 3,
+    "num_devices": 4,
+    "devices": {"profile": "phone_low", "straggler_ratio": 0.5},
+    "round_deadline_s": 0.2,
+    "quorum": 0.25,
+    "losses": [{"round_no": 3, "seats": [0]}],
+}
+"""In its last round device 0 is left out and device 2 is late."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
+    process, found = started(tmp_path_factory.mktemp("topology"))
+    yield found
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+def ask(url: str, path: str) -> Any:
+    return httpx.get(f"{url}{path}", timeout=30).raise_for_status().json()
+
+
+def begun(url: str, **spec: Any) -> str:
+    run: str = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=30).raise_for_status().json()["run"]
+    return run
+
+
+@pytest.fixture
+def endless(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A run that trains: each refresh of the page finds new rounds."""
+    spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 100_000, "num_devices": 4}
+    found = begun(url, **spec, **getattr(request, "param", {}))
+    yield found
+    httpx.post(f"{url}/runs/{found}/stop", timeout=30).raise_for_status()
+    until("the run has stopped", lambda: ask(url, f"/runs/{found}")["status"] == "stopped")
+
+
+def states_of(page: Any) -> dict[str, str]:
+    """The state of each device by its key, as its mark shows it."""
+    marks = page.locator(".topo-mark").evaluate_all("all => all.map(e => [e.dataset.key, e.dataset.state])")
+    return dict(marks)
+
+
+def chips_of(page: Any) -> dict[str, int]:
+    """The number of devices by state, as the legend says it."""
+    texts = page.locator(".topo-chip").all_inner_texts()
+    return {state: int(number) for state, number in (text.split() for text in texts)}
+
+
+def in_words(n_bytes: int) -> str:
+    divisor, unit = scale("bytes", n_bytes)
+    return f"{n_bytes / divisor:.3g} {unit}"
+
+
+def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(visitor: Visitor, url: str) -> None:
+    run = begun(url, **STRAGGLERS)
+    until("the run is completed", lambda: ask(url, f"/runs/{run}")["status"] == "completed")
+    page = visitor.go("/")
+    page.get_by_role("link", name="stragglers: completed, round 3 of 3").wait_for()
+    topology, newest = ask(url, "/topology"), ask(url, f"/runs/{run}/rounds/3")
+    seats = [seat for seat in ask(url, f"/runs/{run}/seats")["seats"] if seat["role"] != "worker"]
+    heading = page.get_by_role("heading", level=1).inner_text()
+    assert heading == f"{len(topology['edges'])} edges, {topology['n_devices']} devices" == "2 edges, 4 devices"
+    words = {row["seat"]: "late" if row["reason"] == "late" else row["outcome"] for row in newest["seats"]}
+    expected = {f"seat {seat['seat']}": words[seat["seat"]] for seat in seats}
+    assert expected == {"seat 0": "failed", "seat 1": "used", "seat 2": "late", "seat 3": "used"}
+    until("each mark has the state of its device", lambda: states_of(page) == expected, 30)
+    counts = {state: number for state, number in chips_of(page).items() if number}
+    assert counts == Counter(expected.values())
+    assert sum(counts.values()) == topology["n_devices"]
+    visits = page.get_by_role("status").inner_text()
+    assert visits == f"round 3: {newest['n_visits']} visits: 2 used, 1 late, 1 failed"
+    edges_up, edges_down = in_words(newest["edge_bytes_up"]), in_words(newest["edge_bytes_down"])
+    devices_up, devices_down = in_words(newest["device_bytes_up"]), in_words(newest["device_bytes_down"])
+    links = f"links of the edges ↑ {edges_up} ↓ {edges_down}, links of the devices ↑ {devices_up} ↓ {devices_down}"
+    page.get_by_text(links, exact=True).wait_for()
+    for edge in newest["edges"]:
+        text = page.locator(".topo-card").filter(has_text=edge["edge"]).inner_text()
+        rows = [row for row in newest["seats"] if row["edge"] == edge["edge"]]
+        up_bytes, down_bytes = (sum(row[name] for row in rows) for name in ("up_bytes", "down_bytes"))
+        assert f"cloud ↑ {in_words(edge['up_bytes'])} ↓ {in_words(edge['down_bytes'])}" in text
+        assert f"{len(rows)} devices ↑ {in_words(up_bytes)} ↓ {in_words(down_bytes)}" in text
+    page.locator('[data-key="seat 2"]').click()
+    visits_of_device = page.get_by_role("dialog").locator("tbody tr")
+    until("its history is there", lambda: visits_of_device.count() == 3)
+    assert "refused, late" in visits_of_device.first.inner_text()
+
+
+def test_search_filter_and_arrow_keys_lead_to_a_device(visitor: Visitor, url: str) -> None:
+    page = visitor.go("/")
+    until("all devices are there", lambda: len(states_of(page)) == 4, 30)
+    find = page.get_by_label("Find an edge, agent or device number")
+    find.fill("2")
+    assert list(states_of(page)) == ["seat 2"]
+    find.fill("EDGE-2")
+    assert list(states_of(page)) == ["seat 1", "seat 3"]
+    find.fill("nobody")
+    page.get_by_text("Nothing matches.").wait_for()
+    find.fill("")
+    late = page.get_by_role("button", name=re.compile("^late"))
+    late.click()
+    assert late.get_attribute("aria-pressed") == "true"
+    assert list(states_of(page)) == ["seat 2"]
+    late.click()
+    assert len(states_of(page)) == 4
+    assert page.locator('.topo-cards [tabindex="0"]').count() == 1
+    page.locator('.topo-cards [tabindex="0"]').focus()
+    reached = []
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+        reached.append(page.evaluate("document.activeElement.dataset.key"))
+    assert reached == ["seat 0", "seat 2", "edge edge-2", "seat 1", "seat 3"]
+    page.get_by_text("device 3: ").first.wait_for()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog", name="device 0").wait_for()
+
+
+def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endless: str) -> None:
+    page = visitor.go("/")
+    page.get_by_role("link", name="long: running").wait_for()
+    device = page.locator('[data-key="seat 1"]')
+    device.focus()
+    page.wait_for_timeout(REFRESHES_MS)
+    assert page.evaluate("document.activeElement.dataset.key") == "seat 1"
+    device.scroll_into_view_if_needed()
+    box = device.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.wait_for_timeout(REFRESHES_MS)
+    page.mouse.up()
+    page.get_by_role("dialog").get_by_role("button", name="Take offline").wait_for()
+
+
+ASYNCHRONOUS = {"sync": {"devices": {"mode": "asynchronous", "buffer": 1}, "edges": {"mode": "asynchronous"}}}
+
+
+@pytest.mark.parametrize("endless", [ASYNCHRONOUS], indirect=True)
+def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
+    visitor: Visitor, url: str, endless: str
+) -> None:
+    until("some versions are made", lambda: ask(url, f"/runs/{endless}")["rounds"] > 20)
+    page = visitor.go("/")
+    page.get_by_text(re.compile(r"^order in flight, \d+ versions? old$")).first.wait_for()
+    httpx.post(f"{url}/runs/{endless}/pause", timeout=30).raise_for_status()
+    until("it is paused", lambda: ask(url, f"/runs/{endless}")["status"] == "paused")
+    page.get_by_role("link", name="long: paused").wait_for()
+    ages: dict[int, int] = {}
+    for row in ask(url, f"/runs/{endless}/rounds")["rounds"][-100:]:
+        for visit in ask(url, f"/runs/{endless}/rounds/{row['round_no']}")["seats"]:
+            if visit["outcome"] == "used":
+                ages[visit["seat"]] = visit["staleness"]
+    assert set(ages) == {0, 1, 2, 3}
+
+    def shown() -> dict[int, int]:
+        marks = page.locator(".topo-mark").all()
+        texts = {int(mark.get_attribute("data-key").split()[1]): mark.locator("text") for mark in marks}
+        return {seat: int(text.text_content()) for seat, text in texts.items() if text.count()}
+
+    until("each mark has the age of its update", lambda: shown() == ages, 30)
