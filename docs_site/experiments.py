@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs_site.markdown import line, table
+from docs_site.markdown import line
 from shared.spec.run import RunSpec
 from strata.spec_files import read_spec
 
@@ -38,22 +39,23 @@ the rest is estimated). Where there is no figure, nobody has measured it."""
 def catalogue_page() -> str:
     """Returns the page."""
     times: dict[str, Any] = json.loads(TIMES.read_text(encoding="utf-8"))
-    groups: dict[str, list[tuple[str, ...]]] = {prefix: [] for prefix in ("", *GROUPS)}
+    groups: dict[str, list[str]] = {prefix: [] for prefix in ("", *GROUPS)}
     for path in sorted((ROOT / "experiments").glob("*.yaml")):
         prefix = next(prefix for prefix in GROUPS if path.stem.startswith(prefix))
-        groups[prefix].append(_row(path, times["cpu_s"].get(path.stem)))
+        groups[prefix].append(_section(path, times["cpu_s"].get(path.stem)))
     parts = ["# Experiments", _INTRODUCTION.format(cpus=times["machine"])]
-    for prefix, rows in groups.items():
-        parts += [f"## {GROUPS[prefix]}", table(("spec", "shows", "size", "CPU time", "run it"), rows)]
+    for prefix, sections in groups.items():
+        parts += [f"## {GROUPS[prefix]}", *sections]
     return "\n\n".join(parts) + "\n"
 
 
-def _row(path: Path, time: dict[str, Any] | None) -> tuple[str, ...]:
+def _section(path: Path, time: dict[str, Any] | None) -> str:
     about, commands = comment(path)
     spec = read_spec(path, [])
+    said = re.sub(r"docs/([\w/-]+\.md)", r"[\g<0>](\1)", about.replace("<", "&lt;"))
     data = f"`{spec.data.name or spec.data.file}`, `{spec.model.name}`"
-    size = f"{data}, {spec.num_devices} devices, {spec.num_rounds} rounds"
-    return f"`{path.name}`", about, size, _cost(spec, time), "<br>".join(f"`{each}`" for each in commands)
+    size = f"{data}, {spec.num_devices} devices, {spec.num_rounds} rounds; CPU time: {_cost(spec, time)}."
+    return "\n\n".join([f"### {path.name}", said, size, "\n".join(f"    {each}" for each in commands)])
 
 
 def comment(path: Path) -> tuple[str, list[str]]:
@@ -70,22 +72,30 @@ def comment(path: Path) -> tuple[str, list[str]]:
 def _cost(spec: RunSpec, time: dict[str, Any] | None) -> str:
     if time is None:
         return "not measured"
-    seconds = time["seconds"] * spec.num_rounds / time["rounds"]
+    begun = time.get("start", 0.0)
+    seconds = begun + (time["seconds"] - begun) * spec.num_rounds / time["rounds"]
     limits = ((120, 1, "s"), (7200, 60, "min"), (math.inf, 3600, "h"))
     words = next(f"{seconds / unit:.0f} {name}" for below, unit, name in limits if seconds < below)
     return words if time["rounds"] == spec.num_rounds else f"about {words}, from {time['rounds']} rounds"
 
 
 def measure(names: Sequence[str], rounds: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Runs specs, and returns the CPU seconds of each, with the number of rounds."""
+    """Runs specs, and returns the CPU seconds and rounds of each; if not all rounds, also the seconds of a start."""
+    start = {"start": _run_s("quickstart", 1)} if rounds else {}
     for name in names:
-        path = ROOT / "experiments" / f"{name}.yaml"
-        wanted = min(rounds or sys.maxsize, read_spec(path, []).num_rounds)
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "strata.main", "run", str(path), f"num_rounds={wanted}", "--local"]
-            before = _children_s()
-            subprocess.run([*command, "--runs-dir", folder], check=True)  # noqa: S603 - our own command
-            yield name, {"seconds": round(_children_s() - before, 1), "rounds": wanted}
+        whole = read_spec(ROOT / "experiments" / f"{name}.yaml", []).num_rounds
+        some = min(rounds or whole, whole)
+        yield name, {"seconds": _run_s(name, some), "rounds": some, **(start if some < whole else {})}
+
+
+def _run_s(name: str, rounds: int) -> float:
+    """Returns the CPU seconds of all processes of a run."""
+    path = ROOT / "experiments" / f"{name}.yaml"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "strata.main", "run", str(path), f"num_rounds={rounds}", "--local"]
+        before = _children_s()
+        subprocess.run([*command, "--runs-dir", folder], check=True)  # noqa: S603 - our own command
+        return round(_children_s() - before, 1)
 
 
 def _children_s() -> float:
