@@ -17,7 +17,8 @@ import strata
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-SPEC, ROUNDS = ROOT / "experiments" / "bofl_digits.yaml", 12
+SPEC = ROOT / "experiments" / "bofl_digits.yaml"
+CHANGES = {"num_rounds": 12, "algorithm.params.margin": "literal"}
 EDGES, DEVICES = 5, 20
 """As the spec needs; one device an agent."""
 WIDTH, HEIGHT = 1280, 860
@@ -36,7 +37,7 @@ def main(into: Path = DOCS) -> None:
         browser() as chromium,
         strata.local(edges=EDGES, devices=DEVICES, agents=DEVICES, runs_dir=scratch) as cloud,
     ):
-        run = cloud.run(SPEC, num_rounds=ROUNDS).wait(LIMIT_S, progress=False)
+        run = cloud.run(SPEC, **CHANGES).wait(LIMIT_S, progress=False)
         take(chromium, f"{cloud.url}/ui/", into / "dashboard_topology.png", HEIGHT)
         take(chromium, f"{cloud.url}/ui/runs/{run.id}", into / "dashboard_run.png", 2 * HEIGHT)
 
