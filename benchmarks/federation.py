@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.forking import fork_server
 from benchmarks.loops import LR, Job
 from shared.run_records.events import Event
 from strata.api.client import Client
@@ -148,7 +149,7 @@ def federation(
         agents=agents,
         runs_dir=folder / "runs",
         modules=modules,
-        fork=fork,
+        fork=fork and fork_server(),
         secure=secure,
         env={**variables, "STRATA_PLUGINS": "benchmarks.algorithms"},
     ) as topology:

@@ -110,7 +110,8 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
     """
     model = _shared(initial_model(folder, job).state_dict())
     sums = [_shared(model) for _ in range(n_processes)]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.loops"])
     shares = np.array_split(np.arange(job.n_devices), n_processes)
     pipes, processes = [], []
     for share, mine in zip(shares, sums, strict=True):

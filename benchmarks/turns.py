@@ -9,10 +9,13 @@ Round = Callable[[], float]
 
 
 def in_turns(variants: Mapping[str, Round], n_rounds: int) -> dict[str, list[float]]:
-    """Seconds of each variant's rounds, without its first; a different variant begins each turn."""
+    """Seconds of each variant's rounds; a different variant begins each turn.
+
+    A round before them, which takes longer than the others, is left out. A single round has none before it.
+    """
     names = list(variants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(n_rounds + 1):
+    for turn in range(n_rounds + (n_rounds > 1)):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             seconds[name].append(variants[name]())
-    return {name: found[1:] for name, found in seconds.items()}
+    return {name: found[-n_rounds:] for name, found in seconds.items()}

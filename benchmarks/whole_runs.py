@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation import READY_S, ROUND_S
+from benchmarks.forking import fork_server
 from shared.run_records.runs import FINAL
 from strata.api.client import Client
 from strata.launcher.topology import Topology
@@ -43,7 +44,9 @@ class WholeRuns:
         self.specs = specs
         known = {"STRATA_DATA_DIR": str(data), "STRATA_CACHE_DIR": str(home / "cache"), "CLOUD_SETTLE_S": "0"}
         full, runs_dir = {**known, **env}, home / "runs"
-        self.topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, env=full).start()
+        self.topology = Topology(
+            edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, env=full, fork=fork_server()
+        ).start()
         self.topology.wait_ready(READY_S)
         self.digests: list[str | None] = []
 

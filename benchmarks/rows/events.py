@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.federation import NEVER, READY_S, ROUND_S
+from benchmarks.forking import fork_server
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 from strata.api.client import Client
@@ -29,7 +30,9 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     spent: dict[int, list[float]] = {n: [] for n in numbers}
     rate: dict[int, list[float]] = {n: [] for n in numbers}
     variables = {"STRATA_CACHE_DIR": str(folder / "cache")}
-    with Topology(edges=2, devices=4, agents=2, runs_dir=folder / "runs", env=variables) as topology:
+    with Topology(
+        edges=2, devices=4, agents=2, runs_dir=folder / "runs", env=variables, fork=fork_server()
+    ) as topology:
         topology.wait_ready(READY_S)
         with Client(topology.url, timeout_s=ROUND_S) as client:
             run = client.create_run(SPEC).run

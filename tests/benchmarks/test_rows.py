@@ -123,6 +123,7 @@ def test_variants_take_turns_and_their_first_rounds_are_left_out() -> None:
     found = in_turns({name: partial(variant, name) for name in "ab"}, 2)
     assert "".join(order) == "abbaab"
     assert found == {"a": [4.0, 5.0], "b": [3.0, 6.0]}
+    assert in_turns({"a": partial(variant, "a")}, 1) == {"a": [7.0]}
 
 
 def test_the_slope_is_the_exponent() -> None:
