@@ -20,6 +20,9 @@ DEVICES ?= 6
 COMPOSE ?= docker compose
 # Processes among which tests are divided: three for two cores, since some tests wait.
 TEST_WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 3 + 1) / 2 )))
+# Specs of `make experiment-times`, and the rounds of each; empty = all.
+EXPERIMENTS ?=
+ROUNDS ?=
 # How long `make fuzz` tries each of its parts.
 FUZZ_SECONDS ?= 300
 # What decides its inputs; empty = another seed each time. The table at the end names it.
@@ -47,7 +50,7 @@ define sessions
 	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
 endef
 
-.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
+.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +95,15 @@ docs: docs-tools ## Build the site of docs/ into build/site; a warning fails it
 
 docs-tools: install
 	$(PIP_INSTALL) -q --no-build-isolation -e '.[docs]'
+
+tutorial: install ## Run the commands of docs/tutorial anew, whose outputs are kept (needs lsof)
+	$(BIN)/python -m docs_site.tutorial
+
+experiment-times: install ## Measure EXPERIMENTS="quickstart digits_moon" for the catalogue, ROUNDS=2 of each or all
+	$(BIN)/python -m docs_site.experiments $(or $(ROUNDS),0) $(EXPERIMENTS)
+
+screenshots: install ## Take the pictures of the dashboard in docs/ anew (needs a Chromium)
+	$(BIN)/python -m docs_site.screenshots
 
 cast: cast-tools ## Record docs/cast.svg, the terminal of a real run, anew
 	$(BIN)/python -m docs_site.cast

@@ -15,6 +15,8 @@ class CloudSettings(TierSettings):
     """The cloud's settings.
 
     Attributes:
+        redis_url: address of Redis.
+        runs_dir: folder of the results folders.
         settle_s: with fewer devices than requested, a run starts once no new one has registered for so many seconds.
         max_spec_bytes: largest request body of the public API.
         lease_s: seconds after which another cloud takes over the data in Redis from one that is silent.

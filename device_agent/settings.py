@@ -23,6 +23,8 @@ class AgentSettings(TierSettings):
     """An agent's settings.
 
     Attributes:
+        name: of this agent; by default that of the host.
+        cloud_url: address of the cloud.
         devices: how many devices the agent can host.
         profile: name of the profile of its devices, for runs whose spec says `devices.profile: agent`.
         advertise_port: the port under which other processes reach this one, if it differs from the port that this

@@ -18,19 +18,28 @@ from mkdocs.structure.pages import Page
 
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
+from docs_site.cli import CLI, cli_page
+from docs_site.codes import CODES, codes_page
+from docs_site.experiments import CATALOGUE, catalogue_page
+from docs_site.markdown import SCHEMAS
 from docs_site.notebook import NOTEBOOK, PAGE
 from docs_site.notebook import page as notebook_page
-from docs_site.rest import REST, SCHEMAS, rest_page, schemas_page
+from docs_site.rest import REST, rest_page, schemas_page
+from docs_site.settings import SETTINGS, settings_page
+from docs_site.spec_fields import SPEC_FIELDS, spec_fields_page
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>\.\.?/[^)\s]*)\)")
-STYLE = "site.css"
+ASSETS = ("site.css", "iframe-worker.js")
+CHANGELOG = "changelog.md"
+GENERATED = (REST, SCHEMAS, CLI, SPEC_FIELDS, SETTINGS, CODES, CATALOGUE, CHANGELOG, PAGE)
+"""Pages that are made when the site is built."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Replace the patterns in the navigation by the existing pages."""
     pages = [path.relative_to(config.docs_dir).as_posix() for path in sorted(Path(config.docs_dir).rglob("*.md"))]
-    config.nav = expanded(config.nav or [], [*pages, REST, SCHEMAS, PAGE])
+    config.nav = expanded(config.nav or [], [*pages, *GENERATED])
     return config
 
 
@@ -68,14 +77,29 @@ def _filled(nav: list[Any], free: list[str]) -> list[Any]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the REST reference, generated from the code, the notebook of examples/, and the site's style sheet."""
-    api = create_app(CloudSettings()).openapi()
-    made = {REST: rest_page(api), SCHEMAS: schemas_page(api)}
-    made[PAGE] = notebook_page(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
-    made[STYLE] = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
+    """Add the pages that are generated, and the site's style sheet and script."""
+    made = generated()
+    made |= {name: (Path(__file__).parent / name).read_text(encoding="utf-8") for name in ASSETS}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
+
+
+def generated() -> dict[str, str]:
+    """Returns the pages that come from the code, from the notebook of examples/, and from files beside docs/."""
+    api = create_app(CloudSettings()).openapi()
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return {
+        REST: rest_page(api),
+        SCHEMAS: schemas_page(api),
+        CLI: cli_page(),
+        SPEC_FIELDS: spec_fields_page(),
+        SETTINGS: settings_page(),
+        CODES: codes_page(),
+        CATALOGUE: catalogue_page(),
+        CHANGELOG: changes.replace("](docs/", "]("),
+        PAGE: notebook_page(json.loads(NOTEBOOK.read_text(encoding="utf-8"))),
+    }
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

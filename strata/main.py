@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shared.core.errors import StrataError
-from shared.core.versions import version
+from shared.core.versions import VERSION
 from strata.commands import certs, compare, doctor, export, listings, log, plugins, report, run, runs, sweep, topology
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
@@ -52,7 +52,7 @@ app.add_typer(certs.certs)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"stratafl {version()}")
+        typer.echo(f"stratafl {VERSION}")
         raise typer.Exit
 
 

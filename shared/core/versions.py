@@ -1,4 +1,4 @@
-"""Installed versions of StrataFL, of Python and of the packages that compute."""
+"""Versions of StrataFL, of Python and of the packages that compute."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
-_DISTRIBUTIONS = ("stratafl", "torch", "numpy", "torchvision")
+VERSION = "0.2.0"
+"""The version of StrataFL; pyproject.toml reads it here."""
+_DISTRIBUTIONS = ("torch", "numpy", "torchvision")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that compute; `absent` if one is not installed."""
+    """Returns the versions of Python, StrataFL and the packages that compute; `absent` if one is not installed."""
     return dict(_versions())
 
 
 @cache
 def _versions() -> dict[str, str]:
     """Looks the versions up once: each round records them."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "stratafl": VERSION}
     for name in _DISTRIBUTIONS:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = "absent"
     return found
-
-
-def version() -> str:
-    """Returns the installed version of StrataFL."""
-    found = _versions()["stratafl"]
-    return "0+unknown" if found == "absent" else found
 
 
 def differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -95,7 +95,9 @@ class Context(Generic[Params]):
         spec: the resolved spec.
         params: the algorithm's own parameters.
         phase: name of the present phase.
-        round_no, edge_round, wave: 1-based round; 0-based edge round and wave.
+        round_no: the round, from 1.
+        edge_round: the edge round, from 0.
+        wave: the wave, from 0.
         n_clients: training clients of the run (seats, or edges with `client: edge`).
         edge: number of the edge that this hook runs for. For a seat it is the edge that the seat visits; a selection
             policy is called for each home edge. None at the cloud.

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import Response
 
-from shared.core.versions import version
+from shared.core.versions import VERSION
 from shared.identity.names import CLASSES
 from shared.service.api.health import Health
 from shared.service.auth import Guard, guard
@@ -50,7 +50,7 @@ def make_app(
     """
     parts = [*routes.routes] if routes else None
     # FastAPI's pages of the document would run scripts of another site within this one.
-    app = FastAPI(title=title, version=version(), lifespan=lifespan, routes=parts, docs_url=None, redoc_url=None)
+    app = FastAPI(title=title, version=VERSION, lifespan=lifespan, routes=parts, docs_url=None, redoc_url=None)
     app.state.closing = asyncio.Event()
     app.state.guards = guards or {}
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -99,4 +99,4 @@ def metrics_response(registry: CollectorRegistry) -> Response:
 
 def health(tier: str, missing: tuple[str, ...] = ()) -> Health:
     """Returns a health answer: `not_ready` while something is missing."""
-    return Health(status="not_ready" if missing else "ok", tier=tier, version=version(), missing=missing)
+    return Health(status="not_ready" if missing else "ok", tier=tier, version=VERSION, missing=missing)

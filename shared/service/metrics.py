@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from shared.core.versions import version
+from shared.core.versions import VERSION
 from shared.service.app import metrics_response
 from shared.service.auth import guarded
 from shared.service.openapi import content
@@ -70,7 +70,7 @@ class TierMetrics:
         self.registry = CollectorRegistry()
         self._prefix = f"strata_{tier}"
         ProcessCollector(registry=self.registry)
-        Info(f"{self._prefix}_build", "The version that runs", registry=self.registry).info({"version": version()})
+        Info(f"{self._prefix}_build", "The version that runs", registry=self.registry).info({"version": VERSION})
 
     def counter(self, name: str, what: str, **labels: Sequence[str]) -> Counter:
         """Returns a counter `strata_<tier>_<name>`, with a series for every combination of the labels' values."""

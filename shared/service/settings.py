@@ -75,10 +75,16 @@ class CommonSettings(Environment):
     A misspelt variable is only logged: users set `STRATA_*` for other commands and versions too.
 
     Attributes:
+        tier_token: what edges and agents show to each other and to the cloud.
+        api_token: what users show to the cloud.
         metrics_token: accepted by `/metrics` of every tier, and by nothing else.
-        tier_token_file: a file that holds the tier token, instead of `tier_token`; `api_token_file` likewise.
+        tier_token_file: a file that holds the tier token, instead of `tier_token`.
+        api_token_file: a file that holds the API token.
+        data_dir: folder of data sets that are files.
+        cache_dir: folder in which downloaded and generated data sets are kept; by default `.cache/strata` at home.
         secure: whether nodes show certificates to each other; then the tier token is not used.
-        join_token: what a node shows once, to get its certificate; `join_token_file` names a file that holds it.
+        join_token: what a node shows once, to get its certificate.
+        join_token_file: a file that holds the join token.
         fsync: whether a tier's files are flushed to the disk before they count, so that they survive a power cut too.
     """
 
@@ -127,11 +133,19 @@ class TierSettings(Environment):
     CLOUD_SHELL) and is only logged.
 
     Attributes:
+        host: address that the tier listens on.
+        port: port that it listens on; 0 is any free one.
+        state_dir: folder of its state.
+        allowed_networks: networks whose callers are answered in development mode; by default the private ones.
         allowed_hosts: names with dots that the tier accepts as `Host` in development mode.
+        max_body_bytes: largest body of a request or an answer.
+        max_connections: open at a time, at most half of the files that the process may open.
         head_s: seconds in which the head of a request must arrive, and before it the handshake of TLS.
         body_s: seconds in which its body must arrive, plus one for every `body_rate` bytes.
+        body_rate: bytes of a body for which a client gets one second more.
         unread_s: seconds for which a client may read nothing of an answer.
-        max_connections: open at a time, at most half of the files that the process may open.
+        heartbeat_s: seconds between two heartbeats of this tier.
+        ttl_s: seconds without a heartbeat after which this tier counts another node as lost.
     """
 
     model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)

@@ -30,6 +30,7 @@ class FleetSettings(DrainSettings):
     """The settings of the fleet of containers.
 
     Attributes:
+        cloud_url: address of the cloud.
         state_dir: folder of its key and certificate, in secure mode.
         services: the Compose services that it scales, separated by commas.
         every_s: seconds between two turns.

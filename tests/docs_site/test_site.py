@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mkdocs", reason="MkDocs is not installed: `make docs` installs it")
-from docs_site.hooks import expanded, outward
+from docs_site.hooks import GENERATED, expanded, generated, outward
+from tests.e2e.browser import browser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["a.md", "b.md", "dashboard.md", "how-to/x.md", "how-to/y.md"]
@@ -67,6 +68,28 @@ def test_a_broken_link_out_of_docs_stops_the_build(link: str) -> None:
         outward(link, "page.md", None)
 
 
+# ---- generated pages
+
+
+def test_each_generated_page_says_in_its_first_sentence_what_it_is_for() -> None:
+    found = generated()
+    assert found.keys() == set(GENERATED)
+    for name, text in found.items():
+        title, _, rest = text.partition("\n\n")
+        assert title.startswith("# "), name
+        assert re.match(r"[A-Z][^|#]{30,}", rest), name
+
+
+def test_each_page_says_in_its_first_sentence_what_it_is_for() -> None:
+    """The home page, those of algorithms, which begin with their paper, and two more begin otherwise."""
+    otherwise = {"index.md", "dashboard.md", "papers.md"}
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "algorithms"]
+    assert len(pages) > 40
+    for page in pages:
+        first = page.read_text(encoding="utf-8").split("\n\n")[1]
+        assert page.name in otherwise or re.match(r"This (page|tutorial) |In this step ", first), page
+
+
 # ---- the built site
 
 
@@ -85,7 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     made = {path.relative_to(site) for path in site.rglob("*.html")}
-    generated = {"404.html", "first-federation.html", "rest.html", "rest-schemas.html"}
+    generated = {"404.html", *(Path(name).with_suffix(".html").name for name in GENERATED)}
     assert made == pages | set(map(Path, generated))
     home = (site / "index.html").read_text(encoding="utf-8")
     assert [
@@ -104,3 +127,23 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
         if re.search(r"url\(['\"]?(https?:)?//", path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(400)
+def test_search_works_when_the_site_is_opened_from_the_disk(site: Path) -> None:
+    with browser() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "how-to" / "stragglers.html").as_uri())
+        page.locator("input[data-md-component=search-query]").click()
+        page.keyboard.type("quorum")
+        found = page.locator(".md-search-result__link")
+        found.first.wait_for(timeout=60_000)
+        links = [link.get_attribute("href") or "" for link in found.all()]
+        assert any("reliability.html" in link for link in links)
+        found.first.click()
+        page.wait_for_url(lambda url: "stragglers.html" not in url)
+        assert "quorum" in page.locator("article").inner_text().lower()
+        assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}

@@ -102,13 +102,17 @@ class Algorithm:
         name: the name of its module.
         paper: authors, title, venue.
         params: record type of the algorithm's own parameters.
-        cloud, edge, device: the hooks of each tier.
+        cloud: the hooks of the cloud.
+        edge: the hooks of edges.
+        device: the hooks of devices.
         broadcast: record type of the message from cloud to edges.
         message: record type of the message from an edge to a seat; None means that of the broadcast.
         update: record type of the update; the annotations of its fields decide how it is aggregated.
         report: record type of the small answer that is sent before an update; None unless the algorithm decides by
             reports which updates it admits.
-        cloud_state, edge_state, device_state: record types of what each tier remembers between rounds.
+        cloud_state: record type of what the cloud remembers between rounds.
+        edge_state: that of an edge.
+        device_state: that of a device.
         phases: from spec and parameters, the named stretches of rounds.
         samples: what it is defined for: `any` samples, `numbers` (float32, images too), or `images` alone.
         targets: the kinds of targets that it is defined for; None means all.

@@ -111,7 +111,8 @@ class Trainer(Protocol):
             start: all tensors of the model, or of a physically smaller sub-network of it (`Context.units`).
             samples: training samples; None means those of the visit.
             purpose: name of the random streams that shuffle and augment.
-            epochs, steps: how many of either, at most one of them; None for both means what the task gives.
+            epochs: number of epochs; None, with `steps` too, means what the task gives.
+            steps: number of steps in place of epochs.
             trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
             objective: replaces the loss of the data's target; returns the loss of a batch, and the outputs.
             correct: changes the gradients in place before each step.

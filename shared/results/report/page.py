@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from shared.core.versions import version
+from shared.core.versions import VERSION
 from shared.plots.history import RunHistory
 from shared.plots.picture import Cells, Panel, Spans, Tree
 from shared.results.comparison import compare
@@ -78,7 +78,7 @@ def report(folders: Sequence[Path], target: float | None = None, round_no: int |
         NotFound: a folder holds no run, or no such round.
     """
     sections = [_section(place, folder, round_no) for place, folder in enumerate(folders, start=1)]
-    page: dict[str, Any] = {"sections": sections, "comparison": None, "version": version()}
+    page: dict[str, Any] = {"sections": sections, "comparison": None, "version": VERSION}
     if len(folders) > 1:
         comparison = compare(folders, target)
         svg = drawn_comparison(comparison, "svg")

@@ -389,7 +389,7 @@ def test_health_names_tier_version_and_status() -> None:
     assert app_module.health("edge").model_dump() == {
         "status": "ok",
         "tier": "edge",
-        "version": versions.version(),
+        "version": versions.VERSION,
         "missing": (),
     }
     assert app_module.health("edge", ("the cloud",)).status == "not_ready"

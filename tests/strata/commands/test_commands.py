@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shared.core.versions import version
+from shared.core.versions import VERSION
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
 from shared.run_records.runs import SeatInfo
@@ -409,7 +409,7 @@ def test_models_data_sets_and_partitions_are_listed_with_their_parameters(strata
 
 
 def test_the_version_is_printed(strata: Strata) -> None:
-    assert strata("--version").out == f"stratafl {version()}\n"
+    assert strata("--version").out == f"stratafl {VERSION}\n"
 
 
 def test_a_parameter_at_the_top_is_refused_with_its_place(strata: Strata, spec_file: Path) -> None:
