@@ -71,15 +71,17 @@ class View:
                 self.form = ui.column().classes("w-full items-stretch")
             with card("Spec") as side:
                 side.classes("side")
-                ui.upload(
-                    label="Upload a spec file (YAML or JSON)",
+                upload = ui.upload(
                     auto_upload=True,
                     max_file_size=max_bytes,
                     on_upload=self._uploaded,
                     on_rejected=lambda: ui.notify(
                         f"expected a YAML or JSON file of at most {max_bytes:,} bytes", type="negative"
                     ),
-                ).props('accept=".yaml,.yml,.json" flat bordered').classes("w-full")
+                )
+                upload.props('accept=".yaml,.yml,.json"').classes("hidden")  # its own button has no name
+                pick = ui.button("Upload a spec file (YAML or JSON)", icon="upload_file").props("flat no-caps")
+                pick.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
                 self.text = (
                     ui.textarea(value=_text(self.document))
                     .classes("w-full")

@@ -42,6 +42,7 @@ def register(dashboard: Dashboard) -> None:
             try:
                 run_view = await page.wait_for(lambda: dashboard.run_views.with_seats(run_id[:300]))
             except NotFound as error:
+                ui.label("Run").classes("text-h6").props("role=heading aria-level=1")
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")
                 return
@@ -138,7 +139,7 @@ class View:
             await self._refresh()
 
     def _ask_to_accept(self, differences: Sequence[str], action: Callable[[], Awaitable[object]]) -> None:
-        with ui.dialog(value=True) as dialog, ui.card():
+        with ui.dialog(value=True).props("aria-label='Changed data or packages'") as dialog, ui.card():
             ui.label("This run began with other data or packages").classes("text-h6")
             for difference in differences:
                 ui.label(difference)

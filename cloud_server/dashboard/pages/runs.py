@@ -65,6 +65,9 @@ class View:
             '<q-td :props="props"><a class="text-primary" :href="\'/ui/runs/\' + props.row.run">'
             "{{ props.row.name }}</a></q-td>",
         )
+        box = '<q-checkbox v-model="props.selected" :aria-label="%s" />'
+        self.table.add_slot("header-selection", box % "'Select all runs of this page'")
+        self.table.add_slot("body-selection", box % "'Select ' + props.row.name")
         self.table.on_select(lambda _: self._selected())
         self._update_buttons()
         self.page.start_refreshing(self._refresh)
