@@ -35,8 +35,9 @@ _PATTERNS: tuple[Options | None, ...] = (
 )
 """Of activities, in their order: what can be told apart without colours."""
 _CROSS = "path://M0,1L1,0L4,3L7,0L8,1L5,4L8,7L7,8L4,5L1,8L0,7L3,4Z"
+_ARROW = "path://M0,0L8,4L0,8L2,4Z"
 _PLUS = "path://M3,0L5,0L5,3L8,3L8,5L5,5L5,8L3,8L3,5L0,5L0,3L3,3Z"
-_SHAPES = ("circle", "triangle", "diamond", "rect", _CROSS, _PLUS, "triangle", "rect", "diamond", "arrow")
+_SHAPES = ("circle", "triangle", "diamond", "rect", _CROSS, _PLUS, "triangle", "rect", "diamond", _ARROW)
 """Of the ends of visits, in the order of `shared.plots.timeline.MARKS`; those that come a second time are hollow."""
 _DEADLINE = {"light": "#B80000", "dark": "#FF8A80"}
 
@@ -101,7 +102,6 @@ def _marks(panel: Spans, factor: float, theme: Theme) -> list[Options]:
             inside = "transparent" if is_ring else theme.background
             style = {"color": inside, "borderColor": theme.text, "borderWidth": 2}
         look = {"symbol": shape, "symbolSize": 16 if is_ring else 9, "itemStyle": style, "z": 6 if is_ring else 5}
-        look |= {"symbolRotate": -90} if shape == "arrow" else {}
         drawn.append({"type": "scatter", "name": what, "data": data, "silent": is_ring, **look})
     return drawn
 

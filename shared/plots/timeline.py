@@ -18,8 +18,8 @@ from shared.run_records.visits import ENDS, VisitRow, end_of
 
 WHATS = ("download", "compute", "wait", "upload", "cloud to edge", "edge to cloud")
 """What time is spent on: by devices, then by edges."""
-IN_FLIGHT, DECIDES = "in flight", "decides the end"
-MARKS = (*ENDS, IN_FLIGHT, DECIDES)
+COUNTS_LATER, DECIDES = "counts later", "decides the end"
+MARKS = (*ENDS, COUNTS_LATER, DECIDES)
 """What is marked where a visit ends; each has a shape of its own."""
 LATER = 8
 """Versions after the shown one whose visits are looked through for those that were in flight."""
@@ -115,7 +115,7 @@ class RoundTimeline:
             return None
         edge = max(edges, key=lambda edge: edge.begin_s + edge.simulated_s)
         last = [each for each in self.drawn if each.visit.edge == edge.edge and _same(each.end_s, done_s(edge))]
-        waited_for = [each for each in last if each.end not in ("late", "surplus", IN_FLIGHT)]
+        waited_for = [each for each in last if each.end not in ("late", "surplus", COUNTS_LATER)]
         if waited_for:
             return Decider(edge, waited_for[0])
         if self.deadline_s is None and self.report_deadline_s is None:
@@ -217,15 +217,15 @@ def _rows(seats: Sequence[SeatAt], edges: Sequence[EdgeRow], slowest_first: bool
 
 
 def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> list[Drawn]:
-    """Visits of later rounds that had begun when a round ended, cut off there, with their notes."""
+    """Visits that had begun when a round ended and count in a later one, cut off there."""
     found = []
     ends_s = accumulate(detail.simulated_s for detail in (row, *later))
     for detail, began_s in zip(later, ends_s, strict=False):
         for visit in detail.seats:
             begin_s = began_s + visit.begin_s
             if visit.simulated_s > 0 and begin_s < row.simulated_s:
-                note = f"in flight, ends in {word} {detail.round_no}: {_note(visit)}"
-                found.append(Drawn(_cut(visit, begin_s, row.simulated_s), IN_FLIGHT, note))
+                note = f"counts in {word} {detail.round_no}: {_note(visit)}"
+                found.append(Drawn(_cut(visit, begin_s, row.simulated_s), COUNTS_LATER, note))
     return found
 
 

@@ -69,6 +69,18 @@ class Visitor:
         )
         return found
 
+    def columns(self, number: int = 0) -> list[str]:
+        """Returns the names of a table's columns, without icons; tables are numbered from the top."""
+        found: list[str] = (
+            self.page.locator(".q-table")
+            .nth(number)
+            .get_by_role("columnheader")
+            .evaluate_all(
+                "all => all.map(e => [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.data).join(''))"
+            )
+        )
+        return found
+
     def is_wider_than_its_window(self) -> bool:
         """Whether the page needs horizontal scrolling."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"))

@@ -247,7 +247,7 @@ class View:
             places = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
             at |= dict.fromkeys(islice((place for place in places if place in self.inputs), 1), error)
         for name, line in self.inputs.items():
-            line.mark(at.get(name))
+            line.mark(at.get(name, "").removeprefix(f"{name}: "))
         shown = (*_EXPERIMENT_FIELDS, *_YAML_FIELDS)
         if any(name not in shown and not name.startswith("algorithm.") for name in at):
             self.others.set_value(True)
@@ -291,11 +291,11 @@ class Input:
             line.without_auto_validation()
         self.error = ""
 
-    def mark(self, error: str | None) -> None:
-        """Mark the input as wrong; None means that it is right."""
-        if (error or "") == self.error:
+    def mark(self, error: str) -> None:
+        """Mark the input as wrong; without an error it is right."""
+        if error == self.error:
             return
-        self.error = error or ""
+        self.error = error
         self.help.set_text(error or self.help_text)
         self.help.classes(add="wrong" if error else None, remove=None if error else "wrong")
         marks = "error aria-invalid=true"

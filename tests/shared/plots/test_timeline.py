@@ -157,8 +157,8 @@ def test_timeline_of_a_version_shows_what_was_in_flight_when_it_was_made() -> No
         ("seat 2 · edge-1", "compute", 0.0, 6.0),
         ("seat 2 · edge-1", "upload", 6.0, 6.5),
     ]
-    assert [what for _, what, _ in ends(panel)] == ["used", "in flight", "in flight"]
-    assert panel.spans[2].note == "in flight, ends in version 4: used, 1 version old"
+    assert [what for _, what, _ in ends(panel)] == ["used", "counts later", "counts later"]
+    assert panel.spans[2].note == "counts in version 4: used, 1 version old"
     assert [(line.at, line.name) for line in panel.lines] == [(1.5, "the version begins"), (6.5, "the version ends")]
 
 

@@ -13,6 +13,8 @@ import pytest
 from shared.core.errors import NotFound
 from shared.core.scores import Spread
 from shared.federation.spec_parser import parse_spec
+from shared.plots.curves import comparison
+from shared.plots.picture import Lines
 from shared.results.comparison import compare
 from shared.results.comparison_figure import draw_comparison
 from shared.results.folder import read_run
@@ -93,6 +95,17 @@ def test_rounds_without_evaluation_count_in_the_costs(runs: Path) -> None:
         (3, 12.0, 600, 0.5),
         (6, 24.0, 1200, 0.7),
     ]
+
+
+def test_curves_are_drawn_over_the_measures_asked_for(runs: Path) -> None:
+    folders = [in_folder(runs, "a", [0.2, None, 0.8]), in_folder(runs, "b", [0.3, 0.4])]
+    found = compare(folders)
+    picture = comparison(found.curves, found.target, ("wall", "round"))
+    assert picture is not None
+    wall, rounds = (panel for panel in picture.panels if isinstance(panel, Lines))
+    assert (wall.x.label, wall.x.unit) == ("wall-clock time", "seconds")
+    assert [series.x for series in wall.series[:2]] == [(0.5, 1.5), (0.5, 1.0)], "half a second a round"
+    assert [series.x for series in rounds.series[:2]] == [(1, 3), (1, 2)]
 
 
 def test_run_with_a_headline_over_clients_is_compared_by_it(runs: Path) -> None:
