@@ -41,7 +41,8 @@ class Node:
         details: lines of text for its label and dialog.
         up_bytes, down_bytes: bytes sent to and received from the node above in the newest round.
         host: the name of a device's agent.
-        in_flight: of an edge, a line for each of its orders in flight, where the cloud does not wait for all edges.
+        in_flight: a line for each order in flight to an edge, or for the visit in flight of a device, where the tier
+            above does not wait for all.
         staleness: of a device, by how many versions its last used update was old; None unless the run has versions.
     """
 
@@ -228,11 +229,14 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     used = next((row for _, row in reversed(visits) if row.outcome in ("used", "used_late")), None)
     staleness = used.staleness if used and run_view.info.spec.sync.devices.asynchronous else None
     details += [f"last used update was {_old(staleness)}"] if staleness is not None else []
+    age = run_view.visits_in_flight.get(seat.seat)
+    in_flight = () if age is None else (f"visit in flight, {_old(age)}",)
+    details += in_flight
     fresh = last is not None and run_view.newest is not None and last[0] == run_view.newest.round_no
     traffic = (last[1].up_bytes, last[1].down_bytes) if last and fresh else (0, 0)
     parent = f"edge {seat.edge}" if seat.edge else None
     name, host = str(seat.seat), agent.name if agent else ""
-    return Node(f"seat {name}", name, "device", state, parent, tuple(details), *traffic, host=host, staleness=staleness)
+    return Node(f"seat {name}", name, "device", state, parent, tuple(details), *traffic, host, in_flight, staleness)
 
 
 def outcome_of(row: VisitRow) -> str:
