@@ -28,7 +28,7 @@ def a_run_view(*rows: VisitRow, n_seats: int = 8, **states: str) -> RunView:
     edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
     run_view = RunView(a_run(run="r1"))
     run_view.add_round(a_round(1, seats=rows, edges=(edge,)))
-    run_view.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
+    run_view.rounds = (a_round(1, figures={"cloud": {"groups": [["edge-1"], ["edge-0"]]}}),)
     run_view.seats = tuple(
         a_seat(number, edge="edge-1", agent=f"a{number}", state=states.get(f"seat_{number}", "taken"))
         for number in range(n_seats)
