@@ -14,7 +14,7 @@ export default {
         </button>
         <span v-if="model.hidden">{{ model.hidden }} more are not shown</span>
       </div>
-      <div class="topo-cards" role="group" aria-label="Edges and their devices; arrow keys move between them">
+      <div class="topo-cards" role="group" aria-label="Edges with a mark for each device; arrow keys move between them">
         <section v-for="card in cards" :key="card.key" class="topo-card" :class="'topo-' + card.state">
           <header>
             <svg v-if="card.state" viewBox="0 0 16 16" aria-hidden="true" v-html="marks[card.state].svg"></svg>

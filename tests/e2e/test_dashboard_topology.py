@@ -217,7 +217,7 @@ _SHIFTS = (
     "e => { if (!e.hadRecentInput) window.shift += e.value; })).observe({type: 'layout-shift', buffered: true});"
 )
 LARGEST_SHIFT = 0.1
-LARGEST_TASKS_S = 0.2
+LARGEST_TASKS_S = 0.3
 """CPU seconds that the page may take for one refresh."""
 
 
