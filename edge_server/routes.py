@@ -13,6 +13,7 @@ from shared.federation.order_keys import read_order_key
 from shared.service.api.health import Health
 from shared.service.api.identities import RevokedBody
 from shared.service.api.membership import AgentHeartbeat, AgentHeartbeatAnswer, NonceAnswer
+from shared.service.api.nodes import VisitsInFlight
 from shared.service.app import health
 from shared.service.auth import guarded
 from shared.service.bodies import BodyResponse, receive
@@ -83,6 +84,12 @@ async def twins(run_id: RunId, edge: TheEdge) -> TwinList:
     """The twins of the run's devices that this edge serves, after the newest committed round."""
     found: TwinList = await edge.handler.states.twins(run_id)
     return found
+
+
+@_cloud.get("/runs/{run_id}/visits")
+async def visits(run_id: RunId, edge: TheEdge) -> VisitsInFlight:
+    """The visits of the run that are in flight here; none unless its devices are asynchronous."""
+    return VisitsInFlight(ages=edge.handler.flights.ages(run_id))
 
 
 @_cloud.post(

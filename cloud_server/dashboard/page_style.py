@@ -7,7 +7,8 @@ STYLE = """
   :root { --accent: #0072B2; }
   .nicegui-content { padding: 1rem; max-width: 1400px; margin: 0 auto; align-items: stretch; }
   .q-header { background: #12405c; }
-  .q-header a { color: #fff; text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
+  .q-header .nicegui-link.nicegui-link.nicegui-link { color: #fff !important; }
+  .q-header a { text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
   .q-table__container { overflow-x: auto; }
   .measures { flex-wrap: wrap; }
@@ -20,7 +21,8 @@ STYLE = """
   .nicegui-link, .text-primary { color: #00659e !important; }
   .body--dark { --q-primary: #6cbcec !important; --q-positive: #4cc9a0 !important; --q-negative: #ff9b6b !important; }
   .body--dark .nicegui-link, .body--dark .text-primary { color: #6cbcec !important; }
-  .body--dark .bg-primary, .body--dark .bg-positive, .body--dark .bg-negative { color: #000 !important; }
+  .body--dark :is(.bg-primary, .bg-positive, .bg-negative) {
+    --q-primary: #00659e; --q-positive: #00704f; --q-negative: #b03f00; }
   .form { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; align-items: start; }
   @media (min-width: 900px) {
     .form { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }

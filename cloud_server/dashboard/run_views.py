@@ -6,11 +6,14 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, TypeVar
 
 from cloud_server.dependencies import Cloud
-from cloud_server.nodes.twin_client import twins_at
+from cloud_server.nodes.registry import Registry
+from cloud_server.nodes.twin_client import twins_at, visits_at
 from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import Conflict
 from shared.core.number_sets import NumberSet
@@ -18,12 +21,14 @@ from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.rounds import RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import VisitRow
-from shared.simulation.digital_twin import Twin, TwinList
+from shared.simulation.digital_twin import Twin
 
+A = TypeVar("A")
+Ask = Callable[[Registry, str, str], Coroutine[Any, Any, A]]
 SEATS_EVERY_S = 2.0
 """Shortest time between two reads of a run's placement and twins."""
-TWINS_TIMEOUT_S = 2.0
-"""Longest wait for an edge's digital twins; a page then goes without them."""
+EDGES_TIMEOUT_S = 2.0
+"""Longest wait for an edge's digital twins, or visits in flight; a page then goes without them."""
 SHOWN_SEATS = 1000
 """Most devices of a run that the pages show at a time."""
 _MAX_RUNS = 16
@@ -44,10 +49,12 @@ class RunView:
         newest: the last training round with its visits.
         seats: the placement of the shown seats; empty before the run has started.
         twins: digital twins by edge; empty unless the run keeps twins and is running.
+        visits_in_flight: by seat, how many versions old the model of its visit in flight is; empty unless devices are
+            asynchronous and the run is running.
         in_flight: where the cloud does not wait for all edges, by home edge the version of the model that its order in
             flight carries.
-        seats_at: when seats and twins were read (monotonic seconds).
-        reading: held while seats and twins are read.
+        seats_at: when seats, twins and visits in flight were read (monotonic seconds).
+        reading: held while they are read.
     """
 
     info: RunInfo
@@ -57,6 +64,7 @@ class RunView:
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
+    visits_in_flight: dict[int, int] = field(default_factory=dict)
     in_flight: dict[int, int] = field(default_factory=dict)
     seats_at: float = -math.inf
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,15 +148,21 @@ class RunViews:
             view.seats = await self.cloud.runs.seats(view.info.run, view.shown_seats)
         except Conflict:  # not started yet
             view.seats = ()
-        view.twins = await self._twins(view.info)
+        spec = view.info.spec
+        twins, visits = await asyncio.gather(
+            self._from_edges(view.info, twins_at, if_any=spec.keeps_twins),
+            self._from_edges(view.info, visits_at, if_any=spec.sync.devices.asynchronous),
+        )
+        view.twins = {edge: answer.twins for edge, answer in twins.items()}
+        view.visits_in_flight = {seat: age for answer in visits.values() for seat, age in answer.ages.items()}
         view.seats_at = time.monotonic()
 
-    async def _twins(self, info: RunInfo) -> dict[str, tuple[Twin, ...]]:
-        """The digital twins by edge, of the live edges that answer in time."""
-        if not info.spec.keeps_twins or info.status != "running":
+    async def _from_edges(self, info: RunInfo, ask: Ask[A], *, if_any: bool) -> dict[str, A]:
+        """The answers of the live edges that answer in time, while the run is running."""
+        if not if_any or info.status != "running":
             return {}
         registry = self.cloud.registry
         edges = registry.live_edges()
-        requests = (asyncio.wait_for(twins_at(registry, edge, info.run), TWINS_TIMEOUT_S) for edge in edges)
+        requests = (asyncio.wait_for(ask(registry, edge, info.run), EDGES_TIMEOUT_S) for edge in edges)
         answers = zip(edges, await asyncio.gather(*requests, return_exceptions=True), strict=True)
-        return {edge: answer.twins for edge, answer in answers if isinstance(answer, TwinList)}
+        return {edge: answer for edge, answer in answers if not isinstance(answer, BaseException)}

@@ -14,7 +14,7 @@ export default {
         </button>
         <span v-if="model.hidden">{{ model.hidden }} more are not shown</span>
       </div>
-      <div class="topo-cards" role="group" aria-label="Edges and their devices; arrow keys move between them">
+      <div class="topo-cards" role="group" aria-label="Edges with a mark for each device; arrow keys move between them">
         <section v-for="card in cards" :key="card.key" class="topo-card" :class="'topo-' + card.state">
           <header>
             <svg v-if="card.state" viewBox="0 0 16 16" aria-hidden="true" v-html="marks[card.state].svg"></svg>
@@ -26,7 +26,7 @@ export default {
           <p v-for="line in card.lines">{{ line }}</p>
           <div class="topo-marks">
             <button v-for="device in card.shown" :key="device.key" type="button" class="topo-mark"
-                    v-memo="[device.tip, device.state, device.age, stop === device.key]"
+                    v-memo="[device.tip, device.state, device.age, device.flies, stop === device.key]"
                     :data-key="device.key" :data-state="device.state" :data-tip="device.tip" :aria-label="device.tip"
                     :tabindex="stop === device.key ? 0 : -1" @click="$emit('open', device.key)">
               <svg viewBox="0 0 16 16" aria-hidden="true" v-html="marks[device.state].svg + badge(device)"></svg>
@@ -46,11 +46,13 @@ export default {
       const word = this.search.toLowerCase();
       // A device with the focus stays, also once its state is another one.
       const state = ({ key, state }) => !this.chosen.length || this.chosen.includes(state) || key === this.held;
-      const named = ({ name, host }) => (/^\d+$/.test(word) ? name === word : `${name} ${host}`.toLowerCase().includes(word));
+      const isNumber = /^\d+$/.test(word);
+      const has = (text) => text.toLowerCase().includes(word);
       return this.model.cards
         .map((card) => {
-          const all = !word || card.name.toLowerCase().includes(word);
-          return { ...card, shown: card.devices.filter((device) => state(device) && (all || named(device))), all };
+          const all = !word || (!isNumber && has(card.name));
+          const named = ({ name, host }) => all || (isNumber ? name === word : has(`${name} ${host}`));
+          return { ...card, shown: card.devices.filter((device) => state(device) && named(device)), all };
         })
         .filter((card) => card.shown.length || (card.all && !this.chosen.length));
     },
@@ -64,7 +66,11 @@ export default {
     choose(state) {
       this.chosen = this.chosen.includes(state) ? this.chosen.filter((s) => s !== state) : [...this.chosen, state];
     },
-    badge: ({ age }) => (age == null ? "" : `<text x="8" y="11.2" text-anchor="middle">${Math.min(age, 99)}</text>`),
+    // The age of a used update in its mark, and a dot at the corner while a visit is in flight.
+    badge({ age, flies }) {
+      const text = age == null ? "" : `<text x="8" y="11.2" text-anchor="middle">${Math.min(age, 99)}</text>`;
+      return text + (flies ? '<circle cx="14.5" cy="1.5" r="2.8"/>' : "");
+    },
     point({ target, type }) {
       const found = target.closest?.("[data-tip]");
       if (type === "focusin" && found) this.last = this.held = found.dataset.key;

@@ -31,6 +31,7 @@ _STYLE = """
 <style>
   .topo { display: flex; flex-direction: column; gap: .75rem; --line: rgb(128 128 128 / .4); }
   .topo svg { width: 18px; height: 18px; flex: none; overflow: visible; }
+  .topo svg circle { fill: #0072B2; stroke: currentColor; stroke-width: .8; }
   .topo svg text { font: 700 9px sans-serif; fill: #000; }
   .topo button { color: inherit; background: none; border: 0; font: inherit; cursor: pointer; }
   .topo-tools { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; }
@@ -128,6 +129,7 @@ def _device(node: Node) -> dict[str, Any]:
         "host": node.host,
         "state": node.state,
         "age": node.staleness if node.state == "used" else None,
+        "flies": bool(node.in_flight),
         "tip": "\n".join((f"device {node.name}: {node.state}", *node.details)),
     }
 
@@ -138,9 +140,11 @@ def _device_lines(devices: Sequence[Node]) -> list[str]:
 
 
 def _ages(devices: Sequence[Node]) -> list[str]:
-    """Where devices are asynchronous: how old the last used updates of an edge's devices were."""
+    """Where devices are asynchronous: the visits in flight, and how old the last used updates were."""
     ages = [node.staleness for node in devices if node.staleness is not None]
-    return [f"updates {min(ages)} to {max(ages)} versions old"] if ages else []
+    n_in_flight = sum(len(node.in_flight) for node in devices)
+    lines = [f"{n_in_flight} visit{'' if n_in_flight == 1 else 's'} in flight"] if ages or n_in_flight else []
+    return lines + ([f"updates {min(ages)} to {max(ages)} versions old"] if ages else [])
 
 
 def traffic(up_bytes: int, down_bytes: int) -> str:

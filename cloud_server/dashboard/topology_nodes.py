@@ -41,7 +41,8 @@ class Node:
         details: lines of text for its label and dialog.
         up_bytes, down_bytes: bytes sent to and received from the node above in the newest round.
         host: the name of a device's agent.
-        in_flight: of an edge, a line for each of its orders in flight, where the cloud does not wait for all edges.
+        in_flight: a line for each order in flight to an edge, or for the visit in flight of a device, where the tier
+            above does not wait for all.
         staleness: of a device, by how many versions its last used update was old; None unless the run has versions.
     """
 
@@ -64,9 +65,9 @@ def nodes_of(topology: TopologyInfo, run_view: RunView | None) -> list[Node]:
     At most `SHOWN_SEATS` devices that are not in the run are shown.
     """
     agents = {agent.agent: agent for agent in topology.agents}
-    rows = _edge_rows(run_view)
+    rows, groups = _edge_rows(run_view), _groups(run_view)
     state = "training" if topology.active_run else "waiting"
-    edges = [_edge(edge, rows.get(edge.edge, ()), run_view) for edge in topology.edges]
+    edges = [_edge(edge, rows.get(edge.edge, ()), run_view, groups) for edge in topology.edges]
     seats = _seats(topology, run_view, agents)
     placed = [_seat(seat, run_view, agents, _is_active(topology, run_view)) for seat in seats] if run_view else []
     hosted = _hosted(topology, run_view, seats)
@@ -146,14 +147,14 @@ def _edge_rows(run_view: RunView | None) -> Mapping[str, list[EdgeRow]]:
     return rows
 
 
-def _edge(edge: EdgeInfo, rows: Sequence[EdgeRow], run_view: RunView | None) -> Node:
+def _edge(edge: EdgeInfo, rows: Sequence[EdgeRow], run_view: RunView | None, groups: Mapping[str, int]) -> Node:
     details = [f"{edge.state}, {edge.n_agents} agents connected"]
     details += [edge.reason] if edge.reason else []
     for row in rows:
         old = f", {_old(row.staleness)}" if run_view and run_view.info.spec.sync.edges.asynchronous else ""
         time = f"{row.n_used} updates used, {row.simulated_s:.3g} s in the last {_word(run_view)}{old}"
         details.append(f"home edge {row.home}: {time}{f' ({row.reason})' if row.reason else ''}")
-        group = _group(run_view, str(row.home))
+        group = groups.get(f"edge-{row.home}")
         details += [f"home edge {row.home} is in group {group}"] if group else []
     in_flight = _in_flight(edge.edge, run_view)
     details += [*in_flight, *_compute(edge.edge, run_view)]
@@ -201,13 +202,13 @@ def _compute(edge: str, run_view: RunView | None) -> list[str]:
     return details
 
 
-def _group(run_view: RunView | None, client: str) -> str | None:
-    """The number of a client's group, if the algorithm forms groups."""
+def _groups(run_view: RunView | None) -> Mapping[str, int]:
+    """The number of each client's group by the client's key (`edge-0`: home edge 0), if the algorithm forms groups."""
     for row in reversed(run_view.rounds if run_view else ()):
         groups = row.figures.get("cloud", {}).get("groups")
         if groups:
-            return next((str(number) for number, members in enumerate(groups, 1) if client in members), None)
-    return None
+            return {client: number for number, members in enumerate(groups, 1) for client in members}
+    return {}
 
 
 # ---- devices
@@ -228,11 +229,14 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     used = next((row for _, row in reversed(visits) if row.outcome in ("used", "used_late")), None)
     staleness = used.staleness if used and run_view.info.spec.sync.devices.asynchronous else None
     details += [f"last used update was {_old(staleness)}"] if staleness is not None else []
+    age = run_view.visits_in_flight.get(seat.seat)
+    in_flight = () if age is None else (f"visit in flight, {_old(age)}",)
+    details += in_flight
     fresh = last is not None and run_view.newest is not None and last[0] == run_view.newest.round_no
     traffic = (last[1].up_bytes, last[1].down_bytes) if last and fresh else (0, 0)
     parent = f"edge {seat.edge}" if seat.edge else None
     name, host = str(seat.seat), agent.name if agent else ""
-    return Node(f"seat {name}", name, "device", state, parent, tuple(details), *traffic, host=host, staleness=staleness)
+    return Node(f"seat {name}", name, "device", state, parent, tuple(details), *traffic, host, in_flight, staleness)
 
 
 def outcome_of(row: VisitRow) -> str:

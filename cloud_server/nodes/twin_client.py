@@ -1,17 +1,21 @@
-"""Digital twins as the cloud shows them; the edges keep them."""
+"""Digital twins and visits in flight as the cloud shows them; the edges keep them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Container
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from cloud_server.nodes.registry import Registry
 from shared.core.errors import NotFound, StrataError, WireError
+from shared.core.records import Record
 from shared.identity.names import edge_identity
+from shared.service.api.nodes import VisitsInFlight
 from shared.simulation.digital_twin import TwinList
 
+R = TypeVar("R", bound=Record)
 ASK_S = 10.0
 """Longest wait for an edge, in wall seconds."""
 
@@ -23,14 +27,28 @@ async def twins_at(registry: Registry, edge: str, run_id: str) -> TwinList:
         NotFound: there is no such edge, or it keeps no twins of that run.
         StrataError: the edge does not answer.
     """
+    return await _asked(registry, edge, f"runs/{run_id}/twins", TwinList)
+
+
+async def visits_at(registry: Registry, edge: str, run_id: str) -> VisitsInFlight:
+    """The visits in flight at one edge in a run.
+
+    Raises:
+        NotFound: there is no such edge.
+        StrataError: the edge does not answer.
+    """
+    return await _asked(registry, edge, f"runs/{run_id}/visits", VisitsInFlight)
+
+
+async def _asked(registry: Registry, edge: str, path: str, kind: type[R]) -> R:
     if edge not in registry.edges:
         raise NotFound(f"no edge {edge}")
-    url, peer = f"{registry.edges[edge].url}/runs/{run_id}/twins", edge_identity(edge)
+    url, peer = f"{registry.edges[edge].url}/{path}", edge_identity(edge)
     raw = await registry.caller.call_json("GET", url, limit_s=ASK_S, peer=peer)
     try:
-        return TwinList.model_validate(raw)
+        return kind.model_validate(raw)
     except ValidationError as error:
-        raise WireError(f"{peer} answered with no list of twins: {error.error_count()} errors") from None
+        raise WireError(f"{peer} answered with no {kind.__name__}: {error.error_count()} errors") from None
 
 
 async def twins_of(registry: Registry, run_id: str, agent: str, seats: Container[int]) -> TwinList:

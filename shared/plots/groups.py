@@ -60,9 +60,14 @@ def dendrogram(history: RunHistory) -> Sequence[Picture]:
     group = {user: number for number, members in enumerate(cut(tree, tree["threshold"]), start=1) for user in members}
     panel = Tree(
         y=Axis(label="cosine distance", from_zero=True),
-        leaves=tuple(f"{user} · group {group[user]}" for user in tree["users"]),
+        leaves=tuple(f"{_in_words(user)} · group {group[user]}" for user in tree["users"]),
         merges=tuple(tuple(map(float, merge)) for merge in tree["linkage"]),
         threshold=tree["threshold"],
     )
     title = f"{history.info.name} ({history.info.algorithm}): groups of clients"
     return (Picture(name="groups", title=title, panels=(panel,)),)
+
+
+def _in_words(client: str) -> str:
+    """A client's key for people: `edge-0` is home edge 0, whichever process serves it."""
+    return client.replace("edge-", "home edge ")

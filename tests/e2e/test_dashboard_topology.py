@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 from shared.core.formatting import scale
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
-from tests.e2e.test_scaling import until
+from tests.e2e.test_scaling import environment, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 REFRESHES_MS = 2500
@@ -183,3 +186,67 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
         return {seat: int(text.text_content()) for seat, text in texts.items() if text.count()}
 
     until("each mark has the age of its update", lambda: shown() == ages, 30)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
+    """The address of the page with 40 edges and 400 devices."""
+    folder = tmp_path_factory.mktemp("large")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (folder / "log").open("wb") as log:
+        words = [sys.executable, "-m", "tests.e2e.large_topology", str(port)]
+        process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=log, stderr=log)
+    address = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        try:
+            return httpx.get(f"{address}/ui/", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    until("the page is served", answers)
+    yield address
+    process.terminate()
+    process.wait(60)
+
+
+_SHIFTS = (
+    "window.shift = 0; new PerformanceObserver(list => list.getEntries().forEach("
+    "e => { if (!e.hadRecentInput) window.shift += e.value; })).observe({type: 'layout-shift', buffered: true});"
+)
+LARGEST_SHIFT = 0.1
+LARGEST_TASKS_S = 0.3
+"""CPU seconds that the page may take for one refresh."""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_forty_edges_and_four_hundred_devices_fit(chromium: Any, large: str, width: int, dark: bool) -> None:
+    visitor = Visitor(chromium, large, width, dark=dark)
+    visitor.page.add_init_script(_SHIFTS)
+    page = visitor.go("/")
+    page.get_by_role("heading", name="40 edges, 400 devices").wait_for()
+    until("all devices are there", lambda: len(states_of(page)) == 400, 30)
+    assert page.locator(".topo-card").count() == 40
+    assert sum(chips_of(page).values()) == 400
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def figures() -> dict[str, float]:
+        return {item["name"]: item["value"] for item in session.send("Performance.getMetrics")["metrics"]}
+
+    before, marks_before = figures(), states_of(page)
+    page.wait_for_timeout(5000)
+    assert (figures()["TaskDuration"] - before["TaskDuration"]) / 5 < LARGEST_TASKS_S
+    assert states_of(page) != marks_before
+    assert not visitor.is_wider_than_its_window()
+    assert page.evaluate("window.shift") < LARGEST_SHIFT
+    sizes = page.locator(".topo-mark").evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    assert min(sizes) >= 24
+    page.locator('.topo-cards [tabindex="0"]').focus()
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.dataset.key") == "seat 399"
+    assert visitor.complaints == []
+    visitor.window.close()

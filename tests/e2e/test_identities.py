@@ -102,6 +102,7 @@ ROUTES = [
     ("edge-1", "PUT", "/placements", "cloud"),
     ("edge-1", "POST", "/rounds", "cloud"),
     ("edge-1", "GET", "/runs/none/twins", "cloud"),
+    ("edge-1", "GET", "/runs/none/visits", "cloud"),
     ("edge-1", "POST", "/heartbeats", "device"),
     ("agent-1", "GET", "/nonce", "cloud"),
     ("agent-1", "POST", "/visits", "edge"),

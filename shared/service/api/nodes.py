@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shared.core.bounds import LARGEST_DEVICES
+from shared.core.bounds import LARGEST_DEVICES, Count
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 
@@ -71,6 +71,15 @@ class EdgeInfo(Record):
     last_seen_s: float
     n_agents: int
     reason: str | None = None
+
+
+class VisitsInFlight(Record):
+    """An edge's `GET /runs/{id}/visits`: its visits in flight, where devices are asynchronous.
+
+    `ages`: by seat, how many versions older the model of its visit is than the edge's present one.
+    """
+
+    ages: dict[Count, Count] = Field(default_factory=dict)
 
 
 class EdgePage(Record):

@@ -34,7 +34,7 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
         assert {edge: {twin.seat for twin in twins} for edge, twins in view.twins.items()} == {
             edge: {seat.seat for seat in view.seats if seat.edge == edge} for edge in ("edge-1", "edge-2")
         }
-        monkeypatch.setattr(run_views, "TWINS_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(run_views, "EDGES_TIMEOUT_S", 0.2)
         hanging.add(EDGE_PORT)
         async with asyncio.timeout(60):
             while set((await views.with_seats(run)).twins) != {"edge-2"}:  # on a busy machine both may be left out
@@ -42,3 +42,25 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
         await fed.control(run, "stop")
         await fed.until_status(run, "stopped")
         assert (await views.with_seats(run)).twins == {}
+
+
+async def test_visits_in_flight_of_asynchronous_devices_come_from_the_edges_as_they_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
+    sync = {"devices": {"mode": "asynchronous", "buffer": 1}, "edges": "synchronous"}
+    async with Federation(tmp_path / "fed") as fed:
+        views = RunViews(fed.apps["cloud"].state.cloud)
+        run = await fed.submit(small_spec(num_rounds=100_000, sync=sync))
+        oldest, seen = 0, set[int]()
+        async with asyncio.timeout(60):
+            while oldest < 2 or len(seen) < 2:
+                ages = (await views.with_seats(run)).visits_in_flight
+                oldest, seen = max(oldest, *ages.values(), 0), seen | ages.keys()
+                await asyncio.sleep(0.02)
+        view = await views.with_seats(run)
+        assert seen <= {seat.seat for seat in view.seats}
+        assert view.in_flight == {}  # the cloud waits for all edges
+        await fed.control(run, "stop")
+        await fed.until_status(run, "stopped")
+        assert (await views.with_seats(run)).visits_in_flight == {}

@@ -31,11 +31,13 @@ def test_a_card_gives_the_bytes_on_the_links_of_its_edge_and_of_its_devices() ->
     assert (card["word"], card["tip"]) == ("answered", "edge-1: answered\nhome edge 0")
 
 
-def test_ages_of_updates_are_on_the_marks_of_used_ones_and_their_range_in_the_card() -> None:
-    devices = [a_device(0, staleness=4), a_device(1, staleness=1), a_device(2, "failed", staleness=2)]
+def test_marks_have_the_ages_of_used_updates_and_cards_their_range() -> None:
+    flying = ("visit in flight, 1 version old",)
+    devices = [a_device(0, staleness=4), a_device(1, staleness=1), a_device(2, "failed", staleness=2, in_flight=flying)]
     (card,) = model_of([EDGE, *devices])["cards"]
     assert [device["age"] for device in card["devices"]] == [4, 1, None]
-    assert card["lines"][-1] == "updates 1 to 4 versions old"
+    assert [device["flies"] for device in card["devices"]] == [False, False, True]
+    assert card["lines"][-2:] == ["1 visit in flight", "updates 1 to 4 versions old"]
 
 
 def test_states_differ_in_shape_and_no_two_have_the_same_mark() -> None:

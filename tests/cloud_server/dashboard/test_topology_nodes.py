@@ -28,7 +28,7 @@ def a_run_view(*rows: VisitRow, n_seats: int = 8, **states: str) -> RunView:
     edge = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=1, up_bytes=50, down_bytes=70)
     run_view = RunView(a_run(run="r1"))
     run_view.add_round(a_round(1, seats=rows, edges=(edge,)))
-    run_view.rounds = (a_round(1, figures={"cloud": {"groups": [["1"], ["0"]]}}),)
+    run_view.rounds = (a_round(1, figures={"cloud": {"groups": [["edge-1"], ["edge-0"]]}}),)
     run_view.seats = tuple(
         a_seat(number, edge="edge-1", agent=f"a{number}", state=states.get(f"seat_{number}", "taken"))
         for number in range(n_seats)
@@ -182,8 +182,9 @@ def test_asynchronous_tiers_show_the_age_of_updates_and_orders() -> None:
     run_view = a_run_view(a_row(0, "used", staleness=3), a_row(1, "failed", reason="timeout"), n_seats=2)
     assert all(node.staleness is None for node in nodes_of(a_topology(), run_view))
     run_view.info = run_view.info.replace(spec=spec)
-    run_view.in_flight = {0: 0, 5: 1}
+    run_view.in_flight, run_view.visits_in_flight = {0: 0, 5: 1}, {1: 2}
     _, edge, used, never_used = nodes_of(a_topology(active_run="r1"), run_view)
     assert (used.staleness, never_used.staleness) == (3, None)
     assert "last used update was 3 versions old" in used.details
+    assert (used.in_flight, never_used.in_flight) == ((), ("visit in flight, 2 versions old",))
     assert edge.in_flight == ("order in flight, 1 version old",)  # home edge 5 is another process's

@@ -148,11 +148,11 @@ def test_figure_by_client_leaves_missing_values_empty() -> None:
 
 
 def test_dendrogram_names_the_group_of_each_leaf() -> None:
-    tree = {"users": ["0", "1", "2"], "linkage": [[0, 2, 0.1, 2], [1, 3, 0.9, 3]], "threshold": 0.5}
+    tree = {"users": ["edge-0", "edge-1", "edge-2"], "linkage": [[0, 2, 0.1, 2], [1, 3, 0.9, 3]], "threshold": 0.5}
     (picture,) = dendrogram(history_of(a_round(1, figures={"cloud": tree})))
     (panel,) = picture.panels
     assert isinstance(panel, Tree)
-    assert panel.leaves == ("0 · group 1", "1 · group 2", "2 · group 1")
+    assert panel.leaves == ("home edge 0 · group 1", "home edge 1 · group 2", "home edge 2 · group 1")
     assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
 
 
