@@ -67,16 +67,16 @@ def test_an_option_is_shown_with_its_values_bounds_and_default() -> None:
 
 def test_every_field_of_a_spec_and_of_its_records_is_listed() -> None:
     page, found = spec_fields_page(), schema()
-    assert [row[0] for row in rows(page, "### Spec")] == [f"`{name}`" for name in RunSpec.model_fields]
+    assert [row[0] for row in rows(page, "## Spec")] == [f"`{name}`" for name in RunSpec.model_fields]
     for name, record in found["$defs"].items():
-        assert [row[0] for row in rows(page, f"### {name}")] == [f"`{field}`" for field in record.get("properties", {})]
+        assert [row[0] for row in rows(page, f"## {name}")] == [f"`{field}`" for field in record.get("properties", {})]
     linked = set(re.findall(r"\(#([\w-]+)\)", page))
     assert linked <= {name.lower() for name in found["$defs"]}
     assert "devicespec" in linked
 
 
 def test_a_field_of_a_spec_has_type_bounds_default_and_meaning() -> None:
-    shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "### Spec")}
+    shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "## Spec")}
     assert shown["`edge_rounds`"][:2] == ["integer, from 1 to 1000", "`1`"]
     assert shown["`client`"][:2] == ['`"device"`, `"edge"`', '`"device"`']
     assert "share of a round's visits" in shown["`quorum`"][2]
