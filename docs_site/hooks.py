@@ -22,6 +22,7 @@ from docs_site.cli import CLI, cli_page
 from docs_site.codes import CODES, codes_page
 from docs_site.experiments import CATALOGUE, catalogue_page
 from docs_site.markdown import SCHEMAS
+from docs_site.names import NAMES, names_page
 from docs_site.notebook import NOTEBOOK, PAGE
 from docs_site.notebook import page as notebook_page
 from docs_site.rest import REST, rest_page, schemas_page
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>\.\.?/[^)\s]*)\)")
 ASSETS = ("site.css", "iframe-worker.js")
 CHANGELOG = "changelog.md"
-GENERATED = (REST, SCHEMAS, CLI, SPEC_FIELDS, SETTINGS, CODES, CATALOGUE, CHANGELOG, PAGE)
+GENERATED = (REST, SCHEMAS, CLI, SPEC_FIELDS, NAMES, SETTINGS, CODES, CATALOGUE, CHANGELOG, PAGE)
 """Pages that are made when the site is built."""
 
 
@@ -94,6 +95,7 @@ def generated() -> dict[str, str]:
         SCHEMAS: schemas_page(api),
         CLI: cli_page(),
         SPEC_FIELDS: spec_fields_page(),
+        NAMES: names_page(),
         SETTINGS: settings_page(),
         CODES: codes_page(),
         CATALOGUE: catalogue_page(),

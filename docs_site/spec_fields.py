@@ -29,4 +29,4 @@ def spec_fields_page() -> str:
     spec = schema()
     parts = ["# Spec fields", _INTRODUCTION, schema_section("Spec", {**spec, "description": ""})]
     parts += [schema_section(name, found) for name, found in sorted(spec["$defs"].items())]
-    return "\n\n".join(parts).replace(f"({SCHEMAS}#", "(#") + "\n"
+    return "\n\n".join(parts).replace(f"({SCHEMAS}#", "(#").replace("\n### ", "\n## ") + "\n"

@@ -136,9 +136,9 @@ def _column(table: list[str]) -> int | None:
 
 
 def skeleton(text: str) -> list[str]:
-    """Returns the kinds of lines of an output: without numbers and blanks, each once."""
-    kinds = (re.sub(r"\s*[\d.·]+\s*|\s+|[━─]+", " ", line).strip() for line in text.splitlines())
-    return list(dict.fromkeys(kinds))
+    """Returns the kinds of lines of an output, sorted: each once, without digests, numbers and blanks."""
+    bare = re.sub(r"\b[0-9a-f]{64}\b", "", text)
+    return sorted({re.sub(r"\s*[\d.·]+\s*|\s+|[━─]+", " ", line).strip() for line in bare.splitlines()})
 
 
 def main() -> None:

@@ -15,8 +15,11 @@ from docs_site import codes
 from docs_site.cli import cli_page, commands
 from docs_site.codes import codes_page, error_codes, event_kinds
 from docs_site.experiments import catalogue_page, comment
+from docs_site.names import PLURALS, names_page
 from docs_site.settings import COMMAND_LINE, TIERS, settings_page
 from docs_site.spec_fields import schema, spec_fields_page
+from shared.federation.plugin_checks import KINDS
+from shared.federation.registry import ALGORITHMS
 from shared.service.metrics import OUTCOMES, REASONS
 from shared.service.settings import CommonSettings
 from shared.spec.run import RunSpec
@@ -64,20 +67,41 @@ def test_an_option_is_shown_with_its_values_bounds_and_default() -> None:
 
 def test_every_field_of_a_spec_and_of_its_records_is_listed() -> None:
     page, found = spec_fields_page(), schema()
-    assert [row[0] for row in rows(page, "### Spec")] == [f"`{name}`" for name in RunSpec.model_fields]
+    assert [row[0] for row in rows(page, "## Spec")] == [f"`{name}`" for name in RunSpec.model_fields]
     for name, record in found["$defs"].items():
-        assert [row[0] for row in rows(page, f"### {name}")] == [f"`{field}`" for field in record.get("properties", {})]
+        assert [row[0] for row in rows(page, f"## {name}")] == [f"`{field}`" for field in record.get("properties", {})]
     linked = set(re.findall(r"\(#([\w-]+)\)", page))
     assert linked <= {name.lower() for name in found["$defs"]}
     assert "devicespec" in linked
 
 
 def test_a_field_of_a_spec_has_type_bounds_default_and_meaning() -> None:
-    shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "### Spec")}
+    shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "## Spec")}
     assert shown["`edge_rounds`"][:2] == ["integer, from 1 to 1000", "`1`"]
     assert shown["`client`"][:2] == ['`"device"`, `"edge"`', '`"device"`']
     assert "share of a round's visits" in shown["`quorum`"][2]
     assert "trackers" in shown["`tracking`"][2]
+
+
+# ---- names
+
+
+def test_everything_that_a_spec_may_name_is_listed() -> None:
+    page = names_page()
+    for kind in KINDS:
+        title = PLURALS.get(kind.word, f"{kind.word}s").capitalize()
+        if kind is ALGORITHMS:
+            section = page.partition(f"\n## {title}\n")[2]
+            assert re.findall(r"^### (\w+)$", section, re.MULTILINE) == sorted(kind.all())
+        else:
+            shown = rows(page, f"## {title}")
+            assert [row[0] for row in shown] == [f"`{name}`" for name in kind.all()]
+            assert [row[0] for row in shown if not row[1]] == []
+
+
+def test_an_algorithm_is_shown_with_its_paper_and_its_parameters() -> None:
+    assert "| `mu` | number, from 0 to 1000 | `0.01` |" in names_page().partition("\n### fedprox\n")[2]
+    assert "(algorithms/fedprox.md)." in names_page()
 
 
 # ---- settings

@@ -45,6 +45,7 @@ def test_what_varies_is_masked() -> None:
 
 def test_an_example_is_of_the_same_kind_if_only_its_numbers_differ() -> None:
     assert skeleton("round 1: 24/24\nround 2: 16/24") == skeleton("round 1: 24/24\nround 2: 24/24\nround 3: 8/24")
+    assert skeleton(f"model {'ab' * 32}\nlost 1\nleft 2") == skeleton(f"left 3\nlost 4\nmodel {'cd' * 32}")
     assert skeleton("round 1: lost") != skeleton("round 1: left")
 
 
