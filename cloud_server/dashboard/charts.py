@@ -182,6 +182,11 @@ def _cells(panel: Cells, theme: Theme) -> Options:
     return {
         "grid": grid(top=24, bottom=64),
         "tooltip": {"position": "top", "confine": True},
+        "title": {
+            "text": f"colour: {panel.value.label}",
+            "right": 0,
+            "textStyle": {"color": theme.text, "fontSize": 12, "fontWeight": "normal"},
+        },
         "xAxis": category_axis(panel.x, panel.columns, theme),
         "yAxis": category_axis(panel.y, panel.rows, theme, vertical=True),
         "visualMap": {
@@ -193,7 +198,7 @@ def _cells(panel: Cells, theme: Theme) -> Options:
             "bottom": 0,
             "itemHeight": 120,
             "itemWidth": 12,
-            "text": [f"{panel.value.label}: highest", "lowest"],
+            "text": [f"{max(known):.4g}", f"{low:.4g}"],
             "textStyle": {"color": theme.text},
         },
         "series": [

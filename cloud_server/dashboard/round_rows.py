@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloud_server.dashboard.tables import Figure, figure, named_score, row_of
-from shared.core.formatting import scale
+from shared.core.formatting import size
 from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo
@@ -54,7 +54,6 @@ def round_table(history: RunHistory, counts: VisitCounts) -> tuple[list[str], li
 
 def _row(info: RoundInfo, metric: MetricInfo, found: Ends, ends: Sequence[str]) -> dict[str, object]:
     n_bytes = info.bytes_up + info.bytes_down
-    divisor, unit = scale("bytes", n_bytes)
     cells = {
         "round": info.round_no,
         "phase": info.phase,
@@ -63,7 +62,7 @@ def _row(info: RoundInfo, metric: MetricInfo, found: Ends, ends: Sequence[str]) 
         _LOST_EDGES: _n_lost_edges(info),
         "score": named_score(metric, info.on_global(metric)),
         "train loss": figure(info.train_loss),
-        "bytes": Figure(n_bytes, f"{n_bytes / divisor:.3g} {unit}"),
+        "bytes": Figure(n_bytes, size(n_bytes)),
         "simulated time (s)": figure(info.simulated_s),
     }
     return row_of(cells)

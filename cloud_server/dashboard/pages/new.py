@@ -86,7 +86,6 @@ class View:
                     ui.textarea(value=_text(self.document))
                     .classes("w-full")
                     .props('outlined input-style="font-family: monospace; min-height: 20rem" aria-label="Spec as YAML"')
-                    .props("debounce=400")
                 )
                 self.text.on_value_change(self._check)
                 self.text.on("blur", self._text_changed)

@@ -11,7 +11,7 @@ from nicegui import ui
 from cloud_server.dashboard.comparison_view import MOST_COMPARED, ComparisonView
 from cloud_server.dashboard.layout import Dashboard, Page, notify_outcome, open_page
 from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
-from shared.core.formatting import scale
+from shared.core.formatting import size
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
 _COLUMNS = ("name", "algorithm", "status", "rounds", "score", "loss", "bytes up", "simulated time", "created", "run")
@@ -119,7 +119,6 @@ class View:
 
 
 def _row(info: RunInfo) -> dict[str, Any]:
-    divisor, unit = scale("bytes", info.bytes_up)
     cells = {
         "run": info.run,
         "name": info.name,
@@ -128,7 +127,7 @@ def _row(info: RunInfo) -> dict[str, Any]:
         "rounds": Figure(info.rounds, f"{info.rounds}/{info.num_rounds}"),
         "score": named_score(info.headline, info.score),
         "loss": figure(info.loss),
-        "bytes up": Figure(info.bytes_up, f"{info.bytes_up / divisor:.3g} {unit}"),
+        "bytes up": Figure(info.bytes_up, size(info.bytes_up)),
         "simulated time": figure(info.simulated_s, "s"),
         "created": info.created_at[:19].replace("T", " "),
     }

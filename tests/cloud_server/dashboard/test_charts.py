@@ -61,6 +61,8 @@ def test_axis_of_shares_near_one_ends_at_100_percent(largest: float, axis_end: i
 
 def test_cells_omit_missing_values_and_boxes_have_five_numbers() -> None:
     assert options(PANELS["cells"], LIGHT)["series"][0]["data"] == [[0, 0, 17]]
+    scale = options(PANELS["cells"], DARK)
+    assert (scale["title"]["text"], scale["visualMap"]["text"]) == ("colour: samples", ["17", "0"])
     boxes, means = options(PANELS["boxes"], LIGHT)["series"]
     assert boxes["data"] == [[10, 20, 30, 40, 50]]
     assert means["data"] == [[31, 0]]
