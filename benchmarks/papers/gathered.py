@@ -8,7 +8,7 @@ from typing import cast
 from benchmarks.papers.measured import Kept
 from benchmarks.papers.page import DOCS, Page, replaced, rows_of
 
-NAMES = ("bofl",)
+NAMES = ("bofl", "dtpfl")
 
 
 def page_of(name: str) -> Page:
