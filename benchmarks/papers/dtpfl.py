@@ -1,0 +1,341 @@
+"""DTPFL: do groups help where a threshold finds them, and do both halves together give accuracy and seconds?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.spatial.distance import squareform
+
+from benchmarks.papers.claims import Claim
+from benchmarks.papers.measured import Measured
+from benchmarks.papers.page import Column, Curves, Page, Table
+from benchmarks.papers.settings import Setting
+from shared.results.folder import read_run
+from shared.run_records.rounds import RoundInfo
+
+# A dense network, for speed.
+SMALL = ("model=mlp", "data.n_train=4500", "test_fraction=0.6", "num_rounds=15", "batch_size=16")
+FIG6 = ("model=mlp", "data.n_train=5000", "num_edges=10", "num_devices=10")
+WHOLE = (
+    *("model=mlp", "data.n_train=3000", "test_fraction=0.6", "num_rounds=15", "num_devices=30", "arrival_rate=0.2"),
+    *("devices.profile.compute_sps={name: uniform, low: 2, high: 10}", "edge_link.worker_sps=20"),
+)
+OWN_DATA = ("schedule=own_data", "divide_batch=false", "batch_size=11")
+AUTO, TENTH = ("algorithm.params.threshold=auto",), ("algorithm.params.threshold=0.1",)
+FEDAVG, SGD = ("algorithm=fedavg",), ("algorithm=local_sgd",)
+FEDPER = ("algorithm=fedper", "algorithm.params.personal_layers=1")
+TRANSFER = ("algorithm=transfer", "algorithm.params.tune_rounds=5")
+
+
+def _r1(rounds: int) -> tuple[str, ...]:
+    return (f"algorithm.params.pretrain_rounds={rounds}",)
+
+
+def _settings() -> tuple[Setting, ...]:
+    whole, skew, fig6 = "users whose devices share the work", "gamma 0.8", "Fig. 6, small"
+    found = []
+
+    def add(key: str, spec: str, changes: Sequence[str], what: str, where: str) -> None:
+        found.append(Setting(key, spec, tuple(changes), what=what, where=where))
+
+    add("whole_free", "dtpfl_whole", WHOLE, "DTPFL, shares by free compute", whole)
+    add("whole_fedavg", "dtpfl_whole", (*WHOLE, *OWN_DATA, *FEDAVG), "FedAvg, own data", whole)
+    add("whole_own", "dtpfl_whole", (*WHOLE, *OWN_DATA), "DTPFL, own data", whole)
+    add("whole_fedper", "dtpfl_whole", (*WHOLE, *OWN_DATA, *FEDPER), "FedPer, own data", whole)
+    add("fig6_r10", "dtpfl_fig6_small", (*FIG6, *TENTH, *_r1(10)), "DTPFL, TH 0.1, R1 10", fig6)
+    add("fig6_sgd", "dtpfl_fig6_small", (*FIG6, *SGD), "SGD, every user alone", fig6)
+    add("fig6_auto", "dtpfl_fig6_small", (*FIG6, *AUTO, *_r1(10)), "DTPFL, TH `auto`, R1 10", fig6)
+    add("fig6_r5", "dtpfl_fig6_small", (*FIG6, *TENTH, *_r1(5)), "DTPFL, TH 0.1, R1 5", fig6)
+    add("skew_dtpfl", "dtpfl_small", (*SMALL, *AUTO), "DTPFL", skew)
+    add("skew_fedper", "dtpfl_small", (*SMALL, *FEDPER), "FedPer", skew)
+    add("skew_sgd", "dtpfl_small", (*SMALL, *SGD), "SGD, every user alone", skew)
+    add("skew_fedavg", "dtpfl_small", (*SMALL, *FEDAVG), "FedAvg", skew)
+    add("fig6_fedper", "dtpfl_fig6_small", (*FIG6, *FEDPER), "FedPer", fig6)
+    add("skew_transfer", "dtpfl_small", (*SMALL, *TRANSFER), "TL", skew)
+    add("skew_r1", "dtpfl_small", (*SMALL, *AUTO, *_r1(1)), "DTPFL, R1 1", skew)
+    for gamma, key in ((1, "apart"), (0.2, "even")):
+        changes = (*SMALL, f"partition.gamma={gamma}")
+        add(f"{key}_dtpfl", "dtpfl_small", (*changes, *AUTO), f"DTPFL, gamma {gamma}", "")
+        add(f"{key}_fedavg", "dtpfl_small", (*changes, *FEDAVG), f"FedAvg, gamma {gamma}", "")
+    add("whole_finish", "dtpfl_whole", (*WHOLE, "schedule=finish_time"), "DTPFL, shares by finishing time", whole)
+    add("fig6_fedavg", "dtpfl_fig6_small", (*FIG6, *FEDAVG), "FedAvg", fig6)
+    return tuple(found)
+
+
+def users_and_groups(folder: Path, rounds: Sequence[RoundInfo]) -> Mapping[str, Sequence[float | None]]:
+    """By round, of the models that users use on their own test samples: mean, least and best accuracy; and the groups.
+
+    The last value of the former is that at the end of the run. In the round of the clustering, otherwise None: the
+    number of `groups`; `within`, the largest distance of two users of one kind; `between`, the least of two kinds.
+    """
+    info = read_run(folder)
+    own = info.accuracy_of == "mean over clients"
+    spreads = [row.clients.get("own" if own else "received") for row in rounds]
+    spreads[-1] = info.spread_of_used(info.headline, own=own) or spreads[-1]
+    found: dict[str, list[float | None]] = {
+        "users": [each.mean if each else None for each in spreads],
+        "users_least": [each.min if each else None for each in spreads],
+        "users_best": [each.max if each else None for each in spreads],
+    }
+    groups = [row.figures.get("cloud", {}) for row in rounds]
+    if any("groups" in each for each in groups):
+        parts = [_distances(each) if "groups" in each else (None, None) for each in groups]
+        found["groups"] = [len(each["groups"]) if "groups" in each else None for each in groups]
+        found["within"], found["between"] = [part[0] for part in parts], [part[1] for part in parts]
+    return found
+
+
+def _distances(figures: Mapping[str, object]) -> tuple[float, float]:
+    """The largest distance of two users of one of five kinds, and the least of users of two kinds."""
+    users = np.array([int(str(user).rpartition("-")[2]) for user in figures["users"]])  # type: ignore[attr-defined]
+    kind = users * 5 // len(users)
+    distances = squareform(np.array(figures["distances"]))
+    same = kind[:, None] == kind[None, :]
+    return float(distances[same].max()), float(distances[~same].min())
+
+
+def accuracy(run: Measured) -> float | None:
+    """Mean accuracy over users of the models that they use at the end, per cent."""
+    return _percent(run, "users")
+
+
+def seconds(run: Measured) -> float:
+    """Simulated seconds of all rounds."""
+    return run.total("simulated_s")
+
+
+def _percent(run: Measured, name: str) -> float | None:
+    value = run.last(name)
+    return None if value is None else 100 * value
+
+
+USERS = (
+    Column("mean over users, %", accuracy),
+    Column("least", lambda run: _percent(run, "users_least")),
+    Column("best", lambda run: _percent(run, "users_best")),
+)
+GROUPS = (
+    Column("groups", lambda run: run.last("groups")),
+    Column("one kind at most apart", lambda run: run.last("within"), 3),
+    Column("two kinds at least", lambda run: run.last("between"), 3),
+)
+NO_NUMBER = "no number, taken as 1 point"
+
+
+def _claims() -> tuple[Claim, ...]:
+    table3, fig4, fig6 = "table 3", "section 3.4.4, Fig. 4", "section 3.4.5, Fig. 6"
+    untried = "not tried; taken as 1 point"
+    return (
+        Claim(
+            "gamma 0.8: more accurate than FedAvg",
+            f"72.04 against 41.67 ({table3})",
+            30.37,
+            "skew_dtpfl",
+            "skew_fedavg",
+            accuracy,
+        ),
+        Claim(
+            "gamma 1: more accurate than FedAvg",
+            f"84.29 against 27.91 ({table3})",
+            56.38,
+            "apart_dtpfl",
+            "apart_fedavg",
+            accuracy,
+        ),
+        Claim(
+            "gamma 0.2: FedAvg a little ahead",
+            f"57.39 against 55.79 ({table3})",
+            1.6,
+            "even_fedavg",
+            "even_dtpfl",
+            accuracy,
+        ),
+        Claim(
+            "more accurate the more the data are apart",
+            f"55.79 at gamma 0.2, 84.29 at 1 ({table3})",
+            28.5,
+            "apart_dtpfl",
+            "even_dtpfl",
+            accuracy,
+        ),
+        Claim(
+            "FedAvg less accurate the more they are apart",
+            f"57.39 at gamma 0.2, 27.91 at 1 ({table3})",
+            -29.48,
+            "apart_fedavg",
+            "even_fedavg",
+            accuracy,
+        ),
+        Claim(
+            "more accurate than FedPer",
+            f"FedPer a little below ({fig4}; {NO_NUMBER})",
+            1.0,
+            "skew_dtpfl",
+            "skew_fedper",
+            accuracy,
+        ),
+        Claim(
+            "more accurate than TL",
+            f"TL a little below ({fig4}; {NO_NUMBER})",
+            1.0,
+            "skew_dtpfl",
+            "skew_transfer",
+            accuracy,
+        ),
+        Claim(
+            "more accurate than SGD, every user alone",
+            f"the highest mean ({fig4}; {NO_NUMBER})",
+            1.0,
+            "skew_dtpfl",
+            "skew_sgd",
+            accuracy,
+        ),
+        Claim(
+            "SGD more accurate than FedAvg",
+            f"FedAvg below SGD ({fig4}; {NO_NUMBER})",
+            1.0,
+            "skew_sgd",
+            "skew_fedavg",
+            accuracy,
+        ),
+        Claim(
+            "CIFAR-100, TH 0.1: more accurate than SGD, with the paper's R1 10",
+            f"better than SGD ({fig6}; {NO_NUMBER})",
+            1.0,
+            "fig6_r10",
+            "fig6_sgd",
+            accuracy,
+        ),
+        Claim(
+            "the same with R1 5",
+            f"R1 has no clear influence (section 3.4.1; {NO_NUMBER})",
+            1.0,
+            "fig6_r5",
+            "fig6_sgd",
+            accuracy,
+        ),
+        Claim(
+            "the same with R1 10 and TH `auto`",
+            f"a threshold in the gap (section 3.4.2; {NO_NUMBER})",
+            1.0,
+            "fig6_auto",
+            "fig6_sgd",
+            accuracy,
+        ),
+        Claim(
+            "the same for FedPer", f"better than SGD ({fig6}; {NO_NUMBER})", 1.0, "fig6_fedper", "fig6_sgd", accuracy
+        ),
+        Claim(
+            "there too more accurate than FedPer",
+            f"more users with higher accuracy ({fig6}; {NO_NUMBER})",
+            1.0,
+            "fig6_r10",
+            "fig6_fedper",
+            accuracy,
+        ),
+        Claim(
+            "FedAvg less accurate than SGD there",
+            f"below SGD for every user ({fig6}; {NO_NUMBER})",
+            -1.0,
+            "fig6_fedavg",
+            "fig6_sgd",
+            accuracy,
+        ),
+        Claim(
+            "ours: with R1 10 `auto` is more accurate than TH 0.1",
+            untried,
+            1.0,
+            "fig6_auto",
+            "fig6_r10",
+            accuracy,
+        ),
+        Claim(
+            "both halves together: more accurate than FedAvg with own data",
+            untried,
+            1.0,
+            "whole_free",
+            "whole_fedavg",
+            accuracy,
+        ),
+        Claim(
+            "both halves together: more accurate than FedPer with own data",
+            untried,
+            1.0,
+            "whole_free",
+            "whole_fedper",
+            accuracy,
+        ),
+        Claim(
+            "ours: DTPFL more accurate than FedPer, own data for both",
+            untried,
+            1.0,
+            "whole_own",
+            "whole_fedper",
+            accuracy,
+        ),
+        Claim(
+            "the schedule greatly shortens rounds",
+            "greatly shortened (section 3.4.6, Fig. 7; no number, taken as half of 88 s)",
+            -44.0,
+            "whole_free",
+            "whole_own",
+            seconds,
+            unit="s",
+            decimals=0,
+        ),
+        Claim(
+            "ours: shares by finishing time shorten them further",
+            "not tried; taken as a tenth of 18 s",
+            -1.8,
+            "whole_finish",
+            "whole_free",
+            seconds,
+            unit="s",
+            decimals=0,
+        ),
+        Claim("ours: the schedule makes DTPFL more accurate", untried, 1.0, "whole_free", "whole_own", accuracy),
+    )
+
+
+PAGE = Page(
+    name="dtpfl",
+    hypotheses=(
+        "Groups help where they are the true ones; a threshold finds them once last layers have moved far enough.",
+        "At TH 0.1 on CIFAR-100, whether the groups are the true ones depends on R1.",
+        "Both halves together keep DTPFL's lead over FedPer and FedAvg, in fewer seconds than with own data.",
+    ),
+    settings=_settings(),
+    claims=_claims(),
+    tables={
+        "fig6": Table(("fig6_r10", "fig6_auto", "fig6_r5", "fig6_sgd", "fig6_fedper", "fig6_fedavg"), USERS),
+        "groups": Table(("fig6_r10", "fig6_auto", "fig6_r5"), GROUPS),
+        "whole": Table(
+            ("whole_free", "whole_finish", "whole_own", "whole_fedper", "whole_fedavg"),
+            (*USERS, Column("simulated seconds", seconds, 0)),
+        ),
+        "skew": Table(("skew_dtpfl", "skew_r1", "skew_fedper", "skew_transfer", "skew_sgd", "skew_fedavg"), USERS),
+    },
+    curves={
+        "dtpfl_fig6": Curves(
+            "CIFAR-100: mean accuracy over users, on their own test samples",
+            (
+                ("fig6_r10", "users", "DTPFL, TH 0.1, R1 10"),
+                ("fig6_auto", "users", "DTPFL, TH auto, R1 10"),
+                ("fig6_r5", "users", "DTPFL, TH 0.1, R1 5"),
+                ("fig6_sgd", "users", "SGD, every user alone"),
+            ),
+        ),
+        "dtpfl_whole": Curves(
+            "Both halves together: mean accuracy over users, on their own test samples",
+            (
+                ("whole_free", "users", "DTPFL, shares by free compute"),
+                ("whole_own", "users", "DTPFL, own data"),
+                ("whole_fedper", "users", "FedPer, own data"),
+                ("whole_fedavg", "users", "FedAvg, own data"),
+            ),
+        ),
+    },
+    further=users_and_groups,
+)
