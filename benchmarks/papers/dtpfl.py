@@ -54,7 +54,8 @@ def _settings() -> tuple[Setting, ...]:
     add("skew_fedavg", "dtpfl_small", (*SMALL, *FEDAVG), "FedAvg", skew)
     add("fig6_fedper", "dtpfl_fig6_small", (*FIG6, *FEDPER), "FedPer", fig6)
     add("skew_transfer", "dtpfl_small", (*SMALL, *TRANSFER), "TL", skew)
-    add("skew_r1", "dtpfl_small", (*SMALL, *AUTO, *_r1(1)), "DTPFL, R1 1", skew)
+    for rounds in (1, 3, 7, 10):
+        add(f"skew_r{rounds}", "dtpfl_small", (*SMALL, *AUTO, *_r1(rounds)), f"DTPFL, R1 {rounds}", skew)
     for gamma, key in ((1, "apart"), (0.2, "even")):
         changes = (*SMALL, f"partition.gamma={gamma}")
         add(f"{key}_dtpfl", "dtpfl_small", (*changes, *AUTO), f"DTPFL, gamma {gamma}", "")
@@ -315,7 +316,8 @@ PAGE = Page(
             ("whole_free", "whole_finish", "whole_own", "whole_fedper", "whole_fedavg"),
             (*USERS, Column("simulated seconds", seconds, 0)),
         ),
-        "skew": Table(("skew_dtpfl", "skew_r1", "skew_fedper", "skew_transfer", "skew_sgd", "skew_fedavg"), USERS),
+        "pretraining": Table(("skew_r1", "skew_r3", "skew_dtpfl", "skew_r7", "skew_r10"), USERS),
+        "skew": Table(("skew_dtpfl", "skew_fedper", "skew_transfer", "skew_sgd", "skew_fedavg"), USERS),
     },
     curves={
         "dtpfl_fig6": Curves(

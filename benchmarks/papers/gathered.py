@@ -8,7 +8,7 @@ from typing import cast
 from benchmarks.papers.measured import Kept
 from benchmarks.papers.page import DOCS, Page, replaced, rows_of
 
-NAMES = ("bofl", "dtpfl", "lafl_cpn", "es_afl")
+NAMES = ("bofl", "dtpfl", "lafl_cpn", "fedser", "es_afl")
 
 
 def page_of(name: str) -> Page:

@@ -19,7 +19,7 @@ SMALL = (
 )
 EXPAND, NONE = ("augment.when=expand",), ("augment=null",)
 FEDAVG = ("algorithm=fedavg",)
-EXPANDED, PLAIN = "set expanded", "no augmentation"
+EXPANDED, REPLACED, PLAIN = "set expanded", "images replaced", "no augmentation"
 
 
 def _param(name: str, value: object) -> str:
@@ -34,10 +34,20 @@ METHODS = (
     ("plain_lafl", NONE, "LAFL-CPN", PLAIN),
     ("plain_eta_1000", (*NONE, _param("eta", 1000)), "LAFL-CPN, eta 1000", PLAIN),
     ("plain_two", (*NONE, *FEDAVG, "local_epochs=2"), "FedAvg, two epochs a round", PLAIN),
-    ("replace", FEDAVG, "FedAvg", "augmented images replace the others"),
+    ("replace", FEDAVG, "FedAvg, images replaced", REPLACED),
     ("own", (*EXPAND, _param("p", 0)), "LAFL-CPN without the mix", EXPANDED),
     ("plain_mix", (*NONE, _param("normalise", "fixed")), "LAFL-CPN without own normalisation", PLAIN),
     ("plain_eta_100", (*NONE, _param("eta", 100)), "LAFL-CPN, eta 100", PLAIN),
+    *(
+        (
+            f"{key}_{magnitude}",
+            (*when, *FEDAVG, f"augment.magnitude={magnitude}"),
+            f"FedAvg, magnitude {magnitude}",
+            where,
+        )
+        for key, when, where in (("fedavg", EXPAND, EXPANDED), ("replace", (), REPLACED))
+        for magnitude in (0, 3, 6)
+    ),
 )
 
 
@@ -167,6 +177,8 @@ PAGE = Page(
     ),
     tables={
         "augmentation": Table(("fedavg", "lafl", "own", "plain_two", "replace"), COLUMNS),
+        "expanded": Table(("fedavg_0", "fedavg_3", "fedavg_6", "fedavg"), COLUMNS),
+        "replaced": Table(("replace_0", "replace_3", "replace_6", "replace"), COLUMNS),
         "parts": Table(
             ("plain_fedavg", "plain_own", "plain_mix", "plain_lafl", "plain_eta_100", "plain_eta_1000"),
             (*COLUMNS, *SHIFTS),

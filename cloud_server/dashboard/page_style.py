@@ -12,6 +12,8 @@ STYLE = """
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
   .q-table__container { overflow-x: auto; }
   .measures { flex-wrap: wrap; }
+  #q-loading-bar { display: none; }
+  .q-dialog__inner { position: relative; z-index: 0; }
   a:focus-visible, button:focus-visible, [tabindex]:focus-visible, summary:focus-visible {
     outline: 3px solid #E69F00; outline-offset: 2px; }
   .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }

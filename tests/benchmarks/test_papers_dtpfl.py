@@ -32,7 +32,7 @@ def test_users_and_groups_are_read_by_round(tmp_path: Path) -> None:
     info = a_run(run="r1", accuracy_of="mean over clients", clients={"own": Spread.of([0.5, 0.9])})
     write_results(tmp_path / "r1", info, rounds, model=None, manifest=Manifest.of(info))
     found = users_and_groups(tmp_path / "r1", read_rounds(tmp_path / "r1"))
-    assert found["users"] == [pytest.approx(0.4), pytest.approx(0.7)]  # the last is that at the end of the run
+    assert list(found["users"]) == pytest.approx([0.4, 0.7])  # the last is that at the end of the run
     assert (found["users_least"], found["users_best"]) == ([0.2, 0.5], [0.6, 0.9])
     assert (found["groups"], found["within"], found["between"]) == ([None, 2], [None, 0.2], [None, 0.4])
 

@@ -56,6 +56,9 @@ def built(visitor: Visitor, path: str) -> Any:
     return page
 
 
+STILL = "document.getAnimations().every(each => each.playState !== 'running')"
+
+
 def violations(page: Any) -> list[str]:
     """What axe-core complains of: rule, help, and the elements concerned."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
@@ -99,7 +102,7 @@ def test_axe_complains_of_no_page_and_no_dialog(chromium: Any, url: str, dark: b
         page = built(visitor, pages(url)[where])
         open_it(page)
         page.get_by_role("dialog").wait_for()
-        page.wait_for_timeout(600)  # a dialog fades in: half-transparent text has no contrast
+        until("it has faded in: half-transparent text has no contrast", lambda: page.evaluate(STILL))
         found[f"dialog: {name}"] = violations(page)
     complaints = [f"{name}: {each}" for name, all_of in found.items() for each in all_of]
     assert not complaints, "\n".join(complaints)
@@ -135,17 +138,17 @@ def clicked(visitor: Visitor, path: str, files: list[Any]) -> list[str]:
     for number in range(n):
         page = built(visitor, path) if number else visitor.page
         control = controls(page)[number]
-        what = control.evaluate("e => e.outerHTML.slice(0, 200)")
+        what = control.evaluate("e => e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)")
         if not does_something(page, control, files):
             idle.append(f"{path}: {what}")
     return idle
 
 
 def does_something(page: Any, control: Any, files: list[Any]) -> bool:
-    """Clicks a control; returns whether anything follows within some seconds."""
+    """Clicks a control; returns whether anything follows before a deadline; a report's pictures take long to draw."""
     before, n_files = page.evaluate(STATE), len(files)
     control.click()
-    for _ in range(20):
+    for _ in range(120):
         page.wait_for_load_state()
         if len(files) > n_files or page.evaluate(STATE) != before:
             return True
@@ -158,3 +161,76 @@ def controls(page: Any) -> list[Any]:
     found = page.locator(CONTROLS).filter(visible=True).element_handles()
     without = f"e => e.matches({', '.join(CHOSEN_ALREADY)!r}) || e.closest('[disabled], [aria-disabled=true]')"
     return [each for each in found if not each.evaluate(without)]
+
+
+FIELDS = f"{CONTROLS}, input, textarea, select, th.sortable, [role=combobox]"
+NUMBERED = """() => {
+  for (const [number, each] of [...document.querySelectorAll(%r)].entries()) each.dataset.number = number;
+}"""
+FOCUSED = """() => {
+  const each = document.activeElement, style = getComputedStyle(each);
+  const ring = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+  return each === document.body ? null : [each.dataset.number ?? '', ring || each.closest('.q-field') !== null,
+    each.ariaLabel || each.innerText || each.outerHTML.slice(0, 200)];
+}"""
+NOT_BY_TAB = "[tabindex='-1'], [type=file], [aria-hidden=true], [aria-hidden=true] *"
+
+
+@pytest.mark.parametrize("kind", ["topology", "runs", "new run", "a run", "compare"])
+def test_tab_reaches_every_control_and_shows_where_it_is(chromium: Any, url: str, kind: str) -> None:
+    """Where arrow keys move within a group of controls, one of them is reached by Tab."""
+    visitor = Visitor(chromium, url)
+    page = built(visitor, pages(url)[kind])
+    page.evaluate(NUMBERED % FIELDS)
+    usable = f"e => !e.matches({NOT_BY_TAB!r}) && !e.closest('[disabled], [aria-disabled=true]')"
+    wanted = [each for each in page.locator(FIELDS).filter(visible=True).element_handles() if each.evaluate(usable)]
+    missing = {each.get_attribute("data-number"): each.evaluate("e => e.outerHTML.slice(0, 300)") for each in wanted}
+    assert len(missing) > 5
+    for _ in range(3 * len(missing)):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused is not None:
+            number, marked, what = focused
+            assert marked, f"no focus ring: {what}"
+            missing.pop(number, None)
+    assert not missing, "\n".join(missing.values())
+    visitor.window.close()
+
+
+def test_a_table_is_sorted_by_keyboard(chromium: Any, url: str) -> None:
+    visitor = Visitor(chromium, url)
+    page = built(visitor, "/runs")
+    head = page.get_by_role("columnheader", name="name")
+    column = visitor.columns().index("name")
+    names = page.locator(f"tbody td:nth-child({column + 2})")  # after the box that selects a row
+    head.focus()
+    for key, order, expected in (
+        ("Enter", "ascending", ["first", "second"]),
+        ("Space", "descending", ["second", "first"]),
+    ):
+        page.keyboard.press(key)
+        until("it is sorted", lambda expected=expected: names.all_inner_texts() == expected)
+        assert head.get_attribute("aria-sort") == order
+        assert head.evaluate("e => e === document.activeElement")
+    visitor.window.close()
+
+
+SHIFTS = """() => new Promise(done => {
+  let sum = 0;
+  new PerformanceObserver(list => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
+  }).observe({type: 'layout-shift', buffered: true});
+  setTimeout(() => done(sum), 3000);
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_jumps_while_a_page_is_built_and_refreshed(chromium: Any, url: str, width: int) -> None:
+    """The layout shift of each page, from its request until some seconds after it is built."""
+    visitor = Visitor(chromium, url, width)
+    found = {}
+    for kind, path in pages(url).items():
+        page = built(visitor, path)
+        found[kind] = round(page.evaluate(SHIFTS), 3)
+    assert {kind: shift for kind, shift in found.items() if shift >= 0.1} == {}
+    visitor.window.close()

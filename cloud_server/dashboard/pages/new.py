@@ -81,7 +81,7 @@ class View:
                 )
                 upload.props('accept=".yaml,.yml,.json"').classes("hidden")  # its own button has no name
                 pick = ui.button("Upload a spec file (YAML or JSON)", icon="upload_file").props("flat no-caps")
-                pick.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
+                pick.on("click", js_handler=f"() => runMethod({upload.id}, 'pickFiles', [])")
                 self.text = (
                     ui.textarea(value=_text(self.document))
                     .classes("w-full")
