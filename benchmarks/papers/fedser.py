@@ -22,7 +22,7 @@ METHODS = {
     "moon": ("MOON, mu 1", ("algorithm=moon",)),
     **{f"fedser_{mu}": (f"FedSER, mu {mu}", (f"algorithm.params.mu={mu}",)) for mu in MUS},
 }
-BEST = {"fedavg": 0.02, "fedprox": 0.02, "moon": 0.02, "fedser_0.25": 0.02, "fedser_0.5": 0.02, "fedser_1.75": 0.01}
+BEST = {"fedavg": 0.02, "fedprox": 0.04, "moon": 0.02, "fedser_0.25": 0.02, "fedser_0.5": 0.02, "fedser_1.75": 0.02}
 """The rate with which each method was most accurate with the tuning seed; a test compares it with the kept runs."""
 BEST_MU = 0.25
 """FedSER's best weight, each at its own best rate."""
@@ -47,13 +47,14 @@ def _compared(key: str, method: str, *more: str, note: str = "", lr: float | Non
 
 TUNING = tuple(_tuning(method, lr) for method in METHODS for lr in RATES)
 COMPARED = (
-    *(_compared(method, method) for method in METHODS),
+    *(_compared(method, method) for method in METHODS if method != "fedser_0.5"),
     _compared("one_fedavg", "fedavg", *ONE_CLIENT, note=", one client with all images"),
     _compared("one_fedser", FEDSER, *ONE_CLIENT, note=", one client with all images"),
-    _compared("plain", FEDSER, *NO_TRANSFORMS, note=", no transforms"),
     _compared("crop_fedavg", "fedavg", *CROP, note=", crop and flip"),
-    _compared("crop_fedser", FEDSER, *CROP, note=", crop and flip"),
     _compared("gradaug", FEDSER, *CROP, *AS_GRADAUG, note=" as GradAug's code, crop and flip"),
+    _compared("plain", FEDSER, *NO_TRANSFORMS, note=", no transforms"),
+    _compared("fedser_0.5", "fedser_0.5"),
+    _compared("crop_fedser", FEDSER, *CROP, note=", crop and flip"),
     _compared("wide_fedavg", "fedavg", "model.name=cnn_cifar10", note=", wider network"),
     _compared("wide_fedser", FEDSER, "model.name=cnn_cifar10", note=", wider network"),
 )

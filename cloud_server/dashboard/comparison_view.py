@@ -34,6 +34,7 @@ class ComparisonView:
     def __init__(self, dashboard: Dashboard, page: Page, run_ids: Sequence[str]) -> None:
         self.dashboard, self.page, self.run_ids = dashboard, page, run_ids
         self.by: By = "round"
+        self.chosen: str | None = None
         self.infos: list[RunInfo] = []
         self.compared: Comparison | None = None
 
@@ -44,50 +45,60 @@ class ComparisonView:
             ui.label("Select two or more runs in the list.").classes("text-italic")
             ui.link("All runs", "/runs")
             return
-        with ui.row().classes("w-full items-center"):
-            measure_switch(self._choose_measure)
-            self.metric = ui.select([], label="Metric", on_change=self._choose_metric)
-            self.metric.props("dense options-dense").style("min-width: 9rem")
-        self.body = ui.column().classes("w-full items-stretch")
-        with self.body:
-            self.figures = ui.column().classes("w-full items-stretch")
-            with card("") as self.curves_box:
-                self.title = ui.label().classes("text-subtitle1 text-bold").props("role=heading aria-level=3")
-                self.curves = Panel(self.page, titled=False)
-            with card("Clients after the last round") as self.clients_box:
-                self.clients = Panel(self.page, titled=False)
-            self.parameters = ui.column().classes("w-full items-stretch")
         try:
-            await self._refresh()
+            await self._compare()
         except StrataError as error:
-            self.body.clear()
             ui.label(error.detail).props("role=alert")
             return
+        with ui.row().classes("w-full items-center"):
+            measure_switch(self._choose_measure)
+            self.metric = ui.select([], label="Metric", on_change=lambda event: self._choose_metric(event.value))
+            self.metric.props("dense options-dense").style("min-width: 9rem")
+        self.figures = ui.column().classes("w-full items-stretch")
+        with card("") as self.curves_box:
+            self.title = ui.label().classes("text-subtitle1 text-bold").props("role=heading aria-level=2")
+            self.curves = Panel(self.page, titled=False)
+        with card("Clients after the last round") as self.clients_box:
+            self.clients = Panel(self.page, titled=False)
+        self.parameters = ui.column().classes("w-full items-stretch")
+        self._show()
         self.page.start_refreshing(self._refresh, every_s=3.0)
 
     def _choose_measure(self, by: By) -> None:
         self.by = by
         self._show_curves()
 
-    async def _choose_metric(self) -> None:
-        self.infos = []
-        await self._refresh()
+    async def _choose_metric(self, label: str) -> None:
+        if label != self.chosen:
+            self.chosen, self.infos = label, []
+            await self._refresh()
 
     async def _refresh(self) -> None:
+        if await self._compare():
+            self._show()
+
+    async def _compare(self) -> bool:
+        """Compare the runs anew; returns whether anything has changed."""
         infos = [await self.dashboard.cloud.repository.info(run_id) for run_id in self.run_ids]
         if self.infos == infos:
-            return
+            return False
         folders = [self.dashboard.cloud.results.folder(info.run) for info in infos]
-        self.compared = await asyncio.to_thread(compare, folders, metric=self.metric.value)
-        self.infos = infos
-        labels = list(dict.fromkeys(metric.label for info in infos for metric in info.metrics))
+        self.compared = await asyncio.to_thread(compare, folders, metric=self.chosen)
+        self.infos, self.chosen = infos, self.compared.metric.label
+        return True
+
+    def _show(self) -> None:
+        compared = self.compared
+        if compared is None:
+            return
+        labels = list(dict.fromkeys(metric.label for info in self.infos for metric in info.metrics))
         if self.metric.options != labels:
-            self.metric.set_options(labels, value=self.compared.metric.label)
+            self.metric.set_options(labels, value=compared.metric.label)
         self._show_curves()
         for box, show in ((self.figures, _show_figures), (self.parameters, _show_parameters)):
             box.clear()
             with box:
-                show(self.compared)
+                show(compared)
 
     def _show_curves(self) -> None:
         compared = self.compared

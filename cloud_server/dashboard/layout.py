@@ -68,6 +68,7 @@ class Page:
 
     Attributes:
         error: the line that shows the current error or notice, hidden without one.
+        content: what stands below it; invisible until it has its first data, so that nothing jumps.
         notice: what to show there while nothing fails.
         theme: the colours of its charts.
         redraws: redraw what has the theme's colours.
@@ -75,6 +76,7 @@ class Page:
     """
 
     error: ui.label
+    content: ui.element
     notice: Callable[[], str] = str
     theme: Theme = LIGHT
     redraws: list[Callable[[], None]] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Page:
 
     def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
         """Call `refresh` periodically while the page is open. An error is shown at the top until a refresh succeeds."""
+        self.content.classes("building")
 
         async def refresh_once() -> None:
             try:
@@ -101,6 +104,7 @@ class Page:
                 self._show_error(f"Not up to date: {type(error).__name__}. See the cloud's log.")
             else:
                 self._show_error(self.notice())
+            self.content.classes(remove="building")
 
         ui.timer(every_s, refresh_once, immediate=True)
 
@@ -151,7 +155,9 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
-    page: Page = Page(error, lambda: dashboard.cloud.ownership.standing_by() or "")
+    page: Page = Page(
+        error, ui.element("div").classes("content"), lambda: dashboard.cloud.ownership.standing_by() or ""
+    )
     loading = ui.row().classes("items-center")
     with loading:
         ui.spinner(size="lg")
@@ -161,7 +167,8 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     dark.set_value(is_dark)
     page.theme = DARK if is_dark else LIGHT
     loading.delete()
-    yield page
+    with page.content:
+        yield page
 
 
 @contextmanager

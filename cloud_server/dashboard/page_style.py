@@ -10,12 +10,14 @@ STYLE = """
   .q-header .nicegui-link.nicegui-link.nicegui-link { color: #fff !important; }
   .q-header a { text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
+  .content { display: contents; } .building { visibility: hidden; }
   .q-table__container { overflow-x: auto; }
   .measures { flex-wrap: wrap; }
   #q-loading-bar { display: none; }
   .q-dialog__inner { position: relative; z-index: 0; }
   a:focus-visible, button:focus-visible, [tabindex]:focus-visible, summary:focus-visible {
     outline: 3px solid #E69F00; outline-offset: 2px; }
+  .no-outline:focus-visible { box-shadow: 0 0 0 3px #E69F00; }
   .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }

@@ -201,7 +201,7 @@ def test_a_comparison_begins_with_figures_and_the_selection_survives_going_back(
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/ui/compare?*")
     until("it is drawn", lambda: len(visitor.charts()) >= 1, 30)
-    headings = page.get_by_role("heading", level=3).all_inner_texts()
+    headings = page.get_by_role("heading", level=2).all_inner_texts()
     assert headings[0] == "Figures"
     assert headings.index("Figures") < headings.index("Parameters that differ")
     assert visitor.columns(1) == ["run", "num_rounds", "round_deadline_s"]
