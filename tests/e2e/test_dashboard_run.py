@@ -73,11 +73,17 @@ def opened(visitor: Visitor, name: str = "stragglers") -> Any:
 
 
 def timeline(visitor: Visitor) -> dict[str, Any]:
-    """The options of the timeline's chart."""
-    (found,) = (
-        chart for chart in visitor.charts() if any(series.get("name") == "download" for series in chart["series"])
-    )
-    return found
+    """The options of the timeline's chart, once it is drawn."""
+    found: list[dict[str, Any]] = []
+
+    def drawn() -> bool:
+        found[:] = [
+            chart for chart in visitor.charts() if any(series.get("name") == "download" for series in chart["series"])
+        ]
+        return len(found) == 1
+
+    until("there is one timeline", drawn, 30)
+    return found[0]
 
 
 def rows(visitor: Visitor) -> list[str]:
