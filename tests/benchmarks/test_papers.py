@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.papers import __main__ as command
-from benchmarks.papers import gathered, measured, page
+from benchmarks.papers import fedser, gathered, measured, page
 from benchmarks.papers.claims import Claim, Interval, interval, verdict
 from benchmarks.papers.gathered import NAMES, page_of
 from benchmarks.papers.measured import Kept, Measured, Trial, measure
@@ -243,3 +243,19 @@ def test_a_page_is_run_written_and_then_complete(
     command.main()
     assert "all have run" in capsys.readouterr().out
     assert (Kept.read("trial"), shown.path.read_text()) == (before, text)
+
+
+def test_fedsers_rates_are_those_that_its_tuning_runs_found_best() -> None:
+    runs = fedser.PAGE.known(Kept.read("fedser"))
+    found = {
+        (method, lr): fedser.accuracy(run)
+        for run in runs
+        for method in fedser.METHODS
+        for lr in fedser.RATES
+        if run.setting == f"tune_{method}_{lr}"
+    }
+    assert len(found) == len(fedser.METHODS) * len(fedser.RATES)
+    for method in fedser.METHODS:
+        assert fedser.BEST[method] == max(fedser.RATES, key=lambda lr: found[method, lr] or 0)
+    best = max(fedser.MUS, key=lambda mu: found[f"fedser_{mu}", fedser.BEST[f"fedser_{mu}"]] or 0)
+    assert best == fedser.BEST_MU
