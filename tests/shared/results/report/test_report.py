@@ -227,7 +227,7 @@ def edges(**changes: Any) -> tuple[EdgeRow, ...]:
 def test_edges_have_a_table_of_their_rounds_and_marks_in_the_timeline(tmp_path: Path) -> None:
     rounds = [
         a_round(1, edges=edges(outcome="failed", reason="timeout")),
-        a_round(2, simulated_s=9.0, seats=busy(), edges=edges(n_used=1, own_accuracy=0.5, simulated_s=4.0)),
+        a_round(2, simulated_s=9.0, seats=busy(), edges=edges(n_used=1, own_accuracy=0.5, up_s=1.0, simulated_s=4.0)),
         a_round(3, edges=edges(outcome="away", reason="lost")),
         a_round(3, kind="evaluate", edges=edges(n_used=9, own_accuracy=0.75)),
     ]
