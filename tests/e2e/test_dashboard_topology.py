@@ -159,6 +159,7 @@ def test_search_filter_and_arrow_keys_lead_to_a_device(visitor: Visitor) -> None
 def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endless: str) -> None:
     page = visitor.go("/")
     page.get_by_role("link", name="long: running").wait_for()
+    page.get_by_text("links of the edges").wait_for()  # the line that comes with the first round
     device = page.locator('[data-key="seat 1"]')
     device.focus()
     page.wait_for_timeout(REFRESHES_MS)
