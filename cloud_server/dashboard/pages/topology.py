@@ -52,8 +52,8 @@ class View:
             with ui.row().classes("items-baseline gap-x-4 gap-y-0"):
                 self.run_link = ui.link("", "/runs")
                 self.others = ui.label()
-            self.visits = ui.label().props("role=status")
-            self.links = ui.label()
+            self.visits = ui.label().style("min-height: 1.5em").props("role=status")
+            self.links = ui.label().style("min-height: 1.5em")
         self.grid = TopologyGrid(self._open).classes("w-full")
         self.empty = ui.label("No edge or agent has registered yet. Start edges and devices.").classes("text-italic")
         self.page.start_refreshing(self._refresh)
