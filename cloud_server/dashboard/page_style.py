@@ -10,10 +10,13 @@ STYLE = """
   .q-header .nicegui-link.nicegui-link.nicegui-link { color: #fff !important; }
   .q-header a { text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
+  /* What is invisible does not jump; see `Page.start_refreshing`. */
   .content { display: contents; } .building { visibility: hidden; }
   .q-table__container { overflow-x: auto; }
   .measures { flex-wrap: wrap; }
+  /* It would flash at each request, and has no name for screen readers. */
   #q-loading-bar { display: none; }
+  /* Its own stacking context: the backdrop is behind the dialog's texts for axe-core too. */
   .q-dialog__inner { position: relative; z-index: 0; }
   a:focus-visible, button:focus-visible, [tabindex]:focus-visible, summary:focus-visible {
     outline: 3px solid #E69F00; outline-offset: 2px; }

@@ -52,8 +52,7 @@ def pages(url: str) -> dict[str, str]:
 def built(visitor: Visitor, path: str) -> Any:
     """Opens a page; returns it once its first data are there."""
     page = visitor.go(path)
-    until("it is built", lambda: page.get_by_text("Loading").count() == 0)
-    page.wait_for_timeout(600)  # charts are drawn
+    until("it is built", lambda: page.get_by_text("Loading").count() + page.locator(".building").count() == 0)
     return page
 
 
