@@ -68,19 +68,23 @@ class Page:
 
     Attributes:
         error: the line that shows the current error or notice, hidden without one.
-        content: what stands below it; invisible until it has its first data, so that nothing jumps.
+        content: what stands below it; invisible until it is built and has its first data, so that nothing jumps.
+        loading: what is seen until then.
         notice: what to show there while nothing fails.
         theme: the colours of its charts.
         redraws: redraw what has the theme's colours.
         panels: the panels with charts.
+        is_refreshed: whether refreshing fills it.
     """
 
     error: ui.label
     content: ui.element
+    loading: ui.element
     notice: Callable[[], str] = str
     theme: Theme = LIGHT
     redraws: list[Callable[[], None]] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
+    is_refreshed: bool = False
 
     def switch(self, dark: ui.dark_mode) -> None:
         """Switch between light and dark, here and for pages that are opened later; nothing entered is lost."""
@@ -92,7 +96,7 @@ class Page:
 
     def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
         """Call `refresh` periodically while the page is open. An error is shown at the top until a refresh succeeds."""
-        self.content.classes("building")
+        self.is_refreshed = True
 
         async def refresh_once() -> None:
             try:
@@ -104,9 +108,14 @@ class Page:
                 self._show_error(f"Not up to date: {type(error).__name__}. See the cloud's log.")
             else:
                 self._show_error(self.notice())
-            self.content.classes(remove="building")
+            self.show()
 
         ui.timer(every_s, refresh_once, immediate=True)
+
+    def show(self) -> None:
+        """Make the content visible."""
+        self.content.classes(remove="building")
+        self.loading.set_visibility(False)
 
     async def wait_for(self, load: Callable[[], Awaitable[T]]) -> T:
         """The result of `load`, without which the page cannot be built; repeats it while the store does not answer.
@@ -155,20 +164,20 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
             ui.html('<form method="post" action="/ui/logout"><button>Log out</button></form>', sanitize=False)
     error = ui.label().classes("w-full q-pa-sm rounded").props("role=alert")
     error.style("border-left: 5px solid #D55E00; background: rgb(213 94 0 / .12)").set_visibility(False)
-    page: Page = Page(
-        error, ui.element("div").classes("content"), lambda: dashboard.cloud.ownership.standing_by() or ""
-    )
-    loading = ui.row().classes("items-center")
+    loading = ui.row().classes("items-center loading")
     with loading:
         ui.spinner(size="lg")
         ui.label("Loading")
+    content = ui.element("div").classes("content building")
+    page: Page = Page(error, content, loading, lambda: dashboard.cloud.ownership.standing_by() or "")
     await ui.context.client.connected(timeout=30)
     is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))
     dark.set_value(is_dark)
     page.theme = DARK if is_dark else LIGHT
-    loading.delete()
-    with page.content:
+    with content:
         yield page
+    if not page.is_refreshed:
+        page.show()
 
 
 @contextmanager

@@ -10,8 +10,8 @@ STYLE = """
   .q-header .nicegui-link.nicegui-link.nicegui-link { color: #fff !important; }
   .q-header a { text-decoration: none; padding: .3rem .6rem; border-radius: .3rem; }
   .q-header a[aria-current] { background: rgb(255 255 255 / .2); }
-  /* What is invisible does not jump; see `Page.start_refreshing`. */
-  .content { display: contents; } .building { visibility: hidden; }
+  /* What is invisible does not jump; see `Page.show`. */
+  .content { display: contents; } .building { visibility: hidden; } .loading { position: absolute; }
   .q-table__container { overflow-x: auto; }
   .measures { flex-wrap: wrap; }
   /* It would flash at each request, and has no name for screen readers. */

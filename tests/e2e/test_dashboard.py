@@ -223,7 +223,6 @@ def test_every_page_fits_a_phone(chromium: Any, url: str, dark: bool) -> None:
     ids = [run["run"] for run in runs_of(url)][:2]
     for path in ("/", "/runs", "/new", f"/runs/{ids[0]}", "/compare?" + "&".join(f"run={run}" for run in ids)):
         narrow.go(path)
-        until("it is built", lambda: narrow.page.get_by_text("Loading").count() == 0)
         assert not narrow.is_wider_than_its_window(), path
         assert narrow.page.evaluate("document.body.classList.contains('body--dark')") is dark
     assert narrow.complaints == []
