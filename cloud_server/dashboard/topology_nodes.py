@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
-from shared.run_records.visits import VisitRow
+from shared.run_records.visits import ENDS, VisitRow, end_of
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 
 STATES = {
@@ -273,13 +273,10 @@ def device_counts(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def visit_counts(run_view: RunView) -> dict[str, int]:
-    """The visits of the newest round by the state in which they left their devices, without zeros; they add up.
-
-    A late update of an earlier round that was used is no visit of this one.
-    """
+    """The visits of the newest round by their ends, in the order of `ENDS`, without zeros; they add up."""
     rows = run_view.newest.seats if run_view.newest else ()
-    counts = Counter(state_of(row) for row in rows if row.outcome != "used_late")
-    return {"idle" if state == "waiting" else state: counts[state] for state in STATES if counts[state]}
+    counts = Counter(end_of(row.outcome, row.reason) for row in rows)
+    return {end: counts[end] for end in ENDS if counts[end]}
 
 
 def devices_by_parent(nodes: Sequence[Node]) -> dict[str | None, list[Node]]:

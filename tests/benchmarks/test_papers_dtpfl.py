@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import squareform
 
-from benchmarks.papers.dtpfl import users_and_groups
+from benchmarks.papers.dtpfl import TABLE_2, users_and_groups
+from shared.core.clustering import average_linkage
 from shared.core.scores import Spread
 from shared.results.folder import read_rounds
 from shared.results.manifest import Manifest
@@ -24,7 +25,9 @@ def test_users_and_groups_are_read_by_round(tmp_path: Path) -> None:
     apart[1, 5] = apart[5, 1] = 0.2
     apart[0, 1] = apart[1, 0] = 0.4
     np.fill_diagonal(apart, 0)
-    cloud = {"groups": [USERS[:4], USERS[4:]], "users": USERS, "distances": squareform(apart).tolist()}
+    distances = squareform(apart)
+    linkage = average_linkage(distances).tolist()
+    cloud = {"groups": [USERS[:4], USERS[4:]], "users": USERS, "distances": distances.tolist(), "linkage": linkage}
     rounds = [
         a_round(1, clients={"own": Spread.of([0.2, 0.6]), "received": Spread.of([0.1])}),
         a_round(2, clients={"own": Spread.of([0.3, 0.7]), "received": Spread.of([0.1])}, figures={"cloud": cloud}),
@@ -35,6 +38,7 @@ def test_users_and_groups_are_read_by_round(tmp_path: Path) -> None:
     assert list(found["users"]) == pytest.approx([0.4, 0.7])  # the last is that at the end of the run
     assert (found["users_least"], found["users_best"]) == ([0.2, 0.5], [0.6, 0.9])
     assert (found["groups"], found["within"], found["between"]) == ([None, 2], [None, 0.2], [None, 0.4])
+    assert [found[f"groups_at_{threshold}"] for threshold in TABLE_2] == [[None, n] for n in (5, 5, 5, 6, 10, 10)]
 
 
 def test_of_a_global_model_the_received_is_what_users_use(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_visits_of_the_newest_round_add_up_whatever_came_of_them() -> None:
         a_row(6, "idle"),
         a_row(7, "used_late"),
     )
-    expected = {"used": 1, "idle": 1, "late": 2, "refused": 1, "failed": 1, "busy": 1}
+    expected = {"used": 1, "late": 1, "surplus": 1, "refused": 1, "dropped": 1, "failed": 1, "no update": 1}
     assert visit_counts(a_run_view(*rows)) == expected
     assert sum(expected.values()) == sum(row.outcome != "used_late" for row in rows)
 
