@@ -134,10 +134,8 @@ def _data_set(name: str, folder: Path | None) -> Check:
         except StrataError as error:
             return Check(what, "warn", error.detail, "unpack it again")
         return Check(what, "ok", f"folder {name}, {n} images")
-    if name == "digits":
-        return Check(what, "ok", "bundled with scikit-learn")
-    if name == "synth_digits":
-        return Check(what, "ok", "generated at first use")
+    if known.local:
+        return Check(what, "ok", known.local)
     if known.fetch is not None:
         todo = f"nothing, if this machine has internet access; else put {name}.npz into STRATA_DATA_DIR"
         return Check(what, "warn", "downloaded at first use", todo)

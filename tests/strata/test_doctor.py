@@ -31,3 +31,12 @@ def test_doctor_knows_image_folders_and_missing_digit_domains(tmp_path: Path, mo
     for name in ("svhn", "mnist_m"):
         (tmp_path / f"{name}.npz").write_bytes(b"x")
     assert found()["data: digit_domains"].state == "ok"
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer", "sklearn_docs", "vibration", "synth_digits"])
+def test_what_needs_neither_file_nor_network_needs_no_advice(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_DATA_DIR", str(tmp_path))
+    found = {check.name: check for check in data_sets()}[f"data: {name}"]
+    assert (found.state, found.todo) == ("ok", "")

@@ -55,6 +55,7 @@ class DatasetSource:
         pictures: lists the images of a data set that is published as a folder; None means that it is not.
         version: returns the version of a generated data set; each version has its own entry in the cache.
         description: what other data than images are, one line.
+        local: where `fetch` has it from, if it needs neither file nor network.
     """
 
     n_classes: int | None
@@ -62,6 +63,7 @@ class DatasetSource:
     pictures: Callable[[Path], Pictures] | None = None
     version: Callable[[], str] = lambda: "fetched"
     description: str = ""
+    local: str = ""
 
 
 def check_name(name: str, also: tuple[str, ...] = ()) -> None:
@@ -200,8 +202,9 @@ def _torchvision(
     return fetch
 
 
+_BUNDLED, _GENERATED = "bundled with scikit-learn", "generated at first use"
 DATASETS: dict[str, DatasetSource] = {
-    "digits": DatasetSource(10, scikit_learn.digits),
+    "digits": DatasetSource(10, scikit_learn.digits, local=_BUNDLED),
     "mnist": DatasetSource(10, _torchvision("MNIST")),
     "fashion_mnist": DatasetSource(10, _torchvision("FashionMNIST")),
     "cifar10": DatasetSource(10, _torchvision("CIFAR10")),
@@ -213,24 +216,27 @@ DATASETS: dict[str, DatasetSource] = {
     "emnist": DatasetSource(62, _torchvision("EMNIST", axes=(0, 2, 1), split="byclass")),
     "femnist": DatasetSource(62, None),
     "tiny_imagenet": DatasetSource(200, None, tiny_imagenet),
-    "synth_digits": DatasetSource(10, _synth_digits, version=_synth_version),
+    "synth_digits": DatasetSource(10, _synth_digits, version=_synth_version, local=_GENERATED),
     "breast_cancer": DatasetSource(
         None,
         scikit_learn.breast_cancer,
         version=scikit_learn.version,
         description="a table: 30 measurements of each tumour, malignant or benign, by hospital",
+        local=_BUNDLED,
     ),
     "sklearn_docs": DatasetSource(
         None,
         scikit_learn.sklearn_docs,
         version=scikit_learn.version,
         description="text: the next character of documentation, by document",
+        local=_BUNDLED,
     ),
     "vibration": DatasetSource(
         None,
         vibration.vibration,
         version=lambda: str(vibration.VERSION),
         description="signals: the wear of machines' bearings by their vibration, by machine",
+        local=_GENERATED,
     ),
 }
 """Sources of all data sets, by name."""
