@@ -66,7 +66,7 @@ def run_table(info: RunInfo) -> Table:
 def rounds_table(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (ACCURACY,)) -> FittedTable:
     """One row for each round; of very many rounds, the first, the last and evenly spaced ones in between."""
     shown = thinned(rounds, _MAX_ROUNDS)
-    lost = [Text(str(len(row.failures)), style="red" if row.failures else "dim") for row in shown]
+    lost = [Text(str(row.n_lost), style="red" if row.failures else "dim") for row in shown]
     columns = terminal_columns(round_columns(shown, metrics), lost=lost)
     return FittedTable(columns, None if len(shown) == len(rounds) else f"{len(shown)} of {len(rounds)} rounds")
 

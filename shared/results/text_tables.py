@@ -103,7 +103,7 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
         *([TextColumn("energy", energy, spare=8)] if any(row.energy_j for row in rounds) else []),
         TextColumn("wall", [duration(row.wall_s) for row in rounds], spare=5),
         *([TextColumn("attempts", _attempts(rounds), spare=8)] if any(row.attempts > 1 for row in rounds) else []),
-        TextColumn("lost", [str(len(row.failures)) for row in rounds]),
+        TextColumn("lost", [str(row.n_lost) for row in rounds]),
     ]
 
 

@@ -118,6 +118,11 @@ class RoundInfo(Record):
     evaluation: dict[str, Evaluation] | None = None
 
     @property
+    def n_lost(self) -> int:
+        """How many contributions were lost: those of a lost edge count singly."""
+        return sum(each.n_lost for each in self.failures)
+
+    @property
     def accuracy(self) -> float | None:
         """Accuracy of the global model on the test set; None if it was not evaluated after this round."""
         return self._of_global.accuracy if self._of_global else None

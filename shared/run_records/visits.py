@@ -48,6 +48,11 @@ class FailureInfo(Record):
     reason: Label
     detail: Detail
 
+    @property
+    def n_lost(self) -> int:
+        """How many contributions were lost."""
+        return len(self.seats) or 1
+
 
 class VisitFields(Record):
     """What one seat did in one visit; seconds are simulated.

@@ -57,7 +57,7 @@ def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
 def round_row(row: RoundInfo) -> dict[str, Any]:
     """A round: its numbers, accuracy and loss on each test set, how its metrics spread over clients."""
     found = {name: value for name, value in flat(row).items() if name not in ("kind", "evaluation")}
-    found |= {"accuracy": row.accuracy, "loss": row.loss, "n_lost": len(row.failures)}
+    found |= {"accuracy": row.accuracy, "loss": row.loss, "n_lost": row.n_lost}
     for name, score in (row.evaluation or {}).items():
         if name != "global":
             found |= {f"accuracy_{name}": score.accuracy, f"loss_{name}": score.loss}

@@ -22,9 +22,11 @@ from rich.progress import (
 )
 
 from shared.core.formatting import duration, number, size
+from shared.core.records import Record
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation
 from shared.run_records.runs import FINAL, RunInfo
+from shared.run_records.visits import FailureInfo
 from strata.api.client import Client
 
 _IDLE_S = 2.0
@@ -37,8 +39,8 @@ _BAR = (10, 24)
 class View(Protocol):
     """Shows the progress of a run."""
 
-    def show(self, info: RunInfo, n_lost: int) -> None:
-        """Show the run. `n_lost` contributions have been lost since it was first shown."""
+    def show(self, info: RunInfo, told: Told) -> None:
+        """Show the run, and what its events have told since it was first shown."""
 
     def note(self, text: str) -> None:
         """Print a remark."""
@@ -52,12 +54,12 @@ class View(Protocol):
 
 def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
     """Show a run until it has ended, and return it; the arguments are those of `changes`."""
-    totals, n_noted = _EventTotals(), 0
-    for info in changes(client, run, take=totals.take, check=check):
+    told, n_noted = Told(), 0
+    for info in changes(client, run, take=told.take, check=check):
         for text in info.notes[n_noted:]:
             view.note(text)
         n_noted = len(info.notes)
-        view.show(totals.joined(info), totals.n_lost)
+        view.show(told.joined(info), told)
     return info
 
 
@@ -98,25 +100,35 @@ def changes(
 
 
 @dataclass
-class _EventTotals:
-    """Values known from events only: the run itself has them at its end."""
+class Told:
+    """What only events tell: the run's document has it at the end.
+
+    Attributes:
+        n_lost: number of lost contributions.
+        newest: the newest evaluation of the global model, and the round after which it was made.
+    """
 
     n_lost: int = 0
-    newest: Evaluation | None = None
+    newest: tuple[Evaluation, int] | None = None
 
     def take(self, event: Event) -> None:
-        """Count lost contributions; keep the newest evaluation of the global model."""
+        """Count lost contributions; keep the newest evaluation."""
         if event.kind == "contribution.lost":
-            self.n_lost += len(event.data.get("seats") or ()) or 1
-        elif event.kind == "round.evaluated":
-            on_global = (event.data.get("evaluation") or {}).get("global")
-            self.newest = Evaluation.model_validate(on_global) if on_global else self.newest
+            self.n_lost += FailureInfo.model_validate(_fields(FailureInfo, event)).n_lost
+        elif event.kind == "round.evaluated" and (event.data.get("evaluation") or {}).get("global"):
+            self.newest = Evaluation.model_validate(event.data["evaluation"]["global"]), event.data["round_no"]
 
     def joined(self, info: RunInfo) -> RunInfo:
         """The run with the newest evaluation. Once the run has ended, its own scores are the newest."""
         if self.newest is None or (info.status in FINAL and info.score is not None):
             return info
-        return info.replace(**self.newest.of_run)
+        return info.replace(**self.newest[0].of_run)
+
+    def score(self, info: RunInfo) -> str:
+        """The run's score; where it is that of an earlier round than the newest, with that round."""
+        score = info.headline.text(info.score)
+        is_old = self.newest is not None and self.newest[1] != info.rounds and info.status not in FINAL
+        return f"{score} after {info.spec.sync.round_word} {self.newest[1]}" if self.newest and is_old else score
 
 
 class LiveView:
@@ -136,12 +148,12 @@ class LiveView:
         )
         self._task = self._progress.add_task("starting", total=None, figures="")
 
-    def show(self, info: RunInfo, n_lost: int) -> None:
+    def show(self, info: RunInfo, told: Told) -> None:
         """Redraw the line."""
         words = " ".join(filter(None, [info.name, info.status, info.phase]))
         n_rounds = len(str(info.num_rounds))
         room = self._progress.console.width - cell_len(f"{words} {'':{2 * n_rounds}}/  0:00:00 ETA 0:00:00 ")
-        text = figures(info, n_lost, room - _BAR[0])
+        text = figures(info, told, room - _BAR[0])
         self._bar.bar_width = min(max(room - cell_len(text), _BAR[0]), _BAR[1])
         self._progress.update(
             self._task,
@@ -172,13 +184,13 @@ class LineView:
         self._console = console
         self._shown: tuple[str, int, float | None, str | None] | None = None
 
-    def show(self, info: RunInfo, n_lost: int) -> None:
+    def show(self, info: RunInfo, told: Told) -> None:
         """Print a line if the round, status, score or reason has changed."""
         now = (info.status, info.rounds, info.score, info.reason)
         if now != self._shown:
             self._shown = now
             eta = _eta_s(info)
-            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, n_lost)}"
+            line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, told)}"
             self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
 
     def note(self, text: str) -> None:
@@ -204,11 +216,11 @@ class NotebookView:
         self._handle: Any = None
         self._line, self._notes = "", list[str]()
 
-    def show(self, info: RunInfo, n_lost: int) -> None:
+    def show(self, info: RunInfo, told: Told) -> None:
         """Replace the line."""
         words = f"<b>{html.escape(info.name)}</b> {html.escape(' '.join(filter(None, [info.status, info.phase])))}"
         bar = f'<progress value="{info.rounds}" max="{info.num_rounds}"></progress> {info.rounds}/{info.num_rounds}'
-        self._line = f"<div>{words} {bar} <small>{html.escape(figures(info, n_lost))}</small></div>"
+        self._line = f"<div>{words} {bar} <small>{html.escape(figures(info, told))}</small></div>"
         self._update()
 
     def note(self, text: str) -> None:
@@ -241,29 +253,34 @@ def view_on(console: Console) -> View:
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
-def figures(info: RunInfo, n_lost: int, room: int | None = None) -> str:
+def figures(info: RunInfo, told: Told, room: int | None = None) -> str:
     """The figures of a run on one line; for a waiting run, the reason why it waits.
 
     Args:
         info: the run.
-        n_lost: number of lost contributions.
+        told: what its events have told.
         room: width in columns; figures that do not fit are left out, the least important first. None means no limit.
     """
     if info.reason and info.status not in FINAL:
         return info.reason
     parts = {
-        info.headline.label: info.headline.text(info.score),
+        info.headline.label: told.score(info),
         "loss": number(info.loss),
         "up": size(info.bytes_up),
         "down": size(info.bytes_down),
         "simulated": duration(info.simulated_s),
     }
-    lost = [f"{n_lost} lost"] if n_lost else []
+    lost = [f"{told.n_lost} lost"] if told.n_lost else []
     while True:
         text = "  ".join([*(f"{name} {value}" for name, value in parts.items()), *lost])
         if room is None or cell_len(text) <= room or len(parts) == 1:
             return text
         parts.popitem()
+
+
+def _fields(record: type[Record], event: Event) -> dict[str, Any]:
+    """The fields of a record in an event's data."""
+    return {name: event.data[name] for name in record.model_fields if name in event.data}
 
 
 def _eta_s(info: RunInfo) -> float | None:

@@ -77,7 +77,7 @@ class FakeCloud:
             scores = {"global": {"n": 10, "accuracy": number / 10, "loss": 1.0 / number}}
             steps += [
                 ("round.started", {"round_no": number}, {}),
-                ("contribution.lost", {"seat": 0}, {}),
+                ("contribution.lost", {"seat": 0, "reason": "dropped", "detail": "it dropped out"}, {}),
                 ("round.committed", {}, {"rounds": number, "bytes_up": 200 * number}),
                 ("round.evaluated", {"round_no": number, "evaluation": scores}, {}),
             ]

@@ -12,7 +12,7 @@ from shared.core.errors import StrataError
 from shared.run_records.visits import VisitRow
 from strata import output
 from strata.output import Column, FittedTable, Terminal
-from strata.runs.progress import LiveView
+from strata.runs.progress import LiveView, Told
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
 from tests.strata.samples import a_round, a_run
@@ -69,7 +69,7 @@ def test_markup_and_emoji_codes_are_shown_as_they_are_written() -> None:
 def test_the_live_line_and_its_notes_escape_what_cannot_be_printed() -> None:
     file = FakeTerminal()
     with LiveView(Terminal(file)) as view:
-        view.show(a_run(name=HOSTILE, status="running", reason=HOSTILE), 0)
+        view.show(a_run(name=HOSTILE, status="running", reason=HOSTILE), Told())
         view.note(HOSTILE)
     shown = file.getvalue()
     assert "\\x1b]0;owned" in shown

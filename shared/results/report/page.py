@@ -128,7 +128,7 @@ def _headline(history: RunHistory) -> list[tuple[str, str]]:
     return [
         *run_figures(history.info),
         *([("energy", f"{energy_j:.4g} J")] if energy_j else []),
-        ("lost contributions", str(sum(len(row.failures) for row in history.trained))),
+        ("lost contributions", str(sum(row.n_lost for row in history.trained))),
         ("created", f"{history.info.created_at[:19].replace('T', ' ')} UTC"),
     ]
 

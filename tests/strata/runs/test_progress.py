@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from shared.core.number_sets import NumberSet
 from shared.run_records.events import Event
 from shared.run_records.runs import RunInfo
+from shared.run_records.visits import FailureInfo
 from strata.api.client import Client
-from strata.runs.progress import LineView, LiveView, follow
+from strata.runs.progress import LineView, LiveView, Told, follow
 from tests.strata.samples import a_run
 
 
@@ -41,6 +43,21 @@ def evaluated(accuracy: float) -> dict[str, Any]:
     return {"round_no": 1, "evaluation": {"global": {"n": 10, "accuracy": accuracy, "loss": 0.5}}}
 
 
+def lost(**fields: Any) -> dict[str, Any]:
+    """The data of the event, as the cloud sends them."""
+    failure = FailureInfo.model_validate({"reason": "lost", "detail": "it was silent", **fields})
+    return {"round_no": 1, **failure.model_dump(mode="json")}
+
+
+def test_a_score_of_an_earlier_round_says_so() -> None:
+    """A round is evaluated beside the next one, so the newest score may be that of the round before."""
+    first, second = (a_run(status="running", rounds=n) for n in (1, 2))
+    done = second.replace(status="completed", accuracy=0.8)
+    steps = (("round.evaluated", evaluated(0.75), first), ("run.status", {}, second), ("run.status", {}, done))
+    found = [line.split("accuracy ")[1].split("  ")[0] for line in shown(first, *steps)]
+    assert found[1:] == ["75.00 %", "75.00 % after round 1", "80.00 %"]
+
+
 def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> None:
     """The run's document keeps the accuracy of the pause until the run ends; the events have the newer one."""
     paused = a_run(status="running", rounds=1, accuracy=0.50)
@@ -53,7 +70,7 @@ def test_a_resumed_run_shows_its_newest_accuracy_and_not_that_of_its_pause() -> 
     )
     found = [line.split("accuracy ")[1].split("  ")[0] for line in lines]
     assert found[0] == "50.00 %"
-    assert found[-2:] == ["75.00 %", "80.00 %"]
+    assert found[-2:] == ["75.00 % after round 1", "80.00 %"]
 
 
 def test_a_waiting_run_shows_its_reason_and_losses_are_counted() -> None:
@@ -61,14 +78,14 @@ def test_a_waiting_run_shows_its_reason_and_losses_are_counted() -> None:
     waits = running.replace(reason="waiting for devices: 2 of 3 (edges: 2, need 1)")
     lines = shown(
         running,
-        ("contribution.lost", {"seat": 4}, running),
-        ("contribution.lost", {"seat": None, "seats": [0, 1]}, running),
+        ("contribution.lost", lost(seat=4), running),
+        ("contribution.lost", lost(edge="edge-1", seats=NumberSet(range(1, 11, 3))), running),
         ("run.status", {}, running.replace(rounds=2)),
         ("run.status", {}, waits),
         ("run.status", {}, running.replace(status="completed", rounds=3)),
     )
     assert "lost" not in lines[0]
-    assert any("3 lost" in line for line in lines)
+    assert any("5 lost" in line for line in lines)
     assert any("waiting for devices: 2 of 3 (edges: 2, need 1)" in line for line in lines)
 
 
@@ -86,7 +103,7 @@ def test_a_narrow_terminal_shows_bar_rounds_and_times_without_figures(
     text = io.StringIO()
     run = a_run(name="quickstart", status="running", rounds=7, num_rounds=30, bytes_up=8_630_000, bytes_down=7_830_000)
     with LiveView(Console(file=text, width=columns, force_terminal=True, color_system=None)) as view:
-        view.show(run, 0)
+        view.show(run, Told())
     line = text.getvalue().rpartition("\x1b[2K")[2].splitlines()[0]
     assert line.startswith("quickstart running train ━")
     assert line.count("━") >= 2, "of at least ten columns, seven thirtieths are drawn"
