@@ -35,6 +35,7 @@ class ComparisonView:
         self.dashboard, self.page, self.run_ids = dashboard, page, run_ids
         self.by: By = "round"
         self.chosen: str | None = None
+        self.wanted: float | None = None  # the value to reach, by choice
         self.infos: list[RunInfo] = []
         self.compared: Comparison | None = None
 
@@ -54,6 +55,8 @@ class ComparisonView:
             measure_switch(self._choose_measure)
             self.metric = ui.select([], label="Metric", on_change=lambda event: self._choose_metric(event.value))
             self.metric.props("dense options-dense").style("min-width: 9rem")
+            self.target = ui.number(on_change=lambda event: self._choose_target(event.value))
+            self.target.props("dense clearable debounce=400").style("width: 11rem")
         self.figures = ui.column().classes("w-full items-stretch")
         with card("") as self.curves_box:
             self.title = ui.label().classes("text-subtitle1 text-bold").props("role=heading aria-level=2")
@@ -70,7 +73,17 @@ class ComparisonView:
 
     async def _choose_metric(self, label: str) -> None:
         if label != self.chosen:
-            self.chosen, self.infos = label, []
+            self.chosen, self.wanted, self.infos = label, None, []
+            self.target.set_value(None)
+            await self._refresh()
+
+    async def _choose_target(self, value: float | None) -> None:
+        of_share = self.compared is not None and self.compared.metric.unit == "share"
+        is_wrong = value is not None and of_share and not 0 <= value <= 100
+        self.target.error = "from 0 to 100 %" if is_wrong else None
+        wanted = value / 100 if value is not None and of_share else value
+        if not is_wrong and wanted != self.wanted:
+            self.wanted, self.infos = wanted, []
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -83,7 +96,7 @@ class ComparisonView:
         if self.infos == infos:
             return False
         folders = [self.dashboard.cloud.results.folder(info.run) for info in infos]
-        self.compared = await asyncio.to_thread(compare, folders, metric=self.chosen)
+        self.compared = await asyncio.to_thread(compare, folders, self.wanted, self.chosen)
         self.infos, self.chosen = infos, self.compared.metric.label
         return True
 
@@ -94,6 +107,8 @@ class ComparisonView:
         labels = list(dict.fromkeys(metric.label for info in self.infos for metric in info.metrics))
         if self.metric.options != labels:
             self.metric.set_options(labels, value=compared.metric.label)
+        unit = ", %" if compared.metric.unit == "share" else ""
+        self.target.set_label(f"{as_title(compared.metric.label)} to reach{unit}")
         self._show_curves()
         for box, show in ((self.figures, _show_figures), (self.parameters, _show_parameters)):
             box.clear()

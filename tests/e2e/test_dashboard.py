@@ -181,6 +181,15 @@ def test_two_runs_side_by_side(visitor: Visitor) -> None:
     for name in ("from a file", "from the form"):
         page.get_by_role("cell", name=name).first.wait_for()
     until("a line for each run", lambda: {"from a file", "from the form"} <= named(visitor.charts()), 30)
+    target = page.get_by_label("Accuracy to reach, %")
+    for typed, shown in (("12.5", "to reach 12.50 %"), ("99", "to reach 99.00 %")):
+        target.fill("")
+        target.press_sequentially(typed, delay=50)
+        page.get_by_role("columnheader", name=shown).wait_for()
+        assert target.input_value() == typed
+    assert page.get_by_role("cell", name="not reached").count() == page.url.count("run=") >= 2
+    target.fill("101")
+    page.get_by_text("from 0 to 100 %").wait_for()
     page = visitor.go("/runs")
     page.get_by_label("Filter").fill("file")
     until("the filter holds", lambda: page.locator("tbody").get_by_role("checkbox").count() == 1)
