@@ -56,7 +56,7 @@ FetchOption = Annotated[
     str | None,
     typer.Option("--url", help="Fetch the runs from this cloud; default: STRATA_URL, else read local folders."),
 ]
-RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
+RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`; without a running cloud also a name.")]
 
 RUNS_DIR = Path("runs")
 

@@ -273,7 +273,6 @@ def from_cloud_or_folder(
         StrataError: neither has the run; the cloud's error takes precedence over the folder's.
     """
     from shared.core.errors import NotFound, StrataError, Unreachable
-    from shared.results.folder import newest_run
 
     refusal: StrataError | None = None
     if known_url(url):
@@ -286,16 +285,25 @@ def from_cloud_or_folder(
                 raise
             refusal = error
     try:
-        folder = newest_run(runs_dir) if run == "latest" else _inside(runs_dir, run)
+        folder = _only_folder(runs_dir, run)
         return read(folder), folder
     except NotFound as error:
         raise refusal or error from None
 
 
-def _inside(runs_dir: Path, run: str) -> Path:
-    """The folder of a run. An id that contains a path is rejected."""
+def _only_folder(runs_dir: Path, run: str) -> Path:
+    """The folder of the run of this id or name, in the runs folder and not at another path.
+
+    Raises:
+        NotFound: there is none, or several have that name.
+    """
     from shared.core.errors import NotFound
+    from shared.results.lookup import find_folders
 
     if Path(run).name != run or run in {".", ".."}:
         raise NotFound(f"{run!r} is not a run id")
-    return runs_dir / run
+    folders = find_folders(runs_dir, [run])
+    if len(folders) > 1:
+        newest = ", ".join(folder.name for folder in folders[:-4:-1])
+        raise NotFound(f"{len(folders)} runs are named {run!r}; give the id of one, the newest are {newest}")
+    return folders[0]

@@ -163,6 +163,14 @@ def test_show_reads_the_results_folder_when_nothing_runs(strata: Strata, tmp_pat
     assert json.loads(strata("show", "old", "--format", "json").out)["results"] == str(folder.resolve())
 
 
+def test_show_takes_the_name_of_one_run(strata: Strata, tmp_path: Path) -> None:
+    for run, name in (("r1", "mine"), ("r2", "ours"), ("r3", "ours")):
+        info = a_run(run=run, name=name)
+        write_results(tmp_path / "runs" / run, info, [], model=None, manifest=Manifest.of(info))
+    assert json.loads(strata("show", "mine", "--format", "json").out)["run"] == "r1"
+    assert "2 runs are named 'ours'; give the id of one, the newest are r" in strata("show", "ours").err
+
+
 def test_show_counts_visits_by_the_algorithms_labels(strata: Strata, tmp_path: Path) -> None:
     info, plain = a_run(run="r9"), a_run(run="plain")
     labelled = {"device_bytes_up": 5_000_000, "report_bytes": 1_000_000, "retired": {1: "refused 8 times"}}
@@ -460,7 +468,7 @@ def test_seats_of_a_run_that_no_cloud_knows_are_those_of_its_folder(strata: Stra
     table = strata("agents", "latest").out
     assert "30 20" in table
     assert table.count("faulty") == 1
-    assert "no results in" in strata("agents", "r8").err
+    assert "no run, name of a run or results folder 'r8'" in strata("agents", "r8").err
 
 
 def test_more_edges_than_the_cloud_has_are_refused_at_once(strata: Strata, url: str, spec_file: Path) -> None:
