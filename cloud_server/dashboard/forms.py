@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import yaml
+
 from shared.core import parsing
 from shared.core.errors import BadInput
 
 Kind = Literal["text", "integer", "number", "switch", "choice", "yaml"]
+_BOUNDS = {
+    "minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below",
+}  # fmt: skip
 _SIMPLE: Mapping[str, Kind] = {"string": "text", "integer": "integer", "number": "number", "boolean": "switch"}
 
 
@@ -22,8 +27,8 @@ class FormField:
     Attributes:
         kind: the input; `yaml` is one line of YAML, for every other type: `{name: dirichlet, alpha: 0.5}`.
         default: the value if none is entered.
-        low, high: bounds of a number; None means unbounded.
-        choices: the options of kind `choice`.
+        bounds: those of a number, in words.
+        choices: the options of kind `choice`; of kind `yaml`, names that the line may be.
         nullable: whether null is allowed.
         help: what the field is, from the model's own documentation.
     """
@@ -31,8 +36,7 @@ class FormField:
     name: str
     kind: Kind
     default: Any = None
-    low: float | None = None
-    high: float | None = None
+    bounds: str = ""
     choices: tuple[str, ...] = ()
     nullable: bool = False
     help: str = ""
@@ -75,29 +79,61 @@ def _field(name: str, part: Mapping[str, Any]) -> FormField:
     if "enum" in schema and all(isinstance(choice, str) for choice in schema["enum"]):
         return FormField(name, "choice", part.get("default"), choices=tuple(schema["enum"]), nullable=nullable)
     kind = _SIMPLE.get(str(schema.get("type")), "yaml")
-    low, high = _bound(schema, "minimum", "exclusiveMinimum"), _bound(schema, "maximum", "exclusiveMaximum")
-    return FormField(name, kind, part.get("default"), low, high, nullable=nullable)
+    return FormField(name, kind, part.get("default"), _bounds(schema), nullable=nullable)
 
 
-def _bound(schema: Mapping[str, Any], inclusive: str, exclusive: str) -> float | None:
-    """A bound, inclusive or exclusive: validation of the spec reports the difference."""
-    bound = schema.get(inclusive, schema.get(exclusive))
-    return None if bound is None else float(bound)
+def _bounds(schema: Mapping[str, Any]) -> str:
+    """The bounds of a number in words."""
+    if "minimum" in schema and "maximum" in schema:
+        return f"{_shown(schema['minimum'])} to {_shown(schema['maximum'])}"
+    return ", ".join(f"{word} {_shown(schema[key])}" for key, word in _BOUNDS.items() if key in schema)
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,.16g}"
+
+
+def help_line(field: FormField) -> str:
+    """The help below a field: what the field is, what an empty one means, and its bounds; code is in backticks."""
+    words = re.sub(r"None(?: means(?: that)?|:) ", "empty: ", field.help)
+    default = _without_nulls(field.default)
+    empty = f"Empty: `{flow_yaml(default)}`." if field.kind == "yaml" and default else ""
+    bounds = f"{field.bounds}." if field.bounds else ""
+    parts = (*re.split(r"(?<=\.) ", words), bounds, empty)
+    return " ".join(f"{part[:1].upper()}{part[1:]}" for part in parts if part)
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+
+
+def flow_yaml(value: Any) -> str:
+    """A value as one line of YAML."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip().removesuffix("...").strip()
 
 
 def parse_value(field: FormField, value: Any) -> Any:
     """The value of an input as a value of the document; None if the input is empty.
 
     Raises:
-        BadInput: the line of a `yaml` field is not valid YAML.
+        BadInput: it is not a number, or the line of a `yaml` field is not valid YAML.
     """
     if value is None or value == "":
         return None
-    if field.kind == "integer":
-        return int(value) if float(value).is_integer() else value
-    if field.kind == "number":
-        return float(value)
+    if field.kind in ("integer", "number"):
+        return _number(field, str(value))
     return parsing.load(str(value), field.name) if field.kind == "yaml" else value
+
+
+def _number(field: FormField, text: str) -> float:
+    """The number that a text says; in a field of integers, `1e3` is one."""
+    try:
+        number = float(text)
+        return int(number) if field.kind == "integer" and number.is_integer() else number
+    except ValueError:
+        raise BadInput(f"{field.name} is not a number") from None
 
 
 def with_value(document: Mapping[str, Any], path: Sequence[str], value: Any, default: Any) -> dict[str, Any]:

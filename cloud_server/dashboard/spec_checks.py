@@ -1,11 +1,14 @@
-"""What the form offers and warns of beside the spec itself: examples by name, and why a run may not start."""
+"""What the form offers and warns of beside the spec itself: examples and other names, and why a run may not start."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from shared.spec.experiment import ExperimentSpec
+from shared.training.data.plugged import DATA_SOURCES
 from shared.training.data.sources import DATASETS, folder_of
+from shared.training.models.zoo import MODEL_FACTORIES
+from shared.training.partition import PARTITIONERS
 from shared.training.specs import DataSpec
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "experiments"
@@ -26,6 +29,12 @@ def about(text: str) -> str:
     return " ".join(lines)
 
 
+def known_names() -> dict[str, list[str]]:
+    """The names that a field of the spec can have, built-in ones and those of plug-ins, by field."""
+    found = {"data": DATA_SOURCES.names(), "model": MODEL_FACTORIES.names(), "partition": PARTITIONERS.names()}
+    return {field: sorted(names) for field, names in found.items()}
+
+
 def warnings_of(spec: ExperimentSpec, *, n_edges: int, n_devices: int, data_dir: Path | None) -> list[str]:
     """Why a run of a spec would wait, and perhaps fail, if it were started now.
 
@@ -42,8 +51,9 @@ def warnings_of(spec: ExperimentSpec, *, n_edges: int, n_devices: int, data_dir:
     if n_devices < spec.min_devices:
         found.append(f"min_devices: {_connected(n_devices, 'device')}, {spec.min_devices} needed; {wait}")
     elif spec.num_devices is not None and n_devices < spec.num_devices:
-        fewer = "the run starts once no further one has registered for a while."
-        found.append(f"num_devices: {_connected(n_devices, 'device')}, {spec.num_devices} wanted; {fewer}")
+        fewer = "the run starts once no further one has registered for a while; the agents there share all"
+        wanted_devices = f"{spec.num_devices} wanted; {fewer} {spec.num_devices} seats, more than they offer."
+        found.append(f"num_devices: {_connected(n_devices, 'device')}, {wanted_devices}")
     missing = missing_data(spec.data, data_dir)
     return [*found, missing] if missing else found
 

@@ -83,6 +83,9 @@ def test_scale_refuses_what_is_no_number_of_devices(visitor: Visitor, url: str, 
     assert devices.input_value() == entered
     page.get_by_role("button", name="Scale").click()
     page.get_by_text("Devices: a whole number from 0 to 1,000,000 is needed").wait_for()
+    colour = "e => getComputedStyle(e).color"
+    texts = (".q-notification__message", ".q-notification .q-btn")
+    assert len({page.locator(each).evaluate(colour) for each in texts}) == 1  # one that is read on the toast
     assert set(wanted_devices(url).values()) <= {4}
 
 
@@ -96,6 +99,65 @@ def test_no_wrong_number_of_rounds_is_added(visitor: Visitor, url: str, entered:
     assert runs_of(url)[0]["num_rounds"] == run["num_rounds"]
 
 
+def text_of(page: Any) -> str:
+    """The text of the spec."""
+    return str(page.get_by_label("Spec as YAML").input_value())
+
+
+def wait_for_text(page: Any, part: str) -> None:
+    """Waits until the spec has a text."""
+    until(f"{part} is in the text", lambda: part in text_of(page), 30)
+
+
+def press_keys(page: Any, field: str, keys: str, pause_ms: int) -> Any:
+    """Replaces what is in a field, key by key; returns the field."""
+    found = page.get_by_label(field, exact=True).first
+    found.click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type(keys, delay=pause_ms)
+    return found
+
+
+@pytest.mark.parametrize("pause_ms", [0, 100, 500])
+def test_a_number_stays_as_it_is_typed(visitor: Visitor, pause_ms: int) -> None:
+    page = visitor.go("/new")
+    page.get_by_text("All other fields").click()
+    for field, keys, in_the_text in (
+        ("lr", "0.1", "lr: 0.1\n"),
+        ("lr", "0.002", "lr: 0.002\n"),
+        ("lr", "-0.1", "lr: -0.1\n"),
+        ("lr", "1e-3", "lr: 0.001\n"),
+        ("lr", "12", "lr: 12.0\n"),
+        ("momentum", "0.05", "momentum: 0.05\n"),
+        ("fraction_candidates", "0.10", "fraction_candidates: 0.1\n"),
+        ("num_devices", "1024", "num_devices: 1024\n"),
+    ):
+        found = press_keys(page, field, keys, pause_ms)
+        wait_for_text(page, in_the_text)
+        assert found.input_value() == keys
+        found.blur()
+        page.get_by_label("name", exact=True).first.fill(f"after {keys}")
+        wait_for_text(page, f"after {keys}")  # the page has answered what came before
+        assert found.input_value() == keys
+        assert in_the_text in text_of(page)
+
+
+def test_enter_takes_the_choice_that_matches_what_is_typed(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    for keys, name in (("fedprox", "fedprox"), ("es_", "es_afl"), ("fedavg", "fedavg")):
+        for pause_ms in (0, 100):
+            press_keys(page, "algorithm", keys, pause_ms)
+            page.keyboard.press("Enter")
+            wait_for_text(page, f"name: {name}\n")
+            assert page.get_by_label("algorithm", exact=True).input_value() == name
+            press_keys(page, "algorithm", "fedmix", 0)
+            page.keyboard.press("Enter")
+            wait_for_text(page, "name: fedmix\n")
+    press_keys(page, "Start from an example", "quick", 100)
+    page.keyboard.press("Enter")
+    wait_for_text(page, "name: quickstart\n")
+
+
 @pytest.mark.parametrize(
     ("field", "entered"), [("data", "{name: digits,"), ("num_rounds", ""), ("num_edges", "1e"), ("name", "a\u200bb")]
 )
@@ -107,12 +169,79 @@ def test_start_refuses_while_a_field_is_invalid(visitor: Visitor, url: str, fiel
     page.keyboard.press("Delete")
     page.keyboard.type(entered)
     page.get_by_label("seed", exact=True).fill("5")  # a valid field after it must not hide the error
-    until("the seed is in the text", lambda: "seed: 5" in page.get_by_label("Spec as YAML").input_value())
+    wait_for_text(page, "seed: 5")
     page.get_by_role("alert").filter(has_text=field).wait_for()
-    page.get_by_role("button", name="Start").click()
-    page.locator(".q-notification").filter(has_text=field).wait_for()
+    check_start_is_refused(page, field)
+    page.get_by_label("seed", exact=True).fill("6")
+    wait_for_text(page, "seed: 6")  # the click before it has been answered
     assert page.url.endswith("/ui/new")
     assert len(runs_of(url)) == n_runs
+
+
+def check_start_is_refused(page: Any, reason: str) -> None:
+    """Start looks as if it were disabled, and says why; a click does nothing."""
+    start = page.get_by_role("button", name="Start")
+    until("it is disabled", start.is_disabled)
+    assert start.evaluate("e => getComputedStyle(e).opacity") == "0.6"
+    assert reason in page.locator(f"#{start.get_attribute('aria-describedby')}").inner_text()
+    start.click(force=True)
+
+
+def test_start_is_possible_once_the_error_is_mended(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    page.get_by_label("lr", exact=True).fill("0")
+    check_start_is_refused(page, "lr")
+    page.get_by_label("lr", exact=True).fill("0.5")
+    start = page.get_by_role("button", name="Start")
+    until("it is enabled", start.is_enabled)
+    assert start.evaluate("e => getComputedStyle(e).opacity") == "1"
+    assert page.get_by_role("alert").filter(has_text="lr").count() == 0
+
+
+def test_a_run_that_the_cloud_refuses_can_be_tried_again(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    page.get_by_label("Spec as YAML").fill("init: {file: absent.safetensors}\n")
+    start = page.get_by_role("button", name="Start")
+    for _ in range(2):
+        start.click()
+        page.get_by_role("alert").filter(has_text="absent.safetensors").wait_for()
+        page.locator(".help.wrong").filter(has_text="absent.safetensors").wait_for()
+        assert start.is_enabled()
+    assert page.url.endswith("/ui/new")
+
+
+def test_another_algorithm_leaves_what_is_entered_and_its_marks(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    page.get_by_label("data", exact=True).fill("{name: [")
+    page.get_by_label("lr", exact=True).fill("0")
+    wrong = page.locator(".help.wrong")
+    until("both are marked", lambda: wrong.count() == 2)
+    press_keys(page, "algorithm", "fedprox", 0)
+    page.keyboard.press("Enter")
+    page.get_by_label("mu", exact=True).wait_for()
+    assert wrong.count() == 2
+    assert page.get_by_label("data", exact=True).input_value() == "{name: ["
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "algorithm"
+    assert "lr: 0.0\nalgorithm:\n  name: fedprox\n" in text_of(page)
+
+
+def test_a_parameter_belongs_to_the_algorithm_that_the_text_names(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    text = page.get_by_label("Spec as YAML")
+    text.fill("algorithm: fedprox\n")
+    text.blur()
+    press_keys(page, "mu", "0.25", 100)
+    wait_for_text(page, "mu: 0.25")
+    assert text_of(page) == "algorithm:\n  name: fedprox\n  params:\n    mu: 0.25\n"
+
+
+@pytest.mark.parametrize(("field", "name"), [("data", "mnist"), ("model", "resnet18"), ("partition", "dirichlet")])
+def test_the_form_offers_names_where_it_takes_yaml(visitor: Visitor, field: str, name: str) -> None:
+    page = visitor.go("/new")
+    line = page.get_by_role("combobox", name=field, exact=True)
+    assert name in line.evaluate("e => [...e.list.options].map(option => option.value)")
+    line.fill(name)
+    wait_for_text(page, f"{field}: {name}\n")
 
 
 def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, url: str) -> None:
@@ -122,8 +251,10 @@ def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, 
     text.fill("name: mine\nlr: -1\n")
     page.get_by_label("seed", exact=True).fill("5")
     page.get_by_role("alert").filter(has_text="lr").wait_for()
-    page.get_by_role("button", name="Start").click()
-    page.locator(".q-notification").wait_for()
+    check_start_is_refused(page, "lr")
+    press_keys(page, "algorithm", "fedprox", 0)
+    page.keyboard.press("Enter")
+    page.locator(".help.wrong").filter(has_text="first mend the text").nth(1).wait_for()
     assert text.input_value() == "name: mine\nlr: -1\n"
     text.fill("name: mine\nlr: 0.5\n")
     text.blur()

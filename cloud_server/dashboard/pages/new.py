@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -11,9 +13,9 @@ import yaml
 from nicegui import events, ui
 from nicegui.elements.mixins.validation_element import ValidationElement
 
-from cloud_server.dashboard.forms import FormField, fields_of, parse_value, with_value
-from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page, with_field
-from cloud_server.dashboard.spec_checks import about, example_specs, warnings_of
+from cloud_server.dashboard.forms import FormField, fields_of, flow_yaml, help_line, parse_value, with_value
+from cloud_server.dashboard.layout import Dashboard, Page, card, open_page, with_field
+from cloud_server.dashboard.spec_checks import about, example_specs, known_names, warnings_of
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
 from shared.federation.registry import all_algorithms
@@ -54,7 +56,9 @@ class View:
         self.dashboard, self.page = dashboard, page
         self.document: dict[str, Any] = {"name": "experiment"}
         schema = RunSpec.model_json_schema()
-        self.fields = {field.name: field for field in fields_of(schema, ExperimentSpec.__doc__)}
+        names = {name: tuple(known) for name, known in known_names().items()}
+        fields = fields_of(schema, ExperimentSpec.__doc__)
+        self.fields = {field.name: replace(field, choices=names.get(field.name, field.choices)) for field in fields}
         self.inputs: dict[str, Input] = {}
         self.spec: RunSpec | None = None  # that of the text, if it is valid
         self.invalid: dict[str, str] = {}  # what is wrong with inputs of the form, by field
@@ -91,9 +95,9 @@ class View:
                 self.text.on("blur", self._text_changed)
                 self.error = ui.label().props("role=alert").style("border-left: 5px solid #D55E00; padding-left: 8px")
                 self.warnings = ui.column().classes("w-full gap-1").props('role=status aria-label="Warnings"')
-                ui.button("Start", icon="play_arrow", on_click=self._start).props("unelevated").mark("start")
+                self.start = ui.button("Start", icon="play_arrow", on_click=self._start).mark("start")
+                self.start.props(f"unelevated aria-describedby={self.error.html_id}")
         self._show_form()
-        self._check()
         self.page.start_refreshing(self._refresh_warnings, every_s=2.0)
 
     def _build_examples(self) -> None:
@@ -110,8 +114,8 @@ class View:
                 self._text_changed()
 
         with ui.row().classes("w-full items-center"):
-            choice = ui.select(list(paths), label="Start from an example", with_input=True, on_change=load)
-            choice.classes("w-64").props("dense clearable")
+            choice = _searched_choice("Start from an example", list(paths), None, load)
+            choice.props("dense clearable")
             says = ui.label().classes("help grow")
 
     # ---- the form
@@ -125,7 +129,7 @@ class View:
                 for name in _EXPERIMENT_FIELDS:
                     self._input(self.fields[name], (name,), self.document.get(name))
             with card("Algorithm"):
-                self._algorithm_fields()
+                self._algorithm_choice()
             with card("Data, model, partition, devices"), _fields():
                 for name in _YAML_FIELDS:
                     self._input(self.fields[name], (name,), self.document.get(name))
@@ -133,70 +137,78 @@ class View:
                 for name, field in self.fields.items():
                     if name not in (*_EXPERIMENT_FIELDS, *_YAML_FIELDS, "algorithm"):
                         self._input(field, (name,), self.document.get(name))
+        self._check()
 
-    def _algorithm_fields(self) -> None:
-        raw = self.document.get("algorithm", "fedavg")
-        name = raw if isinstance(raw, str) else str(raw.get("name", "fedavg")) if isinstance(raw, Mapping) else "fedavg"
-        known = all_algorithms()
-        choice = ui.select(sorted(known), value=name if name in known else "fedavg", label="algorithm", with_input=True)
-        choice.on_value_change(lambda event: self._choose_algorithm(str(event.value))).classes("w-64")
-        if name in known:
-            ui.label(known[name].paper).classes("text-caption")
-            params = raw.get("params", {}) if isinstance(raw, Mapping) else {}
+    def _algorithm(self) -> dict[str, Any]:
+        """The algorithm of the document in its long form."""
+        raw = self.document.get("algorithm", {})
+        return {"name": "fedavg", **raw} if isinstance(raw, Mapping) else {"name": str(raw)}
+
+    def _algorithm_choice(self) -> None:
+        def choose(event: events.ValueChangeEventArguments[Any]) -> None:
+            self._enter("algorithm", lambda: {**self.document, "algorithm": {"name": event.value}})
+            self._show_parameters()
+            self._check()
+
+        name, known = self._algorithm()["name"], sorted(all_algorithms())
+        with ui.element("div"):
+            choice = _searched_choice("algorithm", known, name if name in known else "fedavg", choose)
+            self.inputs["algorithm"] = Input(choice, "")
+        self.parameters = ui.column().classes("w-full items-stretch")
+        self._show_parameters()
+
+    def _show_parameters(self) -> None:
+        """Show the paper and the parameters of the document's algorithm."""
+        self.parameters.clear()
+        for of_form in (self.inputs, self.invalid):
+            for name in [name for name in of_form if name.startswith("algorithm.")]:
+                del of_form[name]
+        algorithm = self._algorithm()
+        found, entered = all_algorithms().get(algorithm["name"]), algorithm.get("params")
+        if found is None:
+            return
+        values = entered if isinstance(entered, Mapping) else {}
+        with self.parameters:
+            ui.label(found.paper).classes("text-caption")
             with _fields():
-                for field in fields_of(known[name].params.model_json_schema()):
-                    self._input(field, ("algorithm", "params", field.name), params.get(field.name))
-
-    def _choose_algorithm(self, name: str) -> None:
-        self.document = {**self.document, "algorithm": {"name": name}}
-        self._write_text()
-        self._show_form()
+                for field in fields_of(found.params.model_json_schema()):
+                    self._input(field, ("algorithm", "params", field.name), values.get(field.name))
 
     def _input(self, field: FormField, path: tuple[str, ...], value: Any) -> None:
         """The input of a field; its value is written to the document at `path`."""
-
         name = ".".join(path)
 
         def changed(event: events.ValueChangeEventArguments[Any]) -> None:
-            try:
-                entered = self._entered(field, event.value)
-            except BadInput as error:
-                self.invalid[name] = f"{name}: {error.detail.removeprefix(field.name).lstrip()}"
-                self._check()
-                return
-            self.invalid.pop(name, None)
-            value = field.default if entered is None else entered
-            self.document = with_value(self.document, path, value, field.default)
-            if path[0] == "algorithm" and isinstance(self.document.get("algorithm"), dict):
-                self.document["algorithm"].setdefault("name", "fedavg")
-            self._write_text()
-
-        def unreadable(event: events.GenericEventArguments) -> None:
-            """The browser has cut a number that it cannot read, such as `1e`, from what it sends."""
-            if event.args:
-                self.invalid[name] = f"{name}: not a number"
-            elif self.invalid.get(name) == f"{name}: not a number":
-                del self.invalid[name]
-            self._check()
+            self._enter(name, lambda: self._with(field, path, event.value))
 
         with ui.element("div"):
             line = _INPUTS[field.kind](field, field.default if value is None else value, changed)
-            self.inputs[name] = Input(line, field.help)
-        if isinstance(line, ui.number) and field.nullable:
-            line.on("keyup", unreadable, js_handler="(event) => emit(event.target.validity.badInput)")
+            self.inputs[name] = Input(line, help_line(field))
 
-    def _entered(self, field: FormField, value: Any) -> Any:
-        """The value of an input, None for an empty one.
+    def _with(self, field: FormField, path: tuple[str, ...], value: Any) -> dict[str, Any]:
+        """The document with the value of an input.
 
         Raises:
-            BadInput: it is not a value of the field, or an error in the spec's text must be mended first.
+            BadInput: it is not a value of the field.
         """
-        if self.text.value != self.written and not self._check():
-            raise BadInput("not taken over: first mend the text of the spec")
         entered = parse_value(field, value)
         if entered is None and field.kind in ("integer", "number") and not field.nullable:
             raise BadInput("a number is needed")
-        return entered
+        document = {**self.document, "algorithm": self._algorithm()} if path[0] == "algorithm" else self.document
+        return with_value(document, path, field.default if entered is None else entered, field.default)
+
+    def _enter(self, name: str, changed: Callable[[], dict[str, Any]]) -> None:
+        """Take over the document with what an input has, or show why that is wrong."""
+        try:
+            if self.text.value != self.written and not self._check():
+                raise BadInput("not taken over: first mend the text of the spec")
+            self.document = changed()
+        except BadInput as error:
+            self.invalid[name] = f"{name}: {error.detail.removeprefix(name.rpartition('.')[2]).lstrip()}"
+            self._check()
+        else:
+            self.invalid.pop(name, None)
+            self._write_text()
 
     # ---- the text
 
@@ -214,7 +226,6 @@ class View:
         if self.text.value != self.written and self._check():
             self.written = self.text.value or ""
             self._show_form()
-            self._check()
 
     def _read(self) -> dict[str, Any]:
         raw = parsing.load(self.text.value or "", "the spec")
@@ -229,14 +240,19 @@ class View:
             self.spec = parse_run_spec(raw)
         except StrataError as error:
             self.spec = None
-            self.error.set_text(with_field(error))
+            self._show_error(with_field(error))
             self._mark({**self.invalid, **({error.field: error.detail} if error.field else {})})
             return False
         self.document = raw
-        self.error.set_text(next(iter(self.invalid.values()), ""))
+        self._show_error(next(iter(self.invalid.values()), ""))
         self._mark(self.invalid)
         self._show_warnings()
         return True
+
+    def _show_error(self, error: str) -> None:
+        """Show what is wrong with the spec, because of which it cannot be started; nothing is if it is empty."""
+        self.error.set_text(error)
+        self.start.props(add="aria-disabled=true" if error else None, remove=None if error else "aria-disabled")
 
     def _mark(self, errors: Mapping[str, str]) -> None:
         """Mark the inputs whose fields have errors; one within a field, such as `data.name`, is at that field."""
@@ -272,10 +288,15 @@ class View:
         self._show_warnings()
 
     async def _start(self) -> None:
-        with notify_outcome():
-            for field, error in self.invalid.items():
-                raise BadInput(error, field=field)
+        self._text_changed()  # a quick click comes before the text's own blur
+        if not self._check() or self.invalid:
+            return
+        try:
             info = await self.dashboard.cloud.runs.create(self._read(), None)
+        except StrataError as error:
+            self.error.set_text(with_field(error))
+            self._mark({error.field: error.detail} if error.field else {})
+        else:
             ui.navigate.to(f"/runs/{info.run}")
 
 
@@ -283,22 +304,26 @@ class Input:
     """An input of the form with its help below it, which gives way to its error."""
 
     def __init__(self, line: ui.element, help_text: str) -> None:
-        self.line, self.help_text = line, help_text[:1].upper() + help_text[1:]
-        self.help = ui.label(self.help_text).classes("help")
-        line.props(f"aria-describedby={self.help.html_id}")
+        self.line, self.help_text, self.error = line, help_text, ""
+        self.help = ui.html(_with_code(help_text), sanitize=False).classes("help")
+        line.props(f"hide-bottom-space aria-describedby={self.help.html_id}")
         if isinstance(line, ValidationElement):
             line.without_auto_validation()
-        self.error = ""
 
     def mark(self, error: str) -> None:
         """Mark the input as wrong; without an error it is right."""
         if error == self.error:
             return
         self.error = error
-        self.help.set_text(error or self.help_text)
+        self.help.set_content(_with_code(error or self.help_text))
         self.help.classes(add="wrong" if error else None, remove=None if error else "wrong")
         marks = "error aria-invalid=true"
         self.line.props(add=marks if error else None, remove=None if error else marks)
+
+
+def _with_code(text: str) -> str:
+    """A text as HTML, in which words in backticks are code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _fields() -> ui.element:
@@ -313,13 +338,15 @@ def _text(document: Mapping[str, Any]) -> str:
 OnChange = Callable[[events.ValueChangeEventArguments[Any]], None]
 
 
+def _line(field: FormField, shown: str, on_change: OnChange) -> ui.input:
+    """A line of text, also for numbers: what is typed stays as it is typed, where `ui.number` writes 0 as 0.0."""
+    return ui.input(field.name, value=shown, on_change=on_change).props("dense debounce=400")
+
+
 def _number_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
-    whole = field.kind == "integer"
-    number = ui.number(field.name, value=value, step=1 if whole else None, on_change=on_change)
-    number.props("dense" + (" clearable" if field.nullable else ""))
-    if field.low is not None and field.high is not None:
-        number.tooltip(f"from {field.low:g} to {field.high:g}")
-    return number
+    line = _line(field, "" if value is None else str(value).removesuffix(".0"), on_change)
+    line.props(f"inputmode={'numeric' if field.kind == 'integer' else 'decimal'}")
+    return line.props("clearable") if field.nullable else line
 
 
 def _choice_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
@@ -332,26 +359,33 @@ def _switch_input(field: FormField, value: Any, on_change: OnChange) -> ui.eleme
 
 
 def _text_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
-    line = ui.input(field.name, value="" if value is None else str(value), on_change=on_change)
-    return line.props("dense debounce=400")
+    return _line(field, "" if value is None else str(value), on_change)
 
 
 def _yaml_input(field: FormField, value: Any, on_change: OnChange) -> ui.element:
-    shown = "" if value in (None, field.default) else _flow_yaml(value)
-    line = ui.input(field.name, value=shown, on_change=on_change).props("dense debounce=600").classes("w-full")
-    if field.default is not None:
-        line.props(f'stack-label placeholder="{_placeholder(field.default)}"')
+    line = _line(field, "" if value in (None, field.default) else flow_yaml(value), on_change).classes("w-full")
+    if field.choices:
+        line.props("clearable")
+        with ui.element("datalist").props(f"id={line.html_id}-datalist"):  # the list that NiceGUI's input names
+            for name in field.choices:
+                ui.element("option").props(f"value={name}")
     return line
 
 
-def _placeholder(default: Any) -> str:
-    if isinstance(default, dict):
-        default = {key: value for key, value in default.items() if value is not None}
-    return _flow_yaml(default).replace('"', "'")
+_TAKE_MATCH = """(event) => {
+  const select = getElement(%d).$refs.qRef, typed = event.target.value.toLowerCase();
+  const labels = select.options.map(option => String(option.label).toLowerCase());
+  if (typed === String(select.modelValue?.label).toLowerCase()) return;
+  const same = labels.indexOf(typed);
+  select.setOptionIndex(same >= 0 || !typed ? same : labels.findIndex(label => label.includes(typed)));
+}"""
+"""Quasar's own handling of Enter, which follows, takes the option of this index; by itself it only closes the list."""
 
 
-def _flow_yaml(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip().removesuffix("...").strip()
+def _searched_choice(label: str, options: Sequence[str], value: str | None, on_change: OnChange) -> ui.select:
+    """A choice whose options are searched by typing; Enter takes the one that is typed, or the first that matches."""
+    choice = ui.select(list(options), label=label, value=value, with_input=True, on_change=on_change)
+    return choice.on("keydown.enter", js_handler=_TAKE_MATCH % choice.id).classes("w-64")
 
 
 _INPUTS: dict[str, Callable[[FormField, Any, OnChange], ui.element]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_server.dashboard.forms import described, fields_of, parse_value, with_value
+from cloud_server.dashboard.forms import FormField, described, fields_of, help_line, parse_value, with_value
 from shared.core.errors import BadInput
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_spec
@@ -18,7 +18,6 @@ def test_each_field_of_the_spec_has_the_input_of_its_type() -> None:
     assert list(FIELDS) == list(ExperimentSpec.model_fields)
     kinds = {name: FIELDS[name].kind for name in ("name", "num_rounds", "lr", "twins", "select", "partition")}
     assert list(kinds.values()) == ["text", "integer", "number", "switch", "choice", "yaml"]
-    assert (FIELDS["num_rounds"].low, FIELDS["num_rounds"].high) == (1, 100_000)
     assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].nullable) == ("integer", True)
     assert FIELDS["select"].choices == SELECTIONS
 
@@ -56,7 +55,9 @@ def test_entered_values_become_a_spec() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "expected"), [("", None), (None, None), (3.0, 3), (2.5, 2.5)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("", None), (None, None), (3.0, 3), ("3", 3), ("1e3", 1000), ("2.5", 2.5)]
+)
 def test_integer_field_returns_integers(value: object, expected: object) -> None:
     parsed = parse_value(FIELDS["num_rounds"], value)
     assert (parsed, type(parsed)) == (expected, type(expected))
@@ -65,6 +66,45 @@ def test_integer_field_returns_integers(value: object, expected: object) -> None
 def test_error_of_invalid_yaml_names_the_field() -> None:
     with pytest.raises(BadInput, match="partition is not valid YAML"):
         parse_value(FIELDS["partition"], "{name: [")
+
+
+@pytest.mark.parametrize("text", ["1e", "a", "-", "0,1"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    for name in ("num_rounds", "lr"):
+        with pytest.raises(BadInput, match=f"{name} is not a number"):
+            parse_value(FIELDS[name], text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "bounds"),
+    [
+        ({"minimum": 1, "maximum": 1e6}, "1 to 1,000,000"),
+        ({"exclusiveMinimum": 0.0, "maximum": 100.0}, "above 0, at most 100"),
+        ({"minimum": 0, "exclusiveMaximum": 2**53}, "at least 0, below 9,007,199,254,740,992"),
+        ({"minimum": 0.1}, "at least 0.1"),
+        ({}, ""),
+    ],
+)
+def test_bounds_are_told_in_words(schema: dict[str, float], bounds: str) -> None:
+    options = [{"type": "number", **schema}, {"type": "null"}]
+    for part in (options[0], {"anyOf": options}):
+        (field,) = fields_of({"properties": {"x": part}})
+        assert field.bounds == bounds
+
+
+@pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        (FormField("x", "number", help="a rate.", bounds="above 0"), "A rate. Above 0."),
+        (FormField("x", "text", help="its name; None means that it has none."), "Its name; empty: it has none."),
+        (FormField("x", "text", help="its name. None means `x`."), "Its name. Empty: `x`."),
+        (FormField("x", "text", help="its name; None: the file's."), "Its name; empty: the file's."),
+        (FormField("x", "yaml", {"name": "a", "b": {"c": None}}, help="`it`."), "`it`. Empty: `{b: {}, name: a}`."),
+        (FormField("x", "yaml", []), ""),
+    ],
+)
+def test_help_says_what_a_field_is_what_an_empty_one_means_and_its_bounds(field: FormField, line: str) -> None:
+    assert help_line(field) == line
 
 
 @pytest.mark.parametrize("name", list(ExperimentSpec.model_fields))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_server.dashboard.spec_checks import about, example_specs, missing_data, warnings_of
+from cloud_server.dashboard.spec_checks import about, example_specs, known_names, missing_data, warnings_of
 from shared.core import parsing
 from shared.federation.spec_parser import parse_run_spec
 from shared.spec.experiment import ExperimentSpec
@@ -26,6 +26,7 @@ def test_more_edges_and_devices_than_are_connected_are_warned_of() -> None:
     assert edges.startswith("num_edges: 2 edges are connected, 3 wanted; the run waits up to 5 s")
     (devices,) = warned(num_devices=5)
     assert devices.startswith("num_devices: 4 devices are connected, 5 wanted; the run starts once")
+    assert devices.endswith("the agents there share all 5 seats, more than they offer.")
     (fewest,) = warned(n_devices=1, min_devices=3, num_devices=5)
     assert fewest.startswith("min_devices: 1 device is connected, 3 needed; the run waits")
     assert [text.partition(":")[0] for text in warned(n_edges=0, n_devices=0)] == ["num_edges", "min_devices"]
@@ -42,6 +43,15 @@ def test_data_that_is_not_there_is_warned_of(tmp_path: Path, data: dict[str, str
 
 def test_data_that_is_made_or_downloaded_is_not_warned_of(tmp_path: Path) -> None:
     assert [missing_data(DataSpec(name=name), tmp_path) for name in ("digits", "mnist", "of_a_plugin")] == [None] * 3
+
+
+def test_every_name_that_is_offered_is_one_of_the_spec() -> None:
+    names = known_names()
+    assert {"digits", "digit_domains"} <= {*names["data"]}
+    assert {"mlp", "char_lstm"} <= {*names["model"]}
+    assert {"iid", "by_domain"} <= {*names["partition"]}
+    for name in names["model"]:
+        parse_run_spec({"model": name})
 
 
 def test_every_example_is_a_spec_and_says_what_it_is() -> None:
