@@ -64,7 +64,8 @@ class View:
         self.fleet_error = ui.label().classes("text-caption")
         if self.run:
             with ui.row().classes("items-baseline gap-x-4 gap-y-0"):
-                ui.label(f"This page shows run {self.run.name} ({self.run.run}).")
+                shown = ui.label(f"This page shows run {self.run.name} ({self.run.run}).")
+                shown.style("overflow-wrap: anywhere")
                 ui.link("Show the run that trains, or else the newest", "/")
         with card("Cloud") as section:
             section.classes("gap-1")
@@ -147,7 +148,7 @@ class View:
 
     async def _scale(self) -> None:
         with notify_outcome("Requested; the fleet starts or stops agents."):
-            wanted = whole_number("Devices", self.wanted.value, 0, LARGEST_DEVICES)
+            wanted = whole_number("Wanted devices", self.wanted.value, 0, LARGEST_DEVICES)
             await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
 
     # ---- the dialog of a node

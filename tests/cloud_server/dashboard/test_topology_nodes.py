@@ -65,8 +65,8 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
         a_row(13, "used"),
     )
     run_view = a_run_view(*rows, n_seats=14, seat_5="offline", seat_12="lost", seat_13="retired")
-    changes = {5: {"state": "lost"}, 6: {"state": "offline", "online": False}}
-    agents = [an_agent(f"a{number}", **changes.get(number, {})) for number in (*range(1, 12), 13)]
+    agents = [an_agent(f"a{number}") for number in (*range(1, 5), *range(7, 12), 13)]
+    agents += [an_agent("a5", state="lost"), an_agent("a6", state="offline", online=False)]
     topology = a_topology(an_agent("a0", visiting=0), *agents, an_agent("b", visiting=2), active_run="r2")
     nodes = {node.name: node for node in nodes_of(topology, run_view) if node.tier == "device"}
     states = [nodes[str(number)].state for number in (*range(12), 13)]
