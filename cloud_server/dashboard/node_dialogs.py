@@ -134,7 +134,8 @@ class _Controls:
         self.row.set_visibility(info is not None)
         if info is None:
             return
-        others = f" (with {counted(info.devices - 1, 'other device')} of its agent)" if info.devices > 1 else ""
+        n_others = max(info.devices, len(info.seats)) - 1
+        others = f" (with {counted(n_others, 'other device')} of its agent)" if n_others > 0 else ""
         self.switch.set_text(("Take offline" if info.online else "Bring online") + others)
         is_fixed = any(not run.spec.devices.by_agent for run in self.cloud.runs.training)
         self.profile.set_enabled(not is_fixed)
