@@ -2,156 +2,212 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from nicegui import ui
 
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import columns_of, figure, named_score, row_of
-from cloud_server.dashboard.topology_nodes import Node, outcome_of
+from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
+from cloud_server.dashboard.topology_nodes import Node, counted, outcome_of
 from cloud_server.node_views import change_agent
-from cloud_server.nodes.twin_client import twins_of
-from shared.core.errors import StrataError
+from shared.core.formatting import size
 from shared.plots.partition import partition
 from shared.run_records.metrics import value_in
-from shared.service.api.nodes import AgentChange, TopologyInfo
+from shared.run_records.runs import SeatInfo
+from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
 
+_STAYS_AT_THE_TOP = (
+    "position: sticky; top: -1rem; z-index: 1; align-self: stretch; background: inherit; "
+    "margin: -1rem -1rem 0; padding: 1rem 1rem .25rem"
+)
+"""Also while the dialog scrolls, over the whole width of its card, whose padding is 1 rem."""
 
-class NodeDialogs:
-    """Opens the dialog of a node, with the state of the page at that instant."""
 
-    def __init__(self, dashboard: Dashboard, page: Page) -> None:
-        self.dashboard, self.page = dashboard, page
-        self.run_view: RunView | None = None
-        self.topology: TopologyInfo | None = None
+class NodeDialog:
+    """The dialog of a node. It is built once and then changed in place, so that a refresh takes no focus and no click.
 
-    async def open(self, node: Node, topology: TopologyInfo, run_view: RunView | None) -> None:
-        """Open the dialog of a node; what edges have to be asked for is filled in later."""
-        self.topology, self.run_view = topology, run_view
-        fill_in: Awaitable[None] | None = None
-        with ui.dialog() as dialog, ui.card().classes("w-full").style("max-width: 720px"):
-            title = ui.label(f"{node.tier} {node.name}: {node.state}".removeprefix("edge "))
-            title.classes("text-h6").props("role=heading aria-level=2")
-            ui.label("\n".join(node.details)).style("white-space: pre-line")
-            kind, _, rest = node.key.partition(" ")
-            if kind == "seat":
-                fill_in = self._build_seat(int(rest))
-            elif kind == "edge":
-                self._build_twins(rest)
-            elif kind == "agent":
-                self._build_controls(rest.rpartition(" ")[0])
-            ui.button("Close", on_click=dialog.close).props("flat")
-        dialog.props["aria-label"] = title.text
-        dialog.on("hide", dialog.delete)
-        dialog.open()  # only now: a dialog that is created open mounts its charts twice
-        if fill_in is not None:
-            await fill_in
+    Args:
+        dashboard: the data behind the page.
+        page: the page.
+        key: the key of the node.
+        refresh: refreshes the page, and with it the dialog.
+    """
 
-    def _build_seat(self, number: int) -> Awaitable[None] | None:
-        """Build the content for a seat; returns the request that adds its digital twin, if an agent hosts it."""
-        run_view = self.run_view
-        seat = next((seat for seat in run_view.seats if seat.seat == number), None) if run_view else None
-        if run_view is None or seat is None:
-            return None
-        rates = {
-            "compute": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
-            "uplink": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
-            "downlink": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
-            "latency": f"{1000 * (seat.latency_s or 0):.3g} ms",
-        }
-        facts(rates)
-        if seat.agent:
-            self._build_controls(seat.agent)
-        with card("Visits"):
-            self._build_visits(run_view, number)
-        twin = ui.column().classes("w-full items-stretch")
-        with card("Samples per class"):
-            Panel(self.page, titled=False).show(partition([seat], ""))
-        return self._show_twin(twin, run_view.info.run, seat.agent, number) if seat.agent else None
+    def __init__(self, dashboard: Dashboard, page: Page, key: str, refresh: Callable[[], Awaitable[None]]) -> None:
+        self.key = key
+        with ui.dialog() as self.dialog, ui.card().classes("w-full").style("max-width: 720px"):
+            with ui.row().classes("no-wrap items-start justify-between").style(_STAYS_AT_THE_TOP):
+                self.title = ui.label().classes("text-h6").props("role=heading aria-level=2")
+                ui.button(icon="close", on_click=self.dialog.close).props('flat round dense aria-label="Close"')
+            self.details = ui.label().style("white-space: pre-line")
+            self.rates = _Facts()
+            self.controls = _Controls(dashboard, refresh)
+            self.visits = _Table("Visits", "No visits yet.")
+            with card("Digital twin") as self.twin_card:
+                self.twin = _Facts()
+            self.twins = _Table("Digital twins", "")
+            with card("Samples per class") as self.samples_card:
+                self.samples = Panel(page, titled=False)
+        self.dialog.on("hide", self.dialog.delete)
 
-    def _build_twins(self, edge: str) -> None:
-        """Build the table of an edge's digital twins, if it keeps any."""
-        twins = self.run_view.twins.get(edge, ()) if self.run_view else ()
-        if not twins:
+    @property
+    def is_closed(self) -> bool:
+        """Whether the viewer has closed it."""
+        return self.dialog.is_deleted
+
+    def open(self) -> None:
+        """Open it once it has content: a dialog that is created open mounts its charts twice."""
+        self.dialog.open()
+
+    def show(self, node: Node | None, topology: TopologyInfo, run_view: RunView | None) -> None:
+        """Show the present state of the node; a node that is gone keeps its last one, below a title that says so."""
+        if node is None:
+            self.title.set_text(f"{self.title.text.partition(':')[0]}: not on this page now")
             return
-        rows = [{"seat": str(twin.seat), **_twin_facts(twin)} for twin in twins]
-        columns = columns_of(rows[0], sortable=False)
-        with card("Digital twins"):
-            ui.table(columns=columns, rows=rows, row_key="seat", pagination=10).props("dense flat").classes("w-full")
+        self.title.set_text(node.title)
+        self.dialog.props["aria-label"] = node.title
+        self.details.set_text("\n".join(node.details))
+        seat = _seat_of(node, run_view)
+        self.rates.show(_rates(seat) if seat else {})
+        self.controls.show(next((agent for agent in topology.agents if agent.agent == node.agent), None))
+        self.visits.show(_visit_rows(run_view, seat) if run_view and seat else None)
+        twins = _twins_of(node, seat, run_view)
+        self.twin.show(_twin_facts(twins[0]) if seat and twins else {})
+        self.twin_card.set_visibility(bool(seat and twins))
+        self.twins.show([{"seat": twin.seat, **_twin_facts(twin)} for twin in twins] if twins and not seat else None)
+        self.samples_card.set_visibility(seat is not None)
+        if seat is not None:
+            self.samples.show(partition([seat], ""))
 
-    async def _show_twin(self, box: ui.column, run_id: str, agent: str, number: int) -> None:
-        """Request the digital twin of a seat and show it in the box, unless the dialog has been closed meanwhile."""
-        twin: Twin | None = None
-        reason = ""
-        try:
-            (twin,) = (await twins_of(self.dashboard.cloud.registry, run_id, agent, {number})).twins
-        except StrataError as error:
-            reason = error.detail
-        if box.is_deleted:
-            return
-        with box:
-            if twin is None:
-                ui.label(f"No digital twin: {reason}").classes("text-caption")
-            else:
-                with card("Digital twin"):
-                    facts(_twin_facts(twin))
 
-    def _build_visits(self, run_view: RunView, number: int) -> None:
-        visits = run_view.last_visits.get(number, [])
-        if not visits:
-            ui.label("No visits yet.").classes("text-italic")
-            return
-        headline, sync = run_view.info.headline, run_view.info.spec.sync
-        rows = [
-            row_of(
-                {
-                    sync.round_word: round_no,
-                    "outcome": outcome_of(row),
-                    **({"versions old": row.staleness} if sync.devices.asynchronous else {}),
-                    "simulated time (s)": figure(row.simulated_s),
-                    "bytes up": row.up_bytes,
-                    "bytes down": row.down_bytes,
-                    "local model": named_score(headline, value_in(row, "own", headline)),
-                }
+class _Facts:
+    """Names with their values; they have no controls, so other ones replace them."""
+
+    def __init__(self) -> None:
+        self.box = ui.element("div").classes("w-full")
+        self.pairs: dict[str, str] = {}
+
+    def show(self, pairs: dict[str, str]) -> None:
+        self.box.set_visibility(bool(pairs))
+        if pairs != self.pairs:
+            self.pairs = pairs
+            self.box.clear()
+            with self.box:
+                facts(pairs)
+
+
+class _Table:
+    """A card with a table, hidden while it has no rows to show (None)."""
+
+    def __init__(self, title: str, empty: str) -> None:
+        with card(title) as self.card:
+            self.table = ui.table(rows=[], pagination=10).classes("w-full").props("dense flat")
+        self.table.props["no-data-label"] = empty
+
+    def show(self, rows: list[dict[str, Any]] | None) -> None:
+        self.card.set_visibility(rows is not None)
+        if rows is not None and rows != self.table.rows:
+            self.table.columns = columns_of(name for name in rows[0] if name != "shown") if rows else []
+            self.table.rows = rows
+
+
+class _Controls:
+    """The controls that take an agent offline or online and set its profile."""
+
+    def __init__(self, dashboard: Dashboard, refresh: Callable[[], Awaitable[None]]) -> None:
+        self.cloud, self.refresh = dashboard.cloud, refresh
+        self.info: AgentInfo | None = None
+        with ui.row().classes("items-center") as self.row:
+            self.switch = ui.button(on_click=self._switch)
+            self.profile = ui.select(sorted(PROFILES), label="Profile of the agent").classes("w-48")
+            self.set_profile = ui.button("Set profile", on_click=self._set_profile)
+            self.fixed = ui.label(
+                "Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them."
             )
-            for round_no, row in reversed(visits)
-        ]
-        columns = columns_of(name for name in rows[0] if name != "shown")
-        ui.table(columns=columns, rows=rows, pagination=10).props("dense flat").classes("w-full")
 
-    def _build_controls(self, agent: str) -> None:
-        """Build the controls that take an agent offline or online and set its profile."""
-        agents = self.topology.agents if self.topology else ()
-        info = next((info for info in agents if info.agent == agent), None)
+    def show(self, info: AgentInfo | None) -> None:
+        """Show an agent; a profile that the viewer has chosen stays until the agent's own one changes."""
+        self.row.set_visibility(info is not None)
         if info is None:
             return
-        with ui.row().classes("items-center"):
-            others = f" (with {info.devices - 1} other devices of its agent)" if info.devices > 1 else ""
-            action = "Take offline" if info.online else "Bring online"
-            ui.button(action + others, on_click=lambda: self._change(agent, AgentChange(online=not info.online)))
-            fixed = any(not info.spec.devices.by_agent for info in self.dashboard.cloud.runs.training)
-            profile = ui.select(sorted(PROFILES), value=info.profile, label="Profile").classes("w-48")
-            set_profile = ui.button(
-                "Set profile", on_click=lambda: self._change(agent, AgentChange(profile=str(profile.value)))
-            )
-            if fixed:
-                set_profile.disable()
-                profile.disable()
-                ui.label("Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them.")
+        n_others = max(info.devices, len(info.seats)) - 1
+        others = f" (with {counted(n_others, 'other device')} of its agent)" if n_others > 0 else ""
+        self.switch.set_text(("Take offline" if info.online else "Bring online") + others)
+        is_fixed = any(not run.spec.devices.by_agent for run in self.cloud.runs.training)
+        self.profile.set_enabled(not is_fixed)
+        self.set_profile.set_enabled(not is_fixed)
+        self.fixed.set_visibility(is_fixed)
+        if self.info is None or info.profile != self.info.profile:
+            self.profile.set_value(info.profile)
+        self.info = info
+
+    async def _switch(self) -> None:
+        if self.info is not None:
+            await self._change(self.info.agent, AgentChange(online=not self.info.online))
+
+    async def _set_profile(self) -> None:
+        if self.info is not None:
+            await self._change(self.info.agent, AgentChange(profile=str(self.profile.value)))
 
     async def _change(self, agent: str, change: AgentChange) -> None:
-        with notify_outcome("Takes effect from the next round on."):
-            await change_agent(self.dashboard.cloud, agent, change)
+        now = "Takes effect from the next round on."
+        with notify_outcome(now if self.cloud.runs.training else "Takes effect when a run trains; none does now."):
+            await change_agent(self.cloud, agent, change)
+            await self.refresh()
+
+
+def _seat_of(node: Node, run_view: RunView | None) -> SeatInfo | None:
+    """The seat of a device that is in the run."""
+    return next((seat for seat in run_view.seats if node.key == f"seat {seat.seat}"), None) if run_view else None
+
+
+def _twins_of(node: Node, seat: SeatInfo | None, run_view: RunView | None) -> Sequence[Twin]:
+    """The digital twins that an edge keeps; of a seat its newest one. None but while a run with twins is running."""
+    if run_view is None:
+        return ()
+    if seat is None:
+        return run_view.twins.get(node.name, ()) if node.tier == "edge" else ()
+    own = [twin for twins in run_view.twins.values() for twin in twins if twin.seat == seat.seat]
+    return sorted(own, key=lambda twin: twin.telemetry.at_s)[-1:]
+
+
+def _rates(seat: SeatInfo) -> dict[str, str]:
+    return {
+        "compute, reference model": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
+        "uplink": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
+        "downlink": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
+        "latency": f"{1000 * (seat.latency_s or 0):.3g} ms",
+    }
 
 
 def _twin_facts(twin: Twin) -> dict[str, str]:
     """The estimates of a digital twin, formatted."""
     return {
         "health": twin.health,
-        "free compute": f"{twin.telemetry.free_sps:.4g} samples/s",
+        "free compute, reference model": f"{twin.telemetry.free_sps:.4g} samples/s",
         "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
         "visits learned from": str(twin.n_learned),
     }
+
+
+def _visit_rows(run_view: RunView, seat: SeatInfo) -> list[dict[str, Any]]:
+    """The latest visits of a seat, the newest first."""
+    headline, sync = run_view.info.headline, run_view.info.spec.sync
+    return [
+        row_of(
+            {
+                sync.round_word: round_no,
+                "ended": outcome_of(row),
+                **({"versions old": row.staleness} if sync.devices.asynchronous else {}),
+                "simulated time": figure(row.simulated_s, "s"),
+                "bytes up": Figure(row.up_bytes, size(row.up_bytes)),
+                "bytes down": Figure(row.down_bytes, size(row.down_bytes)),
+                "local model": named_score(headline, value_in(row, "own", headline)),
+            }
+        )
+        for round_no, row in reversed(run_view.last_visits.get(seat.seat, []))
+    ]

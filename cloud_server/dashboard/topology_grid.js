@@ -24,18 +24,19 @@ export default {
             <span class="topo-word">{{ card.word }}</span>
           </header>
           <p v-for="line in card.lines">{{ line }}</p>
-          <div class="topo-marks">
+          <div class="topo-marks" :class="{ 'topo-numbered': card.numbered }">
             <button v-for="device in card.shown" :key="device.key" type="button" class="topo-mark"
-                    v-memo="[device.tip, device.state, device.age, device.flies, stop === device.key]"
+                    v-memo="[device.tip, device.state, device.age, device.flies, card.numbered, stop === device.key]"
                     :data-key="device.key" :data-state="device.state" :data-tip="device.tip" :aria-label="device.tip"
                     :tabindex="stop === device.key ? 0 : -1" @click="$emit('open', device.key)">
               <svg viewBox="0 0 16 16" aria-hidden="true" v-html="marks[device.state].svg + badge(device)"></svg>
+              <small v-if="card.numbered && device.key.startsWith('seat ')" aria-hidden="true">{{ device.name }}</small>
             </button>
           </div>
         </section>
       </div>
       <p v-if="!cards.length" class="topo-none">Nothing matches.</p>
-      <div v-if="tip" class="topo-tip" aria-hidden="true" :style="tip.style">{{ tip.text }}</div>
+      <div v-if="tipText" class="topo-tip" aria-hidden="true" :style="tip.style">{{ tipText }}</div>
     </div>
   `,
   props: { model: Object, marks: Object },
@@ -43,7 +44,7 @@ export default {
   data: () => ({ search: "", chosen: [], last: null, held: null, tip: null }),
   computed: {
     cards() {
-      const word = this.search.toLowerCase();
+      const word = this.search.toLowerCase().replace(/^device(\s+|$)/, "");
       // A device with the focus stays, also once its state is another one.
       const state = ({ key, state }) => !this.chosen.length || this.chosen.includes(state) || key === this.held;
       const isNumber = /^\d+$/.test(word);
@@ -55,6 +56,11 @@ export default {
           return { ...card, shown: card.devices.filter((device) => state(device) && named(device)), all };
         })
         .filter((card) => card.shown.length || (card.all && !this.chosen.length));
+    },
+    // The label of the element at the pointer or the focus, as it is now.
+    tipText() {
+      const all = this.tip ? this.cards.flatMap((card) => [card, ...card.shown]) : [];
+      return all.find(({ key }) => key === this.tip.key)?.tip;
     },
     // The one element that Tab reaches: the last one that had the focus, as long as it is shown.
     stop() {
@@ -79,7 +85,7 @@ export default {
       const left = Math.max(8, Math.min(box.left, innerWidth - 280));
       const below = box.bottom + 120 < innerHeight;
       const place = below ? `top:${box.bottom + 4}px` : `bottom:${innerHeight - box.top + 4}px`;
-      this.tip = { text: found.dataset.tip, style: `left:${left}px;${place}` };
+      this.tip = { key: found.dataset.key, style: `left:${left}px;${place}` };
     },
     leave() {
       this.tip = this.held = null;

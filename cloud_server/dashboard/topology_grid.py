@@ -8,8 +8,8 @@ from typing import Any
 from nicegui import ui
 from nicegui.element import Element
 
-from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, devices_by_parent
-from shared.core.formatting import scale
+from cloud_server.dashboard.topology_nodes import STATES, Node, counted, device_counts, devices_by_parent
+from shared.core.formatting import size
 from shared.plots.palette import COLOURS
 
 _GREY = "#7F7F7F"
@@ -26,7 +26,8 @@ _MARKS = {
     "offline": (_GREY, False, "M3 3 H13 V13 H3 Z"),
     "lost": (COLOURS[1], False, "M2.5 2.5 H13.5 V13.5 H2.5 Z M2.5 13.5 L13.5 2.5"),
 }
-_EDGE_WORDS = {"used": "answered", "waiting": "idle"}
+_NUMBERED = 60
+"""Most devices of a card whose marks have their numbers below them."""
 _STYLE = """
 <style>
   .topo { display: flex; flex-direction: column; gap: .75rem; --line: rgb(128 128 128 / .4); }
@@ -54,6 +55,8 @@ _STYLE = """
   .topo-card p { text-overflow: ellipsis; font-variant-numeric: tabular-nums; }
   .topo-marks { display: flex; flex-wrap: wrap; margin: .2rem 0 0 -3px; }
   .topo .topo-mark { width: 24px; height: 24px; padding: 3px; border-radius: .3rem; line-height: 0; }
+  .topo .topo-numbered .topo-mark { height: 36px; }
+  .topo-mark small { display: block; font-size: 10px; line-height: 12px; font-variant-numeric: tabular-nums; }
   .topo .topo-mark:hover { background: rgb(128 128 128 / .3); }
   .topo input:focus-visible { outline: 3px solid #E69F00; }
   .topo-tip { position: fixed; z-index: 5000; max-width: 272px; padding: .4rem .6rem; border-radius: .4rem; }
@@ -99,25 +102,25 @@ def model_of(nodes: Sequence[Node], hidden: int = 0) -> dict[str, Any]:
     if others:
         cards.append(
             {"key": "others", "name": "at no edge", "state": "", "word": "", "lines": _device_lines(others)}
-            | {"devices": [_device(node) for node in others]}
+            | {"numbered": len(others) <= _NUMBERED, "devices": [_device(node) for node in others]}
         )
     return {"counts": device_counts(nodes), "hidden": hidden, "cards": cards}
 
 
 def _card(edge: Node, devices: Sequence[Node]) -> dict[str, Any]:
-    word = _EDGE_WORDS.get(edge.state, edge.state)
     return {
         "key": edge.key,
         "name": edge.name,
         "state": edge.state,
-        "word": word,
-        "tip": "\n".join((f"{edge.name}: {word}", *edge.details)),
+        "word": edge.word,
+        "tip": "\n".join((edge.title, *edge.details)),
         "lines": [
             f"cloud {traffic(edge.up_bytes, edge.down_bytes)}",
             *_device_lines(devices),
             *edge.in_flight,
             *_ages(devices),
         ],
+        "numbered": len(devices) <= _NUMBERED,
         "devices": [_device(node) for node in devices],
     }
 
@@ -130,28 +133,23 @@ def _device(node: Node) -> dict[str, Any]:
         "state": node.state,
         "age": node.staleness if node.state == "used" else None,
         "flies": bool(node.in_flight),
-        "tip": "\n".join((f"device {node.name}: {node.state}", *node.details)),
+        "tip": "\n".join((node.title, *node.details)),
     }
 
 
 def _device_lines(devices: Sequence[Node]) -> list[str]:
     up_bytes, down_bytes = sum(node.up_bytes for node in devices), sum(node.down_bytes for node in devices)
-    return [f"{len(devices)} device{'' if len(devices) == 1 else 's'} {traffic(up_bytes, down_bytes)}"]
+    return [f"{counted(len(devices), 'device')} {traffic(up_bytes, down_bytes)}"]
 
 
 def _ages(devices: Sequence[Node]) -> list[str]:
     """Where devices are asynchronous: the visits in flight, and how old the last used updates were."""
     ages = [node.staleness for node in devices if node.staleness is not None]
     n_in_flight = sum(len(node.in_flight) for node in devices)
-    lines = [f"{n_in_flight} visit{'' if n_in_flight == 1 else 's'} in flight"] if ages or n_in_flight else []
+    lines = [f"{counted(n_in_flight, 'visit')} in flight"] if ages or n_in_flight else []
     return lines + ([f"updates {min(ages)} to {max(ages)} versions old"] if ages else [])
 
 
 def traffic(up_bytes: int, down_bytes: int) -> str:
     """Bytes up and down, for people."""
-    return f"↑ {_bytes(up_bytes)} ↓ {_bytes(down_bytes)}"
-
-
-def _bytes(n_bytes: int) -> str:
-    divisor, unit = scale("bytes", n_bytes)
-    return f"{n_bytes / divisor:.3g} {unit}"
+    return f"↑ {size(up_bytes)} ↓ {size(down_bytes)}"

@@ -19,7 +19,7 @@ STATES = {
     "waiting": "no visit yet, not selected, or not in this run",
     "late": "last update came too late, or was not waited for",
     "refused": "last update was refused by the algorithm, or the device is retired",
-    "failed": "last visit failed",
+    "failed": "last visit failed or was dropped",
     "busy": "could not begin a visit: still at work on a late update",
     "offline": "taken offline, switched off, or left out of runs",
     "lost": "sends no heartbeats",
@@ -39,6 +39,8 @@ class Node:
         key: `cloud`, `edge NAME`, `seat NUMBER`, or `agent ID NUMBER` for a device that is in no run.
         parent: the key of the edge of a device; None if it is not known.
         details: lines of text for its label and dialog.
+        agent: the id of a device's agent.
+        word: the state in words, where they are others.
         up_bytes, down_bytes: bytes sent to and received from the node above in the newest round.
         host: the name of a device's agent.
         in_flight: a line for each order in flight to an edge, or for the visit in flight of a device, where the tier
@@ -55,8 +57,15 @@ class Node:
     up_bytes: int = 0
     down_bytes: int = 0
     host: str = ""
+    agent: str = ""
+    word: str = ""
     in_flight: tuple[str, ...] = ()
     staleness: int | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is and its state: `device 3: used`, `edge-1: answered in round 10`."""
+        return f"{'device ' if self.tier == 'device' else ''}{self.name}: {self.word or self.state}"
 
 
 def nodes_of(topology: TopologyInfo, run_view: RunView | None) -> list[Node]:
@@ -82,6 +91,12 @@ def n_devices(topology: TopologyInfo, run_view: RunView | None) -> int:
     kept = [agent for agent in topology.agents if agent.state not in _STOPPED]
     others = hosted.total() - sum(hosted[agent.agent] for agent in kept)
     return others + sum(max(agent.devices, len(agent.seats), hosted[agent.agent]) for agent in kept)
+
+
+def n_in_run(topology: TopologyInfo, run_view: RunView | None) -> int:
+    """The number of them that are in the run."""
+    agents = {agent.agent: agent for agent in topology.agents}
+    return _hosted(topology, run_view, _seats(topology, run_view, agents)).total()
 
 
 def _hosted(topology: TopologyInfo, run_view: RunView | None, seats: Sequence[SeatInfo]) -> Counter[str | None]:
@@ -112,7 +127,7 @@ def _spare(agent: AgentInfo, hosted: int) -> list[Node]:
         return []
     elsewhere = 0 if hosted else len(agent.seats)
     visits = agent.visiting is not None and elsewhere > 0
-    state = "lost" if agent.state == "lost" else "offline" if agent.reason or not agent.online else "waiting"
+    state = _absence(agent) or "waiting"
     why = f" ({agent.reason})" if agent.reason else ""
     details = (
         "takes part in another run" if elsewhere else "in no run",
@@ -131,6 +146,7 @@ def _spare(agent: AgentInfo, hosted: int) -> list[Node]:
             parent=parent,
             details=details,
             host=agent.name,
+            agent=agent.agent,
         )
         for number in numbers
     ]
@@ -148,20 +164,28 @@ def _edge_rows(run_view: RunView | None) -> Mapping[str, list[EdgeRow]]:
 
 
 def _edge(edge: EdgeInfo, rows: Sequence[EdgeRow], run_view: RunView | None, groups: Mapping[str, int]) -> Node:
-    details = [f"{edge.state}, {edge.n_agents} agents connected"]
+    details = [f"{edge.state}, hears the heartbeats of {counted(edge.n_agents, 'agent')}"]
     details += [edge.reason] if edge.reason else []
     for row in rows:
         old = f", {_old(row.staleness)}" if run_view and run_view.info.spec.sync.edges.asynchronous else ""
-        time = f"{row.n_used} updates used, {row.simulated_s:.3g} s in the last {_word(run_view)}{old}"
-        details.append(f"home edge {row.home}: {time}{f' ({row.reason})' if row.reason else ''}")
+        time = f"{counted(row.n_used, 'update')} used, {row.simulated_s:.3g} s in the last {_word(run_view)}{old}"
+        details.append(f"serves home {row.home} (counted from 0): {time}{f' ({row.reason})' if row.reason else ''}")
         group = groups.get(f"edge-{row.home}")
-        details += [f"home edge {row.home} is in group {group}"] if group else []
+        details += [f"home {row.home} is in group {group}"] if group else []
     in_flight = _in_flight(edge.edge, run_view)
     details += [*in_flight, *_compute(edge.edge, run_view)]
     traffic = sum(row.up_bytes for row in rows), sum(row.down_bytes for row in rows)
     state = "lost" if edge.state in _GONE else _edge_state([row.outcome for row in rows])
     return Node(
-        f"edge {edge.edge}", edge.edge, "edge", state, "cloud", tuple(details), *traffic, in_flight=tuple(in_flight)
+        f"edge {edge.edge}",
+        edge.edge,
+        "edge",
+        state,
+        "cloud",
+        tuple(details),
+        *traffic,
+        word=_edge_word(state, run_view),
+        in_flight=tuple(in_flight),
     )
 
 
@@ -170,6 +194,13 @@ def _edge_state(outcomes: Sequence[str]) -> str:
     words = {"failed": "failed", "away": "lost", "idle": "waiting"}
     found = {words.get(outcome, "used") for outcome in outcomes}
     return next((state for state in ("lost", "failed", "used") if state in found), "waiting")
+
+
+def _edge_word(state: str, run_view: RunView | None) -> str:
+    """The state of an edge in words, with the round in which it answered or failed."""
+    if run_view is None or run_view.newest is None or state not in ("used", "failed"):
+        return {"waiting": "idle"}.get(state, state)
+    return f"{'answered' if state == 'used' else state} in {_word(run_view)} {run_view.newest.round_no}"
 
 
 def _in_flight(edge: str, run_view: RunView | None) -> list[str]:
@@ -183,7 +214,12 @@ def _in_flight(edge: str, run_view: RunView | None) -> list[str]:
 
 
 def _old(staleness: int) -> str:
-    return f"{staleness} version{'' if staleness == 1 else 's'} old"
+    return f"{counted(staleness, 'version')} old"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 edge`, `2 edges`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _word(run_view: RunView | None) -> str:
@@ -194,16 +230,16 @@ def _compute(edge: str, run_view: RunView | None) -> list[str]:
     """The total compute of an edge's devices and, according to its digital twins, how much of it is free."""
     seats = run_view.seats if run_view and run_view.shows_all else ()
     total = sum(seat.compute_sps or 0.0 for seat in seats if seat.edge == edge)
-    details = [f"devices can train {total:.4g} samples/s"] if total else []
+    details = [f"its devices can train {total:.4g} samples/s of the reference model"] if total else []
     twins = run_view.twins.get(edge, ()) if run_view else ()
     if twins:
         free = sum(twin.telemetry.free_sps for twin in twins if twin.telemetry.on)
-        details.append(f"{free:.4g} samples/s are free according to {len(twins)} digital twins")
+        details.append(f"{free:.4g} of them are free according to {counted(len(twins), 'digital twin')}")
     return details
 
 
 def _groups(run_view: RunView | None) -> Mapping[str, int]:
-    """The number of each client's group by the client's key (`edge-0`: home edge 0), if the algorithm forms groups."""
+    """The number of each client's group by the client's key (`edge-0`: home 0), if the algorithm forms groups."""
     for row in reversed(run_view.rounds if run_view else ()):
         groups = row.figures.get("cloud", {}).get("groups")
         if groups:
@@ -219,7 +255,7 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     last = visits[-1] if visits else None
     agent = agents.get(seat.agent or "")
     visits_now = is_active and agent is not None and agent.visiting == seat.seat and agent.state not in _GONE
-    state = _state(seat, last[1] if last else None, is_training=visits_now)
+    state = _state(seat, agent, last[1] if last else None, is_training=visits_now)
     details = [f"profile {seat.profile}{', straggler' if seat.straggler else ''}", f"{seat.n_train} training samples"]
     details += ["faulty data"] if seat.faulty else []
     details += [f"on agent {agent.name}, {agent.state}"] if agent else []
@@ -235,13 +271,27 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     fresh = last is not None and run_view.newest is not None and last[0] == run_view.newest.round_no
     traffic = (last[1].up_bytes, last[1].down_bytes) if last and fresh else (0, 0)
     parent = f"edge {seat.edge}" if seat.edge else None
-    name, host = str(seat.seat), agent.name if agent else ""
-    return Node(f"seat {name}", name, "device", state, parent, tuple(details), *traffic, host, in_flight, staleness)
+    name = str(seat.seat)
+    return Node(
+        f"seat {name}",
+        name,
+        "device",
+        state,
+        parent,
+        tuple(details),
+        *traffic,
+        host=agent.name if agent else "",
+        agent=seat.agent or "",
+        in_flight=in_flight,
+        staleness=staleness,
+    )
 
 
 def outcome_of(row: VisitRow) -> str:
-    """What a visit came to, in words."""
-    return ", ".join(filter(None, (row.outcome, row.reason, row.label and f"class {row.label}")))
+    """How a visit ended, in the words of the run's tables, with a reason that says more."""
+    end = end_of(row.outcome, row.reason)
+    reason = None if row.reason == end else row.reason
+    return ", ".join(filter(None, (end, reason, row.label and f"class {row.label}")))
 
 
 def state_of(row: VisitRow) -> str:
@@ -256,14 +306,22 @@ def state_of(row: VisitRow) -> str:
     return words.get(row.outcome, "used")
 
 
-def _state(seat: SeatInfo, last: VisitRow | None, *, is_training: bool) -> str:
-    if seat.state in ("lost", "offline"):
-        return seat.state
+def _state(seat: SeatInfo, agent: AgentInfo | None, last: VisitRow | None, *, is_training: bool) -> str:
     if seat.state == "retired":
         return "refused"
+    absence = _absence(agent) if agent else seat.state
+    if absence in ("lost", "offline"):
+        return absence
     if is_training:
         return "training"
     return state_of(last) if last else "waiting"
+
+
+def _absence(agent: AgentInfo) -> str | None:
+    """`lost` or `offline` if an agent makes no visits now; seats say so too, but are read less often."""
+    if agent.state in ("lost", "left"):
+        return "lost"
+    return "offline" if agent.reason or not agent.online else None
 
 
 def device_counts(nodes: Iterable[Node]) -> dict[str, int]:

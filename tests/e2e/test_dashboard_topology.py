@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.core.formatting import scale
+from shared.core.formatting import size
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
 from tests.e2e.test_scaling import environment, until
@@ -82,11 +82,6 @@ def chips_of(page: Any) -> dict[str, int]:
     return {state: int(number) for state, number in (text.split() for text in texts)}
 
 
-def in_words(n_bytes: int) -> str:
-    divisor, unit = scale("bytes", n_bytes)
-    return f"{n_bytes / divisor:.3g} {unit}"
-
-
 def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(
     visitor: Visitor, url: str, stragglers: str
 ) -> None:
@@ -106,20 +101,20 @@ def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(
     assert sum(counts.values()) == topology["n_devices"]
     visits = page.get_by_role("status").inner_text()
     assert visits == f"round 3: {newest['n_visits']} visits: 2 used, 1 late, 1 failed"
-    edges_up, edges_down = in_words(newest["edge_bytes_up"]), in_words(newest["edge_bytes_down"])
-    devices_up, devices_down = in_words(newest["device_bytes_up"]), in_words(newest["device_bytes_down"])
+    edges_up, edges_down = size(newest["edge_bytes_up"]), size(newest["edge_bytes_down"])
+    devices_up, devices_down = size(newest["device_bytes_up"]), size(newest["device_bytes_down"])
     links = f"links of the edges ↑ {edges_up} ↓ {edges_down}, links of the devices ↑ {devices_up} ↓ {devices_down}"
     page.get_by_text(links, exact=True).wait_for()
     for edge in newest["edges"]:
         text = page.locator(".topo-card").filter(has_text=edge["edge"]).inner_text()
         rows = [row for row in newest["seats"] if row["edge"] == edge["edge"]]
         up_bytes, down_bytes = (sum(row[name] for row in rows) for name in ("up_bytes", "down_bytes"))
-        assert f"cloud ↑ {in_words(edge['up_bytes'])} ↓ {in_words(edge['down_bytes'])}" in text
-        assert f"{len(rows)} devices ↑ {in_words(up_bytes)} ↓ {in_words(down_bytes)}" in text
+        assert f"cloud ↑ {size(edge['up_bytes'])} ↓ {size(edge['down_bytes'])}" in text
+        assert f"{len(rows)} devices ↑ {size(up_bytes)} ↓ {size(down_bytes)}" in text
     page.locator('[data-key="seat 2"]').click()
     visits_of_device = page.get_by_role("dialog").locator("tbody tr")
     until("its history is there", lambda: visits_of_device.count() == 3)
-    assert "refused, late" in visits_of_device.first.inner_text()
+    assert visits_of_device.first.inner_text().split("\t")[:2] == ["3", "late"]
 
 
 @pytest.mark.usefixtures("stragglers")
@@ -129,6 +124,9 @@ def test_search_filter_and_arrow_keys_lead_to_a_device(visitor: Visitor) -> None
     find = page.get_by_label("Find an edge, agent or device number")
     find.fill("2")
     assert list(states_of(page)) == ["seat 2"]
+    find.fill("Device 3")
+    assert list(states_of(page)) == ["seat 3"]
+    assert page.locator(".topo-mark small").all_inner_texts() == ["3"]
     find.fill("EDGE-2")
     assert list(states_of(page)) == ["seat 1", "seat 3"]
     find.fill("nobody")
@@ -156,6 +154,51 @@ def test_search_filter_and_arrow_keys_lead_to_a_device(visitor: Visitor) -> None
     page.get_by_role("dialog", name=below.replace("seat", "device")).wait_for()
 
 
+@pytest.mark.usefixtures("stragglers")
+def test_a_dialog_and_labels_follow_an_agent_that_is_taken_offline_and_brought_back(visitor: Visitor) -> None:
+    page = visitor.go("/")
+    page.locator('[data-key="seat 1"]').click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("heading", name="device 1: used").wait_for()
+    dialog.get_by_text("on agent agent-").wait_for()
+    assert dialog.get_by_text("Digital twin").filter(visible=True).count() == 0, "the run keeps none"
+    button = dialog.get_by_role("button", name=re.compile("^(Take offline|Bring online)$"))
+    button.focus()
+    for said, state, agent in (("Bring online", "offline", "offline"), ("Take offline", "used", "alive")):
+        page.keyboard.press("Enter")
+        dialog.get_by_role("heading", name=f"device 1: {state}").wait_for()
+        dialog.get_by_text(re.compile(rf"on agent agent-\d, {agent}$", re.MULTILINE)).wait_for()
+        page.get_by_text("Takes effect when a run trains; none does now.").first.wait_for()
+        assert button.inner_text().capitalize() == said
+        assert button.evaluate("e => e === document.activeElement")
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    mark = page.locator('[data-key="seat 1"]')
+    label = mark.get_attribute("aria-label")
+    assert label.startswith("device 1: used")
+    mark.hover()
+    assert page.locator(".topo-tip").inner_text() == label
+
+
+def test_the_label_at_the_pointer_is_refreshed(visitor: Visitor, endless: str) -> None:
+    page = visitor.go("/")
+    page.get_by_role("link", name="long: running").wait_for()
+    page.locator('[data-key="seat 2"]').hover()
+    before = page.locator(".topo-tip").inner_text()
+    until("its round is another one", lambda: page.locator(".topo-tip").inner_text() != before, 30)
+
+
+def test_an_earlier_run_is_shown_by_its_link(visitor: Visitor, url: str, stragglers: str, endless: str) -> None:
+    page = visitor.go(f"/runs/{stragglers}")
+    page.locator(".content").get_by_role("link", name="Topology").click()
+    page.get_by_text(f"This page shows run stragglers ({stragglers}).").wait_for()
+    page.get_by_role("link", name="stragglers: completed, round 3 of 3").wait_for()
+    page.get_by_text("1 other run trains now").wait_for()
+    page.get_by_text("answered in round 3").first.wait_for()
+    page.get_by_role("link", name="Show the run that trains, or else the newest").click()
+    page.get_by_role("link", name="long: running").wait_for()
+
+
 def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endless: str) -> None:
     page = visitor.go("/")
     page.get_by_role("link", name="long: running").wait_for()
@@ -170,7 +213,15 @@ def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endle
     page.mouse.down()
     page.wait_for_timeout(REFRESHES_MS)
     page.mouse.up()
-    page.get_by_role("dialog").get_by_role("button", name="Take offline").wait_for()
+    dialog = page.get_by_role("dialog")
+    offline, newest = dialog.get_by_role("button", name="Take offline"), dialog.locator("tbody tr").first
+    offline.hover()
+    page.mouse.down()
+    before = newest.inner_text()
+    until("the dialog has a new visit", lambda: newest.inner_text() != before, 30)
+    page.mouse.up()
+    dialog.get_by_role("button", name="Bring online").click()
+    offline.wait_for()
 
 
 ASYNCHRONOUS = {"sync": {"devices": {"mode": "asynchronous", "buffer": 1}, "edges": {"mode": "asynchronous"}}}

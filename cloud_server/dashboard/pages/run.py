@@ -104,8 +104,8 @@ class View:
         self.tracking = ui.label().classes("text-body2")
         self.progress = ui.linear_progress(0, show_value=False).props('instant-feedback aria-label="Completed rounds"')
         self.facts = ui.element("div").classes("w-full")
-        with ui.row():
-            ui.link("Topology", "/")
+        with ui.row().classes("items-center"):
+            ui.link("Topology", f"/?run={self.run_id}")
             Downloads(self.dashboard.cloud.results.folder(self.run_id))
 
     def _button(self, action: str) -> ui.button:

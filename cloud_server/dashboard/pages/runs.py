@@ -14,7 +14,18 @@ from cloud_server.dashboard.tables import Figure, columns_of, figure, named_scor
 from shared.core.formatting import size
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
-_COLUMNS = ("name", "algorithm", "status", "rounds", "score", "loss", "bytes up", "simulated time", "created", "run")
+_COLUMNS = (
+    "name",
+    "algorithm",
+    "status",
+    "rounds",
+    "score",
+    "loss",
+    "bytes up",
+    "simulated time",
+    "created (UTC)",
+    "run",
+)
 _MAX_LISTED = 1000
 """The list shows at most this many of the newest runs."""
 
@@ -129,7 +140,7 @@ def _row(info: RunInfo) -> dict[str, Any]:
         "loss": figure(info.loss),
         "bytes up": Figure(info.bytes_up, size(info.bytes_up)),
         "simulated time": figure(info.simulated_s, "s"),
-        "created": info.created_at[:19].replace("T", " "),
+        "created (UTC)": info.created_at[:19].replace("T", " "),
     }
     return row_of(cells)
 
@@ -137,4 +148,10 @@ def _row(info: RunInfo) -> dict[str, Any]:
 def _unreadable_row(each: UnreadableRun) -> dict[str, Any]:
     created = each.created_at[:19].replace("T", " ")
     status = f"unreadable: {each.reason}"[:200]
-    return {**dict.fromkeys(_COLUMNS, ""), "run": each.run, "name": each.run, "status": status, "created": created}
+    return {
+        **dict.fromkeys(_COLUMNS, ""),
+        "run": each.run,
+        "name": each.run,
+        "status": status,
+        "created (UTC)": created,
+    }

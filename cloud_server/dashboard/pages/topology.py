@@ -6,13 +6,14 @@ from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page
-from cloud_server.dashboard.node_dialogs import NodeDialogs
+from cloud_server.dashboard.node_dialogs import NodeDialog
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
-from cloud_server.dashboard.topology_nodes import Node, n_devices, nodes_of, visit_counts
+from cloud_server.dashboard.topology_nodes import Node, counted, n_devices, n_in_run, nodes_of, visit_counts
 from cloud_server.node_views import topology_of
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import NotFound
+from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import TopologyInfo
 
 
@@ -20,17 +21,30 @@ def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
     @ui.page("/")
-    async def topology_page() -> None:
+    async def topology_page(run: str = "") -> None:
         async with open_page(dashboard, "Topology", "/") as page:
-            View(dashboard, page).build()
+            try:
+                shown = await page.wait_for(lambda: dashboard.cloud.runs.info(run[:300])) if run else None
+            except NotFound as error:
+                ui.label("Topology").classes("text-h6").props("role=heading aria-level=1")
+                ui.label(error.detail).props("role=alert")
+                ui.link("Topology of the newest run", "/")
+                return
+            View(dashboard, page, shown).build()
 
 
 class View:
-    """The page in one browser."""
+    """The page in one browser.
 
-    def __init__(self, dashboard: Dashboard, page: Page) -> None:
-        self.dashboard, self.page = dashboard, page
-        self.dialogs = NodeDialogs(dashboard, page)
+    Args:
+        dashboard: the data behind the page.
+        page: the page.
+        run: the run to show; None for the one that trains, or else the newest.
+    """
+
+    def __init__(self, dashboard: Dashboard, page: Page, run: RunInfo | None) -> None:
+        self.dashboard, self.page, self.run = dashboard, page, run
+        self.dialog: NodeDialog | None = None
         self.nodes: list[Node] = []
         self.run_view: RunView | None = None
         self.topology: TopologyInfo | None = None
@@ -42,11 +56,17 @@ class View:
             self.headline = ui.label().classes("text-h6").props("role=heading aria-level=1")
             ui.space()
             with ui.row().classes("items-center no-wrap gap-4"):
-                self.wanted = ui.number("Devices", step=1).classes("w-28")
+                self.wanted = ui.number("Wanted devices", step=1).classes("w-32")
                 self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
             self.scale_tooltip = ui.tooltip("")
             self.scale_tooltip.move(self.scale)
+        self.counts = ui.label().classes("text-caption").style("min-height: 1.5em")
         self.fleet_error = ui.label().classes("text-caption")
+        if self.run:
+            with ui.row().classes("items-baseline gap-x-4 gap-y-0"):
+                shown = ui.label(f"This page shows run {self.run.name} ({self.run.run}).")
+                shown.style("overflow-wrap: anywhere")
+                ui.link("Show the run that trains, or else the newest", "/")
         with card("Cloud") as section:
             section.classes("gap-1")
             with ui.row().classes("items-baseline gap-x-4 gap-y-0"):
@@ -64,23 +84,33 @@ class View:
         nodes = nodes_of(topology, run_view)
         total = n_devices(topology, run_view)
         self._show_fleet(topology)
-        self.headline.set_text(f"{_count(len(topology.edges), 'edge')}, {_count(total, 'device')}")
+        self.headline.set_text(f"{counted(len(topology.edges), 'edge')}, {counted(total, 'device')}")
+        in_run, hosts = n_in_run(topology, run_view), counted(topology.n_agents, "live agent")
+        self.counts.set_text(
+            f"{in_run} of them in the run shown; {hosts}, set up for {counted(topology.n_devices, 'device')}"
+        )
         self._show_cloud(topology, run_view)
         self.empty.set_visibility(len(nodes) == 1)
         if nodes != self.nodes:
             self.grid.show(nodes, total - sum(node.tier == "device" for node in nodes))
         self.nodes, self.run_view, self.topology = nodes, run_view, topology
+        self._show_dialog()
 
     async def _current_run(self, topology: TopologyInfo) -> RunView | None:
+        shown = self.run.run if self.run else topology.active_run or "latest"
         try:
-            return await self.dashboard.run_views.with_seats(topology.active_run or "latest")
+            return await self.dashboard.run_views.with_seats(shown)
         except NotFound:
+            if self.run:
+                raise
             return None
 
     def _show_cloud(self, topology: TopologyInfo, run_view: RunView | None) -> None:
-        """Show the run that trains, or else the newest, and what came of the visits of its newest round."""
-        others = len(topology.active_runs) - 1
-        self.others.set_text(f"{_count(others, 'other run')} trains too" if others > 0 else "")
+        """Show the run and what came of the visits of its newest round."""
+        shown = run_view.info.run if run_view else ""
+        others = sum(run != shown for run in topology.active_runs)
+        verb = "trains" if others == 1 else "train"
+        self.others.set_text(f"{counted(others, 'other run')} {verb} now" if others else "")
         self.run_link.set_visibility(run_view is not None)
         if run_view is None:
             self.visits.set_text("no run yet")
@@ -93,7 +123,7 @@ class View:
             self.visits.set_text(f"no {word} yet")
             return
         counts = ", ".join(f"{number} {state}" for state, number in visit_counts(run_view).items())
-        self.visits.set_text(f"{word} {newest.round_no}: {_count(newest.n_visits, 'visit')}: {counts or 'none'}")
+        self.visits.set_text(f"{word} {newest.round_no}: {counted(newest.n_visits, 'visit')}: {counts or 'none'}")
         edges = traffic(newest.edge_bytes_up, newest.edge_bytes_down)
         devices = traffic(newest.device_bytes_up, newest.device_bytes_down)
         self.links.set_text(f"links of the edges {edges}, links of the devices {devices}")
@@ -105,22 +135,33 @@ class View:
         reason = "" if connected else "No fleet is connected (start one: docker compose --profile scale up fleet)."
         self.scale.set_enabled(connected)
         self.wanted.set_enabled(connected)
-        self.fleet_error.set_text(reason or (topology.fleet.error or "" if topology.fleet else ""))
-        self.scale_tooltip.set_text(reason or "Start or stop devices to reach this number.")
+        error = reason or (topology.fleet.error or "" if topology.fleet else "")
+        self.fleet_error.set_text(error)
+        self.fleet_error.set_visibility(bool(error))
+        self.scale_tooltip.set_text(
+            reason
+            or "Start or stop agents until those of the fleet are set up for this number; a run may place more on them."
+        )
         if connected and not self.is_filled:  # once: a box that was emptied waits for another number
             self.is_filled = True
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
 
     async def _scale(self) -> None:
         with notify_outcome("Requested; the fleet starts or stops agents."):
-            wanted = whole_number("Devices", self.wanted.value, 0, LARGEST_DEVICES)
+            wanted = whole_number("Wanted devices", self.wanted.value, 0, LARGEST_DEVICES)
             await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
 
-    async def _open(self, key: str) -> None:
-        node = next((node for node in self.nodes if node.key == key), None)
-        if node is not None and self.topology is not None:
-            await self.dialogs.open(node, self.topology, self.run_view)
+    # ---- the dialog of a node
 
+    def _open(self, key: str) -> None:
+        if self.dialog is not None and not self.dialog.is_closed:  # a second click before the first one's answer
+            return
+        self.dialog = NodeDialog(self.dashboard, self.page, key, self._refresh)
+        self._show_dialog()
+        self.dialog.open()
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    def _show_dialog(self) -> None:
+        """Show the present state of its node in the open dialog, if there is one."""
+        if self.dialog is not None and self.topology is not None and not self.dialog.is_closed:
+            node = next((node for node in self.nodes if node.key == self.dialog.key), None)
+            self.dialog.show(node, self.topology, self.run_view)

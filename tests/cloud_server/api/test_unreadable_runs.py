@@ -90,5 +90,5 @@ async def test_other_records_of_another_version_are_no_internal_error_and_no_fil
 
 def test_the_dashboard_lists_an_unreadable_run_as_text() -> None:
     row: dict[str, Any] = _unreadable_row(UnreadableRun(run="r1", created_at="2026-01-02T03:04:05Z", reason="broken"))
-    assert (row["run"], row["status"], row["created"]) == ("r1", "unreadable: broken", "2026-01-02 03:04:05")
+    assert (row["run"], row["status"], row["created (UTC)"]) == ("r1", "unreadable: broken", "2026-01-02 03:04:05")
     assert json.dumps(row)

@@ -12,7 +12,9 @@ def a_device(number: int, state: str = "used", parent: str | None = "edge edge-1
     return Node(f"seat {number}", str(number), "device", state, parent, up_bytes=500, down_bytes=1500, **changes)
 
 
-EDGE = Node("edge edge-1", "edge-1", "edge", "used", "cloud", ("home edge 0",), 2000, 3000)
+EDGE = Node(
+    "edge edge-1", "edge-1", "edge", "used", "cloud", ("serves home 0",), 2000, 3000, word="answered in round 4"
+)
 
 
 def test_each_device_is_in_the_card_of_its_edge_and_all_are_counted() -> None:
@@ -28,7 +30,12 @@ def test_each_device_is_in_the_card_of_its_edge_and_all_are_counted() -> None:
 def test_a_card_gives_the_bytes_on_the_links_of_its_edge_and_of_its_devices() -> None:
     (card,) = model_of([EDGE, a_device(0), a_device(1)])["cards"]
     assert card["lines"] == ["cloud ↑ 2 kB ↓ 3 kB", "2 devices ↑ 1 kB ↓ 3 kB"]
-    assert (card["word"], card["tip"]) == ("answered", "edge-1: answered\nhome edge 0")
+    assert (card["word"], card["tip"]) == ("answered in round 4", "edge-1: answered in round 4\nserves home 0")
+
+
+def test_marks_have_numbers_below_them_where_they_fit() -> None:
+    cards = [model_of([EDGE, *map(a_device, range(number))])["cards"][0] for number in (60, 61)]
+    assert [card["numbered"] for card in cards] == [True, False]
 
 
 def test_marks_have_the_ages_of_used_updates_and_cards_their_range() -> None:

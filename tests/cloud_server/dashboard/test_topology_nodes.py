@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
-from cloud_server.dashboard.topology_nodes import STATES, device_counts, n_devices, nodes_of, visit_counts
+from cloud_server.dashboard.topology_nodes import STATES, device_counts, n_devices, n_in_run, nodes_of, visit_counts
 from shared.core.number_sets import NumberSet
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import VisitRow
@@ -60,28 +60,53 @@ def test_state_of_a_device_follows_from_seat_last_visit_and_heartbeat() -> None:
         a_row(8, "refused", reason="surplus"),
         a_row(9, "failed", reason="busy"),
         a_row(10, "evaluated"),
+        a_row(11, "failed", reason="dropped"),
+        a_row(12, "used"),
+        a_row(13, "used"),
     )
-    run_view = a_run_view(*rows, n_seats=11, seat_5="lost", seat_6="offline")
-    agents = [an_agent(f"a{number}") for number in range(1, 11)]
+    run_view = a_run_view(*rows, n_seats=14, seat_5="offline", seat_12="lost", seat_13="retired")
+    agents = [an_agent(f"a{number}") for number in (*range(1, 5), *range(7, 12), 13)]
+    agents += [an_agent("a5", state="lost"), an_agent("a6", state="offline", online=False)]
     topology = a_topology(an_agent("a0", visiting=0), *agents, an_agent("b", visiting=2), active_run="r2")
     nodes = {node.name: node for node in nodes_of(topology, run_view) if node.tier == "device"}
-    states = [nodes[str(number)].state for number in range(11)]
+    states = [nodes[str(number)].state for number in (*range(12), 13)]
     assert states[:8] == ["used", "late", "refused", "failed", "offline", "lost", "offline", "waiting"]
-    assert states[8:] == ["late", "busy", "tested"]
+    assert states[8:] == ["late", "busy", "tested", "failed", "refused"]
     assert set(states) | {"training"} == set(STATES)
-    assert "round 1: refused, class C, 0 s" in nodes["2"].details
+    expected = {1: "late", 2: "refused, class C", 3: "failed, timeout", 8: "surplus", 10: "only tested", 11: "dropped"}
+    assert {number: nodes[str(number)].details[-1] for number in expected} == {
+        number: f"round 1: {ended}, 0 s" for number, ended in expected.items()
+    }
+    assert nodes["11"].title == "device 11: failed"
     assert (nodes["0"].up_bytes, nodes["0"].down_bytes) == (5, 7)
     of_active_run = {
         node.name: node.state for node in nodes_of(a_topology(an_agent("a0", visiting=0), active_run="r1"), run_view)
     }
-    assert of_active_run["0"] == "training"
+    assert (of_active_run["0"], of_active_run["12"]) == ("training", "lost")
+
+
+def test_a_device_that_is_brought_back_is_so_before_seats_are_read_again() -> None:
+    run_view = a_run_view(a_row(0, "used"), n_seats=1, seat_0="offline")
+    (device,) = (node for node in nodes_of(a_topology(an_agent("a0")), run_view) if node.tier == "device")
+    assert (device.title, device.agent) == ("device 0: used", "a0")
+    assert any(line.endswith("alive") for line in device.details)
+
+
+def test_an_edge_says_in_which_round_it_answered() -> None:
+    run_view = a_run_view()
+    titles = []
+    for round_no, outcome in enumerate(("used", "failed", "idle", "away"), 2):
+        run_view.add_round(a_round(round_no, seats=(), edges=(EdgeRow(edge="edge-1", home=0, outcome=outcome),)))
+        titles += [node.title for node in nodes_of(a_topology(), run_view) if node.tier == "edge"]
+    assert titles == ["edge-1: answered in round 2", "edge-1: failed in round 3", "edge-1: idle", "edge-1: lost"]
 
 
 def test_details_of_an_edge_name_environment_and_group() -> None:
-    edge = next(node for node in nodes_of(a_topology(), a_run_view()) if node.tier == "edge")
+    edge = next(node for node in nodes_of(a_topology(an_agent("a0")), a_run_view()) if node.tier == "edge")
+    assert edge.details[0] == "alive, hears the heartbeats of 1 agent"
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
-    assert any(line.startswith("home edge 0: 1 updates used") for line in edge.details)
-    assert "home edge 0 is in group 2" in edge.details
+    assert any(line.startswith("serves home 0 (counted from 0): 1 update used") for line in edge.details)
+    assert "home 0 is in group 2" in edge.details
 
 
 def test_details_of_an_edge_give_total_and_free_compute() -> None:
@@ -92,12 +117,12 @@ def test_details_of_an_edge_give_total_and_free_compute() -> None:
         a_seat(2, edge="edge-2", agent="a2", compute_sps=7.0),
     )
     without = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
-    assert "devices can train 150.5 samples/s" in without.details
+    assert "its devices can train 150.5 samples/s of the reference model" in without.details
     assert not any("twins" in line for line in without.details)
     twins = (Twin(seat=0, telemetry=Telemetry(free_sps=40.0)), Twin(seat=1, telemetry=Telemetry(free_sps=9, on=False)))
     run_view.twins = {"edge-1": twins, "edge-2": (Twin(seat=2, telemetry=Telemetry(free_sps=1.0)),)}
     edge = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
-    assert "40 samples/s are free according to 2 digital twins" in edge.details
+    assert "40 of them are free according to 2 digital twins" in edge.details
 
 
 def test_agents_without_a_seat_are_shown_beside_the_seats() -> None:
@@ -126,7 +151,7 @@ def test_traffic_of_an_edge_adds_up_over_the_homes_that_it_serves() -> None:
     edge = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
     assert (edge.up_bytes, edge.down_bytes) == (100, 140)
     homes = [line.partition(":")[0] for line in edge.details if "updates used" in line]
-    assert homes == ["home edge 0", "home edge 1"]
+    assert homes == ["serves home 0 (counted from 0)", "serves home 1 (counted from 0)"]
 
 
 def test_states_of_all_devices_add_up_to_the_number_of_devices() -> None:
@@ -144,6 +169,7 @@ def test_states_of_all_devices_add_up_to_the_number_of_devices() -> None:
     counts = {state: number for state, number in device_counts(nodes).items() if number}
     assert counts == {"training": 2, "used": 1, "waiting": 2, "lost": 2}
     assert n_devices(topology, run_view) == sum(counts.values()) == 7
+    assert n_in_run(topology, run_view) == 2
     finished = topology.replace(active_run=None, active_runs=())
     gone = run_view.seats[0].replace(seat=9, agent="stopped", state="lost")
     run_view.seats = (*run_view.seats, gone)
@@ -187,4 +213,4 @@ def test_asynchronous_tiers_show_the_age_of_updates_and_orders() -> None:
     assert (used.staleness, never_used.staleness) == (3, None)
     assert "last used update was 3 versions old" in used.details
     assert (used.in_flight, never_used.in_flight) == ((), ("visit in flight, 2 versions old",))
-    assert edge.in_flight == ("order in flight, 1 version old",)  # home edge 5 is another process's
+    assert edge.in_flight == ("order in flight, 1 version old",)  # home 5 is another process's
