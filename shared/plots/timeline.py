@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from shared.core.formatting import duration
+from shared.core.formatting import duration, natural
 from shared.plots.picture import Axis, Line, Mark, Picture, Span, Spans
-from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import ENDS, VisitRow, end_of
+from shared.run_records.rounds import EdgeRow, RoundDetail, last_edge
+from shared.run_records.visits import ENDS, PARTS, VisitRow, end_of
 
 WHATS = ("download", "compute", "wait", "upload", "cloud to edge", "edge to cloud")
 """What time is spent on: by devices, then by edges."""
@@ -23,7 +22,6 @@ MARKS = (*ENDS, COUNTS_LATER, DECIDES)
 """What is marked where a visit ends; each has a shape of its own."""
 LATER = 8
 """Versions after the shown one whose visits are looked through for those that were in flight."""
-_PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
 _SAME = 1e-6
 """Relative difference of instants that are the same but for rounding."""
 _MAX_LIMITS = 12
@@ -64,7 +62,7 @@ class Decider(NamedTuple):
         if self.drawn is None:
             return f"The deadline at {self.edge.edge} decided the end ({self.missing}){up}."
         visit, what = self.drawn.visit, f"Seat {self.drawn.visit.seat} at {self.edge.edge} decided the end"
-        parts = [f"{part} {duration(s)}" for part, name in _PARTS if (s := getattr(visit, name)) > 0]
+        parts = [f"{part} {duration(s)}" for part, name in PARTS if (s := getattr(visit, name)) > 0]
         return f"{what}: {', '.join(parts)}{up}."
 
 
@@ -104,16 +102,15 @@ class RoundTimeline:
         ends = {each.at: -math.inf for each in self.drawn}
         for each in self.drawn:
             ends[each.at] = max(ends[each.at], each.end_s)
-        order = sorted(ends, key=lambda at: (_natural(at[0]), at[1]))
+        order = sorted(ends, key=lambda at: (natural(at[0]), at[1]))
         return sorted(order, key=lambda at: -ends[at]) if slowest_first else order
 
     @cached_property
     def decider(self) -> Decider | None:
         """What decided when the round ended; None if its record does not say it."""
-        edges = [edge for edge in self.row.edges if edge.simulated_s > 0]
-        if not edges or not self.drawn:
+        edge = last_edge(self.row.edges)
+        if edge is None or not self.drawn:
             return None
-        edge = max(edges, key=lambda edge: edge.begin_s + edge.simulated_s)
         last = [each for each in self.drawn if each.visit.edge == edge.edge and _same(each.end_s, done_s(edge))]
         waited_for = [each for each in last if each.end not in ("late", "surplus", COUNTS_LATER)]
         if waited_for:
@@ -197,11 +194,6 @@ def _same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
 
 
-def _natural(name: str) -> tuple[str | int, ...]:
-    """A key that sorts `edge-2` before `edge-10`."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name))
-
-
 def _rows(seats: Sequence[SeatAt], edges: Sequence[EdgeRow], slowest_first: bool) -> list[tuple[str, int | None]]:
     """The rows: of each edge with a link before those of its seats, or, by their ends, of all edges first."""
     there = dict.fromkeys(edge for edge, _ in seats)
@@ -232,7 +224,7 @@ def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> lis
 def _cut(visit: VisitRow, begin_s: float, end_s: float) -> VisitRow:
     """A visit that begins at an instant, up to another one."""
     left_s, parts = end_s - begin_s, {}
-    for _, name in _PARTS:
+    for _, name in PARTS:
         parts[name] = min(getattr(visit, name), left_s)
         left_s -= parts[name]
     return visit.model_copy(update={"begin_s": begin_s, "simulated_s": sum(parts.values()), **parts})
@@ -240,7 +232,7 @@ def _cut(visit: VisitRow, begin_s: float, end_s: float) -> VisitRow:
 
 def _spans(each: Drawn, before_s: float, at: int) -> list[Span]:
     found, begin = [], before_s + each.visit.begin_s
-    for what, name in _PARTS:
+    for what, name in PARTS:
         end = begin + getattr(each.visit, name)
         if end > begin:
             found.append(Span(row=at, what=what, begin=begin, end=end, note=each.note))
