@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
@@ -88,7 +89,7 @@ def timeline(visitor: Visitor) -> dict[str, Any]:
 
 def rows(visitor: Visitor) -> list[str]:
     """The devices of the timeline, from top to bottom."""
-    return [row for row in timeline(visitor)["yAxis"][0]["data"] if row.startswith("seat ")]
+    return [row for row in timeline(visitor)["yAxis"][0]["data"] if row.startswith("device ")]
 
 
 def test_the_rounds_table_adds_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
@@ -117,7 +118,7 @@ def test_the_tab_has_the_name_of_the_run_and_a_stopped_run_its_newest_accuracy(v
     found = httpx.get(f"{url}/runs/{info['run']}/rounds", timeout=30).json()["rounds"]
     newest = [row for row in found if row.get("evaluation")][-1]
     value = info["accuracy"] if info["accuracy"] is not None else newest["evaluation"]["global"]["accuracy"]
-    page.locator(".facts").get_by_text(f"{value:.2%}", exact=True).wait_for()
+    page.locator(".facts").get_by_text(f"{percent(value)} after round {newest['round_no']}", exact=True).wait_for()
 
 
 def test_the_timeline_shows_every_device_slowest_first_by_choice(visitor: Visitor, url: str) -> None:
@@ -195,8 +196,8 @@ def test_the_events_of_the_run_say_what_happened_to_whom(visitor: Visitor, url: 
     page.get_by_text("Events", exact=True).click()
     page.get_by_text("The run is completed.").wait_for()
     late = next(visit for visit in detail_of(url, 1)["seats"] if visit.get("reason") == "dropped")
-    page.get_by_label("Filter events").fill(f"Round 1: seat {late['seat']} ")
-    page.get_by_text(f"Round 1: seat {late['seat']} at {late['edge']}, dropped").wait_for()
+    page.get_by_label("Filter events").fill(f"Round 1: device {late['seat']} ")
+    page.get_by_text(f"Round 1: device {late['seat']} at {late['edge']}, dropped").wait_for()
 
 
 def test_a_comparison_begins_with_figures_and_the_selection_survives_going_back(visitor: Visitor, url: str) -> None:

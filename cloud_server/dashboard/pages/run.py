@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import yaml
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
@@ -27,6 +28,11 @@ from shared.results.tracking.tracker_notes import tracked_lines
 from shared.run_records.runs import FINAL, RunInfo
 
 _MODELS = {"received": "clients, received model", "own": "clients, own model after training"}
+_ROUND_CELL = (
+    '<q-td :props="props"><button class="in-row" :id="`show-${props.row.round}`" :aria-pressed="props.row.is_shown"'
+    ' :aria-label="`Show round ${props.row.round}`">{{ props.row.round }}</button></q-td>'
+)
+"""A button for the keyboard; what answers to a click is the row around it."""
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
@@ -78,18 +84,21 @@ class View:
         with ui.element("div").classes("wide w-full"):
             with card("Scores and loss"):
                 self.scores = Panel(page, titled=False)
-            with card("Clients, each on its own test set"):
-                self.clients = Panel(page, titled=False)
+            with ui.element("div").classes("stack"):
+                with card("Clients, each on its own test set"):
+                    self.clients = Panel(page, titled=False)
+                with card("Bytes on links"):
+                    self.bytes = Panel(page, titled=False)
         with card("Timeline of a round"):
-            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view)
-        with ui.element("div").classes("wide w-full"):
-            with card("Bytes on links"):
-                self.bytes = Panel(page, titled=False)
-            with card("Samples per class of each seat"):
-                self.partition = Panel(page, titled=False)
+            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view, self._mark_round)
+        with card("Samples per class of each device"):
+            self.partition = Panel(page, titled=False)
         self.algorithm_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
+            ui.label("A row shows its round in the timeline.").classes("text-caption")
             self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
+            self.table.add_slot("body-cell-round", _ROUND_CELL)
+            self.table.on("rowClick", self._row_clicked, [[], ["round"], []])
         self.sums = SumsTables()
         self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
         with ui.expansion("Spec", icon="description").classes("w-full"):
@@ -240,8 +249,18 @@ class View:
         self.counts.add(run_view.visits)
         columns, self.table.rows = round_table(run_view.history, self.counts)
         self.table.columns = columns_of(columns)
-        self.table.update()
         await self.timeline.show_newest(run_view)
+        self._mark_round(self.timeline.shown)
+
+    def _row_clicked(self, event: GenericEventArguments) -> None:
+        self.timeline.show_round(event.args[1]["round"])
+        self.timeline.scroll_to()
+
+    def _mark_round(self, shown: int) -> None:
+        """Mark the row of the round that the timeline shows."""
+        for row in self.table.rows:
+            row["is_shown"] = row["round"] == shown
+        self.table.update()
 
 
 def _yaml(info: RunInfo) -> str:

@@ -26,8 +26,8 @@ def sums_of(*visits: VisitRow, kind: str = "train") -> RunSums:
 
 
 def test_the_mean_visit_is_of_those_that_took_time_and_is_the_sum_of_its_parts() -> None:
-    slow = {"down_s": 1.0, "compute_s": 4.0, "up_s": 1.0, "simulated_s": 6.0}
-    fast = {"down_s": 1.0, "wait_s": 0.5, "up_s": 0.5, "simulated_s": 2.0}
+    slow: dict[str, Any] = {"down_s": 1.0, "compute_s": 4.0, "up_s": 1.0, "simulated_s": 6.0}
+    fast: dict[str, Any] = {"down_s": 1.0, "wait_s": 0.5, "up_s": 0.5, "simulated_s": 2.0}
     found = sums_of(visit(0, **slow), visit(0, **fast), visit(0, "failed", reason="unavailable")).by_seat[0]
     assert found.mean_s("download", "compute", "wait", "upload") == Figure(4.0, "4.0 s")
     assert [found.mean_s(part).value for part in ("download", "compute", "wait", "upload")] == [1.0, 2.0, 0.25, 0.75]
