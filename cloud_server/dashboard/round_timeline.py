@@ -32,11 +32,12 @@ class TimelineCard:
         self._repository, self._run_view, self._on_round = repository, run_view, on_round
         self._timeline: RoundTimeline | None = None
         self._follows_newest = True
-        with ui.row().classes("items-center w-full no-wrap"):
-            self._back = self._step("chevron_left", "Previous", -1)
-            self._slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
-            self._slider.props(f'label aria-label="{self._word.capitalize()}"')
-            self._on = self._step("chevron_right", "Next", 1)
+        with ui.row().classes("items-center w-full"):
+            with ui.row().classes("items-center grow no-wrap").style("min-width: 14rem"):
+                self._back = self._step("chevron_left", "Previous", -1)
+                self._slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
+                self._slider.props(f'label aria-label="{self._word.capitalize()}"')
+                self._on = self._step("chevron_right", "Next", 1)
             self._number = ui.number(self._word.capitalize(), value=1, min=1, on_change=self._number_typed)
             self._number.props("dense").style("width: 5rem")
             self._label = ui.label().style("white-space: nowrap")

@@ -66,7 +66,8 @@ class Decider(NamedTuple):
         down = [f"cloud to {edge.edge} {duration(edge.down_s)}"] if edge.down_s else []
         up = f", then {edge.edge} to the cloud {duration(edge.up_s)}" if edge.up_s else ""
         if self.drawn is None:
-            return f"The deadline at {edge.edge} decided the end ({self.missing}){': ' if down else ''}{''.join(down)}{up}."
+            way = f": {down[0]}" if down else ""
+            return f"The deadline at {edge.edge} decided the end ({self.missing}){way}{up}."
         who = self.name.capitalize()
         return f"{who} at {edge.edge} decided the end: {', '.join([*down, *_parts(self.drawn.visit)])}{up}."
 
