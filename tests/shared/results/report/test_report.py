@@ -215,7 +215,7 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
     write_pictures(folder, folder / "plots", "png", COLUMNS["double"])
     (folder / "seats.ndjson").unlink()
     page = Page(report([folder]))
-    assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by seat"]
+    assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by device"]
 
 
 def edges(**changes: Any) -> tuple[EdgeRow, ...]:
