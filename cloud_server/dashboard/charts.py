@@ -19,7 +19,7 @@ from cloud_server.dashboard.chart_parts import (
     unit_of,
     value_axis,
 )
-from cloud_server.dashboard.timeline_chart import timeline_options
+from cloud_server.dashboard.timeline_chart import ROW_PX, timeline_options
 from shared.plots.dendrogram_layout import bars_of
 from shared.plots.palette import CELLS, colour
 from shared.plots.picture import Axis, Bars, Boxes, Cells, Lines, Panel, Series, Spans, Tree
@@ -42,6 +42,8 @@ _TOOLTIP = """(points) => {
   });
   return [`${text(label)} ${points[0].value[0]}${xUnit}`, ...lines].join("<br>");
 }"""
+_MAX_EDGED_BARS = 60
+"""Of more bars than this, a line around each would hide the bars."""
 _MAX_LABELLED_CELLS = 120
 """A heat map with more cells than this shows no numbers in them."""
 
@@ -61,9 +63,9 @@ def options(panel: Panel, theme: Theme) -> Options:
 def height_px(panel: Panel) -> int:
     """The height of a panel's chart in pixels."""
     if isinstance(panel, Spans):
-        return min(max(18 * len(panel.rows) + 110, 180), 2200)
+        return min(max(ROW_PX * len(panel.rows) + 110, 180), 2200)
     if isinstance(panel, Cells):
-        return min(max(14 * len(panel.rows) + 130, 240), 900)
+        return min(max(14 * len(panel.rows) + 150, 260), 920)
     if isinstance(panel, Boxes):
         return 90 + 60 * len(panel.boxes)
     return 300
@@ -155,6 +157,7 @@ def _bars(panel: Bars, theme: Theme) -> Options:
             "itemStyle": {
                 "color": colour(index if series.colour is None else series.colour),
                 "borderColor": theme.background,
+                "borderWidth": int(len(panel.names) <= _MAX_EDGED_BARS),
             },
             **({"stack": "all"} if panel.stacked else {}),
         }
@@ -180,7 +183,7 @@ def _cells(panel: Cells, theme: Theme) -> Options:
     known = [value for _, _, value in data] or [0.0]
     low = 0.0 if panel.value.from_zero else min(known)
     return {
-        "grid": grid(top=24, bottom=64),
+        "grid": grid(top=44, bottom=64),
         "tooltip": {"position": "top", "confine": True},
         "title": {
             "text": f"colour: {panel.value.label}",

@@ -13,6 +13,10 @@ STYLE = """
   /* What is invisible does not jump; see `Page.show`. */
   .content { display: contents; } .building { visibility: hidden; } .loading { position: absolute; }
   .q-table__container { overflow-x: auto; }
+  .in-row { color: #00659e; text-decoration: underline; padding: 0 .4rem; }
+  .in-row[aria-pressed=true] { font-weight: bold; text-decoration: none; }
+  .body--dark .in-row { color: #6cbcec; }
+  tr:has(.in-row) { cursor: pointer; }
   .measures { flex-wrap: wrap; }
   /* It would flash at each request, and has no name for screen readers. */
   #q-loading-bar { display: none; }
@@ -24,7 +28,7 @@ STYLE = """
   .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
   .facts dt { opacity: .75; font-size: .8rem; } .facts dd { margin: 0; font-size: 1.15rem; }
   .wide { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem; }
-  .wide { align-items: start; }
+  .stack { display: flex; flex-direction: column; justify-content: space-between; gap: 1rem; }
   .nicegui-link, .text-primary { color: #00659e !important; }
   .body--dark { --q-primary: #6cbcec !important; --q-positive: #4cc9a0 !important; --q-negative: #ff9b6b !important; }
   .body--dark .nicegui-link, .body--dark .text-primary { color: #6cbcec !important; }
@@ -46,6 +50,15 @@ STYLE = """
 """
 SORTED_BY_KEYBOARD = """
 <script>
+  // Cells with buttons are made anew whenever the page changes: the one that had the focus has it again.
+  let focused = null;
+  for (const kind of ['focusin', 'pointerdown']) document.addEventListener(kind, ({target}) => {
+    focused = target.matches('.in-row') ? target.id : null;
+  });
+  new MutationObserver(() => {
+    if (!focused || document.activeElement !== document.body) return;
+    document.getElementById(focused)?.focus({preventScroll: true});
+  }).observe(document, {subtree: true, childList: true});
   new MutationObserver(() => {
     for (const head of document.querySelectorAll('th.sortable')) {
       const sorted = !head.classList.contains('sorted') ? 'none'

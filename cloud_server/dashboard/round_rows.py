@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cloud_server.dashboard.tables import Figure, figure, named_score, row_of
 from shared.core.formatting import size
 from shared.plots.history import RunHistory, VisitSummary
+from shared.results.run_sums import Ends, n_ended, shown_ends
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo
-from shared.run_records.visits import ENDS, USED_LATE, end_of
+from shared.run_records.visits import end_of
 
-_ALWAYS = ("used", "late", "refused", "failed")
-"""Ends that have a column in every run; the others have one where a visit ended so."""
 _LOST_EDGES = "lost edges"
-Ends = Mapping[tuple[str, str | None], int]
-"""Numbers of visits by end and reason."""
 
 
 @dataclass
@@ -36,16 +33,10 @@ class VisitCounts:
             self.by_round[visit.round_no][end_of(visit.outcome, visit.reason), visit.reason] += 1
         self._n_counted = len(visits)
 
-    @property
-    def shown(self) -> list[str]:
-        """The ends that have a column, in the order of `ENDS`."""
-        found = {end for ends in self.by_round.values() for end, _ in ends}
-        return [end for end in (*ENDS, USED_LATE) if end in found or end in _ALWAYS]
-
 
 def round_table(history: RunHistory, counts: VisitCounts) -> tuple[list[str], list[dict[str, object]]]:
     """The columns and the rows of the table, newest round first."""
-    ends, rounds = counts.shown, history.trained
+    ends, rounds = shown_ends(counts.by_round.values()), history.trained
     more = [_LOST_EDGES] if any(_n_lost_edges(row) for row in rounds) else []
     columns = ["round", "phase", "visits", *ends, *more, "score", "train loss", "bytes", "simulated time (s)"]
     rows = [_row(row, history.info.headline, counts.by_round.get(row.round_no, {}), ends) for row in reversed(rounds)]
@@ -58,7 +49,7 @@ def _row(info: RoundInfo, metric: MetricInfo, found: Ends, ends: Sequence[str]) 
         "round": info.round_no,
         "phase": info.phase,
         "visits": info.n_visits,
-        **{end: _count(end, found) for end in ends},
+        **{end: n_ended(end, found) for end in ends},
         _LOST_EDGES: _n_lost_edges(info),
         "score": named_score(metric, info.on_global(metric)),
         "train loss": figure(info.train_loss),
@@ -66,15 +57,6 @@ def _row(info: RoundInfo, metric: MetricInfo, found: Ends, ends: Sequence[str]) 
         "simulated time (s)": figure(info.simulated_s),
     }
     return row_of(cells)
-
-
-def _count(end: str, found: Ends) -> Figure:
-    """The number of visits that ended so; of failures and refusals with the reasons."""
-    reasons = {reason: n for (each, reason), n in found.items() if each == end}
-    n = sum(reasons.values())
-    if end not in ("refused", "failed") or not n:
-        return Figure(n, str(n))
-    return Figure(n, f"{n} ({', '.join(f'{count} {reason}' for reason, count in sorted(reasons.items(), key=str))})")
 
 
 def _n_lost_edges(info: RoundInfo) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nicegui import ui
 
 from cloud_server.dashboard.layout import Page, Panel
@@ -21,15 +23,23 @@ class TimelineCard:
         page: on which it is.
         repository: of the runs.
         run_view: the run; a newer view is given to `show_newest`.
+        on_round: called with the number of the round that the viewer has chosen.
     """
 
-    def __init__(self, page: Page, repository: RunRepository, run_view: RunView) -> None:
-        self._repository, self._run_view = repository, run_view
+    def __init__(
+        self, page: Page, repository: RunRepository, run_view: RunView, on_round: Callable[[int], None]
+    ) -> None:
+        self._repository, self._run_view, self._on_round = repository, run_view, on_round
         self._timeline: RoundTimeline | None = None
         self._follows_newest = True
-        with ui.row().classes("items-center w-full no-wrap"):
-            self._slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
-            self._slider.props('label aria-label="Round"')
+        with ui.row().classes("items-center w-full"):
+            with ui.row().classes("items-center grow no-wrap").style("min-width: 14rem"):
+                self._back = self._step("chevron_left", "Previous", -1)
+                self._slider = ui.slider(min=1, max=1, value=1, on_change=self._round_chosen).classes("grow")
+                self._slider.props(f'label aria-label="{self._word.capitalize()}"')
+                self._on = self._step("chevron_right", "Next", 1)
+            self._number = ui.number(self._word.capitalize(), value=1, min=1, on_change=self._number_typed)
+            self._number.props("dense").style("width: 5rem")
             self._label = ui.label().style("white-space: nowrap")
         with ui.row().classes("items-center w-full"):
             self._decider = ui.label().classes("grow")
@@ -42,23 +52,53 @@ class TimelineCard:
     def _word(self) -> str:
         return self._run_view.info.spec.sync.round_word
 
+    def _step(self, icon: str, which: str, by: int) -> ui.button:
+        button = ui.button(icon=icon, on_click=lambda: self.show_round(self.shown + by))
+        return button.props(f'flat round dense aria-label="{which} {self._word}"')
+
+    @property
+    def _newest(self) -> int:
+        """The number of the newest round; 0 without one."""
+        return self._run_view.newest.round_no if self._run_view.newest else 0
+
+    @property
+    def shown(self) -> int:
+        """The number of the round that is shown."""
+        return int(self._slider.value)
+
+    def scroll_to(self) -> None:
+        """Bring the timeline into the window."""
+        ui.run_javascript(f"getHtmlElement({self._slider.id}).scrollIntoView({{block: 'center'}})")
+
+    def show_round(self, number: int) -> None:
+        """Show a round of the run."""
+        self._slider.set_value(min(max(number, 1), max(self._newest, 1)))
+
+    def _number_typed(self) -> None:
+        """Show the round that is in the field, if there is one."""
+        number = self._number.value
+        if number is not None and number == int(number) and 1 <= number <= self._newest:
+            self.show_round(int(number))
+
     async def show_newest(self, run_view: RunView) -> None:
         """Draw the chosen round, or the newest one if that was shown until now."""
         self._run_view = run_view
-        trained = run_view.newest.round_no if run_view.newest else 1
-        self._slider.props(f"max={max(trained, 1)}")
+        self._slider.props(f"max={max(self._newest, 1)}")
         if self._follows_newest:
-            self._slider.set_value(trained)
+            self.show_round(self._newest)
         await self._show()
 
     async def _round_chosen(self) -> None:
         """Show the chosen round; if it is the newest, the slider follows new rounds."""
-        trained = self._run_view.newest.round_no if self._run_view.newest else 0
-        self._follows_newest = int(self._slider.value) >= trained
+        self._follows_newest = self.shown >= self._newest
         await self._show()
+        self._on_round(self.shown)
 
     async def _show(self) -> None:
-        newest, number = self._run_view.newest, int(self._slider.value)
+        newest, number = self._run_view.newest, self.shown
+        self._number.set_value(number)
+        self._back.set_enabled(number > 1)
+        self._on.set_enabled(number < self._newest)
         if newest is None:
             self._timeline = None
         elif self._timeline is None or self._timeline.row.round_no != number or self._word == "version":
@@ -66,7 +106,8 @@ class TimelineCard:
             row = newest if is_newest else await self._repository.round(self._run_view.info.run, number)
             spec = self._run_view.info.spec
             limits = (spec.round_deadline_s, spec.report_deadline_s)
-            self._timeline = RoundTimeline(row, await self._later(number), self._word, *limits)
+            placed = {seat.seat: seat for seat in self._run_view.seats}
+            self._timeline = RoundTimeline(row, await self._later(number), self._word, *limits, placed)
         self._draw()
 
     async def _later(self, number: int) -> list[RoundDetail]:

@@ -87,12 +87,12 @@ def _evaluated(data: Mapping[str, Any]) -> str:
 
 def _lost(data: Mapping[str, Any]) -> str:
     seat, edge = data.get("seat"), data.get("edge") or "?"
-    what = f"seat {seat} at {edge}" if seat is not None else f"{edge} and its devices"
+    what = f"device {seat} at {edge}" if seat is not None else f"{edge} and its devices"
     return f"Round {data['round_no']}: {what}, {data['reason']}: {data['detail']}"
 
 
 def _moved(data: Mapping[str, Any]) -> str:
-    return f"Seats {data['seats']} went from {data['from']} to {data['agent']}."
+    return f"Devices {data['seats']} went from {data['from']} to {data['agent']}."
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -109,12 +109,12 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "round.evaluated": _evaluated,
     "contribution.lost": _lost,
     "seat.profile": lambda data: (
-        f"Round {data['round_no']}: seat {data['seat']} has the profile {data['profile']} in place of {data['from']}."
+        f"Round {data['round_no']}: device {data['seat']} has the profile {data['profile']} in place of {data['from']}."
     ),
     "seat.moved": _moved,
-    "seat.taken": lambda data: f"{data['agent']} hosts seats {data['seats']}.",
-    "seat.left": lambda data: f"{data['agent']} no longer hosts seats {data['seats']}.",
-    "seat.retired": lambda data: f"Seat {data['seat']} takes part no more: {data['reason']}",
+    "seat.taken": lambda data: f"{data['agent']} hosts devices {data['seats']}.",
+    "seat.left": lambda data: f"{data['agent']} no longer hosts devices {data['seats']}.",
+    "seat.retired": lambda data: f"Device {data['seat']} takes part no more: {data['reason']}",
     "home.moved": lambda data: f"{data['edge']} serves edge {data['home']} in place of {data['from']}.",
     "tracking.failed": lambda data: f"{data['tracker']} does not take the run's figures: {data['reason']}",
     "tracking.resumed": lambda data: f"{data['tracker']} takes the run's figures again.",

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cloud_server.dependencies import Cloud
@@ -18,7 +19,9 @@ from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import Conflict
 from shared.core.number_sets import NumberSet
 from shared.plots.history import RunHistory, VisitSummary
-from shared.run_records.rounds import RoundDetail, RoundInfo
+from shared.results.reader import read_edges, read_visits
+from shared.results.run_sums import RunSums
+from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import VisitRow
 from shared.simulation.digital_twin import Twin
@@ -45,6 +48,7 @@ class RunView:
         info: the run's status and totals.
         rounds: the committed rounds, with the evaluations finished so far.
         visits: the visits of all training rounds, summarised for pictures.
+        sums: the same by device and by edge.
         last_visits: the latest visits by seat, as (round, visit).
         newest: the last training round with its visits.
         seats: the placement of the shown seats; empty before the run has started.
@@ -54,12 +58,14 @@ class RunView:
         in_flight: where the cloud does not wait for all edges, by home edge the version of the model that its order in
             flight carries.
         seats_at: when seats, twins and visits in flight were read (monotonic seconds).
-        reading: held while they are read.
+        tested: the final evaluation that `sums` has the scores of: the number of rounds before it.
+        reading: held while seats, or the final evaluation, are read.
     """
 
     info: RunInfo
     rounds: tuple[RoundInfo, ...] = ()
     visits: list[VisitSummary] = field(default_factory=list)
+    sums: RunSums = field(init=False)
     last_visits: dict[int, list[tuple[int, VisitRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
@@ -67,7 +73,11 @@ class RunView:
     visits_in_flight: dict[int, int] = field(default_factory=dict)
     in_flight: dict[int, int] = field(default_factory=dict)
     seats_at: float = -math.inf
+    tested: int | None = None
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.sums = RunSums(self.info.headline)
 
     @property
     def shows_all(self) -> bool:
@@ -89,7 +99,9 @@ class RunView:
     def add_round(self, detail: RoundDetail) -> None:
         """Add a committed training round; rounds are added in order."""
         self.newest = detail
+        self.sums.add_edges(detail.kind, detail.edges)
         for row in detail.seats:
+            self.sums.add_visit(detail.kind, row)
             rest = (row.outcome, row.label, row.figures, row.reason)
             self.visits.append(VisitSummary(detail.round_no, row.seat, row.edge, *rest))
             visits = self.last_visits.setdefault(row.seat, [])
@@ -157,6 +169,23 @@ class RunViews:
         view.visits_in_flight = {seat: age for answer in visits.values() for seat, age in answer.ages.items()}
         view.seats_at = time.monotonic()
 
+    async def with_final_scores(self, run_id: str) -> RunView:
+        """The view of a run whose sums have the scores of its final evaluation too, if that is over.
+
+        Raises:
+            NotFound: no run has that id, or its results folder cannot be read.
+        """
+        view = await self.run(run_id)
+        async with view.reading:
+            if view.info.status == "completed" and view.tested != view.info.rounds:
+                folder = self.cloud.results.folder(view.info.run)
+                visits, edges = await asyncio.to_thread(_final_evaluation, folder)
+                for visit in visits:
+                    view.sums.add_visit("evaluate", visit)
+                view.sums.add_edges("evaluate", edges)
+                view.tested = view.info.rounds
+        return view
+
     async def _from_edges(self, info: RunInfo, ask: Ask[A], *, if_any: bool) -> dict[str, A]:
         """The answers of the live edges that answer in time, while the run is running."""
         if not if_any or info.status != "running":
@@ -166,3 +195,9 @@ class RunViews:
         requests = (asyncio.wait_for(ask(registry, edge, info.run), EDGES_TIMEOUT_S) for edge in edges)
         answers = zip(edges, await asyncio.gather(*requests, return_exceptions=True), strict=True)
         return {edge: answer for edge, answer in answers if not isinstance(answer, BaseException)}
+
+
+def _final_evaluation(folder: Path) -> tuple[list[VisitRow], list[EdgeRow]]:
+    """The devices and edges in the last test of a run, which only its results folder has."""
+    visits = [visit for _, visit in read_visits(folder, "evaluate")]
+    return visits, [row for _, kind, row in read_edges(folder) if kind == "evaluate"]

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from shared.core.formatting import Figure, percent
 from shared.run_records.metrics import MetricInfo
 
+__all__ = ["Figure", "as_title", "columns_of", "figure", "named_score", "percentage", "row_of", "score"]
 _SORT = (
     "(a, b) => typeof a === 'number' && typeof b === 'number' ? a - b : "
     "(a == null) - (b == null) || String(a ?? '').localeCompare(String(b ?? ''), undefined, {numeric: true})"
 )
 """Numbers by value, texts by their letters and by the numbers within them, missing values last."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number as a cell: the value by which its column is sorted, and the text that is shown. None is empty."""
-
-    value: float | None
-    text: str
 
 
 def columns_of(names: Iterable[str], *, sortable: bool = True) -> list[dict[str, Any]]:
@@ -48,7 +41,7 @@ def row_of(cells: dict[str, Any]) -> dict[str, Any]:
 
 def percentage(share: float | None) -> Figure:
     """A share as a cell."""
-    return Figure(share, "" if share is None else f"{share:.2%}")
+    return Figure(share, "" if share is None else percent(share))
 
 
 def score(metric: MetricInfo, value: float | None) -> Figure:

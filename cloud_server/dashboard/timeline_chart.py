@@ -17,9 +17,12 @@ from cloud_server.dashboard.chart_parts import (
     unit_of,
     value_axis,
 )
+from shared.core.formatting import duration
 from shared.plots.palette import colour
 from shared.plots.picture import Axis, Line, Spans
 
+ROW_PX = 18
+"""Height of a row."""
 _GAP = "gap"
 _LABEL_SPACING = 1 / 3
 """Least distance between labels above a timeline, as a share of its width: a label takes that much on a phone."""
@@ -49,16 +52,35 @@ def timeline_options(panel: Spans, theme: Theme) -> Options:
     if drawn and panel.lines:
         lines = _lines(panel, factor, theme)
         drawn[0]["markLine"] = {"symbol": "none", "precision": 9, "data": lines}
+    parts = _parts_of_lines(panel, factor, theme)
     whats, marks = panel.found
     names = category_axis(Axis(), panel.rows, theme)
     names["axisLabel"] |= {"interval": 0}
     return {
         "grid": grid(top=64),
-        "legend": legend([*whats, *marks], theme),
+        "legend": legend([*whats, *marks, *(part["name"] for part in parts)], theme),
         "xAxis": value_axis(panel.x, unit, theme, vertical=False),
         "yAxis": {**names, "inverse": True},
-        "series": drawn,
+        "series": drawn + parts,
     }
+
+
+def _parts_of_lines(panel: Spans, factor: float, theme: Theme) -> list[Options]:
+    """Lines that cross some rows only, as a stroke in each of these."""
+    found: dict[str, list[Options]] = {}
+    for line in panel.lines:
+        points = [{"value": [rounded(line.at * factor), row]} for row in line.rows]
+        found.setdefault(line.name, []).extend(points)
+    look = {"symbol": "rect", "symbolSize": [2, ROW_PX], "itemStyle": {"color": _hue(theme)}, "z": 4}
+    return [
+        {"type": "scatter", "name": name, "data": data, "tooltip": {"formatter": escaped(name)}, **look}
+        for name, data in found.items()
+        if data
+    ]
+
+
+def _hue(theme: Theme) -> str:
+    return _DEADLINE["dark" if theme.is_dark else "light"]
 
 
 def _bars(panel: Spans, factor: float) -> list[Options]:
@@ -90,7 +112,7 @@ def _marks(panel: Spans, factor: float, theme: Theme) -> list[Options]:
         data = [
             {
                 "value": [rounded(mark.at * factor), mark.row],
-                "tooltip": {"formatter": escaped(what) + (f"<br>{escaped(mark.note)}" if mark.note else "")},
+                "tooltip": {"formatter": _lines_of(mark.note or what)},
             }
             for mark in panel.marks
             if mark.what == what
@@ -110,7 +132,9 @@ def _lines(panel: Spans, factor: float, theme: Theme) -> list[Options]:
     """Lines at instants. A label is left out if it would overlap that of a later one; every line has a tooltip."""
     widest = max((span.end for span in panel.spans), default=0.0)
     next_label_at, drawn = float("inf"), list[Options]()
-    for line in sorted(panel.lines, key=lambda line: (line.at, line.name), reverse=True):
+    for line in sorted(
+        (line for line in panel.lines if not line.rows), key=lambda line: (line.at, line.name), reverse=True
+    ):
         shown = next_label_at - line.at >= _LABEL_SPACING * widest
         next_label_at = line.at if shown else next_label_at
         drawn.append(_line(line, factor, theme, labelled=shown))
@@ -118,7 +142,7 @@ def _lines(panel: Spans, factor: float, theme: Theme) -> list[Options]:
 
 
 def _line(line: Line, factor: float, theme: Theme, *, labelled: bool) -> Options:
-    hue = _DEADLINE["dark" if theme.is_dark else "light"] if line.limit else theme.text
+    hue = _hue(theme) if line.limit else theme.text
     # The row axis is inverted, so a line starts at the top.
     label = {"show": labelled, "position": "start", "formatter": line.name, "color": hue}
     style = {"color": hue, "type": "solid" if line.limit else "dashed", "width": 2 if line.limit else 1}
@@ -136,5 +160,9 @@ def _span_bar(row: Sequence[Any], number: int, kind: str, factor: float) -> Any:
         return rounded(gap_s * factor) if gap_s > 1e-12 else None
     if span.what != kind:
         return None
-    text = f"{kind}: {span.end - span.begin:.3g} s" + (f"<br>{escaped(span.note)}" if span.note else "")
+    text = _lines_of(span.note or f"{kind}: {duration(span.end - span.begin)}")
     return {"value": rounded((span.end - span.begin) * factor), "tooltip": {"formatter": text}}
+
+
+def _lines_of(note: str) -> str:
+    return escaped(note).replace("\n", "<br>")

@@ -6,7 +6,9 @@ import csv
 import difflib
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 _TIMES = ((172_800, 86_400.0, "days"), (7200, 3600.0, "h"), (120, 60.0, "min"), (0, 1.0, "s"))
@@ -21,6 +23,14 @@ SYNONYMS = {
     "dataset": "data",
 }
 """Names that other tools give to fields of a spec -> their names here."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number in a table: the value by which its column is sorted, and the text that is shown. None has no value."""
+
+    value: float | None
+    text: str
 
 
 def scale(unit: Literal["bytes", "seconds"], most: float) -> tuple[float, str]:
@@ -43,6 +53,11 @@ def _cell(value: Any) -> Any:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, bool | list | tuple | dict) else value
+
+
+def natural(name: str) -> tuple[str | int, ...]:
+    """Returns a key that sorts `edge-2` before `edge-10`."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name))
 
 
 def label_of(name: str, params: Mapping[str, Any]) -> str:
@@ -71,9 +86,11 @@ def size(n_bytes: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Formats seconds: `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
+    """Formats seconds: `< 1 ms`, `0.063 s`, `8.3 s`, `2:05`, `1:02:05`."""
     if seconds is None:
         return "-"
+    if 0 < seconds < 0.001:
+        return "< 1 ms"
     if seconds < 1:
         return f"{seconds:.2g} s"
     if seconds < 100:

@@ -51,7 +51,7 @@ def figure_by_client(name: str, title: str, figure: str, label: str) -> Pictures
         mean = Lines(x=x, y=value, series=(Series(name="mean over clients", x=tuple(rounds), y=means),))
         cells = Cells(
             x=x,
-            y=Axis(label="seat"),
+            y=Axis(label="device"),
             value=value,
             columns=tuple(map(str, rounds)),
             rows=tuple(map(str, seats)),

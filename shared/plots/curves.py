@@ -21,7 +21,7 @@ By = Literal["round", "time", "bytes", "wall"]
 """What charts have to the right: rounds, simulated time, bytes on all links up and down, or wall-clock time."""
 _ROUND = Axis(label="round", whole=True)
 _LOSS = Axis(label="loss")
-_MODELS = {"own": "local model", "received": "received model"}
+_MODELS = {"own": "own model after training", "received": "received model"}
 _LINKS = (
     ("device_bytes_up", "devices to edges"),
     ("device_bytes_down", "edges to devices"),
@@ -150,7 +150,7 @@ def _band(name: str, x: Sequence[int], spreads: Sequence[Spread], sides: tuple[s
 def _ends(found: Sequence[tuple[RoundInfo, Spreads]], metric: MetricInfo) -> tuple[Boxes, ...]:
     ends = {name: spread for row, by in found if row.kind == "evaluate" for name, spread in by.items()}
     if ends.get("own") == ends.get("received"):  # the client keeps the model that it received
-        ends.pop("received", None)
+        ends.pop("own", None)
     if not ends:
         return ()
     boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))

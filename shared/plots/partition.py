@@ -15,7 +15,7 @@ def partition(seats: Sequence[SeatInfo], title: str) -> Picture | None:
         return None
     n_classes = max(len(seat.label_counts) for seat in seats)
     counts = [(*seat.label_counts, *[0] * (n_classes - len(seat.label_counts))) for seat in seats]
-    names, x = tuple(str(seat.seat) for seat in seats), Axis(label="seat")
+    names, x = tuple(str(seat.seat) for seat in seats), Axis(label="device")
     totals = Bars(
         x=x,
         y=Axis(label="samples", from_zero=True),

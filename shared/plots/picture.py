@@ -135,7 +135,7 @@ class Tree(Record):
 
 
 class Span(Record):
-    """An activity from `begin` to `end` in one row, with a note for the reader."""
+    """An activity from `begin` to `end` in one row; a reader who asks is shown `note`, or without one what it is."""
 
     row: int
     what: str
@@ -145,7 +145,7 @@ class Span(Record):
 
 
 class Mark(Record):
-    """What happened at an instant in one row, with a note for the reader."""
+    """What happened at an instant in one row; a reader who asks is shown `note`, or without one what it is."""
 
     row: int
     at: float
@@ -154,11 +154,17 @@ class Mark(Record):
 
 
 class Line(Record):
-    """An instant of all rows, with its name; `limit`: it is a deadline."""
+    """An instant with its name.
+
+    Attributes:
+        limit: whether it is a deadline.
+        rows: those that it crosses; none means all.
+    """
 
     at: float
     name: str
     limit: bool = False
+    rows: tuple[int, ...] = ()
 
 
 class Spans(Record):

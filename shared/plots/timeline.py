@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
 
-from shared.core.formatting import duration
+from shared.core.formatting import duration, natural
 from shared.plots.picture import Axis, Line, Mark, Picture, Span, Spans
-from shared.run_records.rounds import EdgeRow, RoundDetail
-from shared.run_records.visits import ENDS, VisitRow, end_of
+from shared.run_records.rounds import EdgeRow, RoundDetail, last_edge
+from shared.run_records.runs import SeatInfo, device_name
+from shared.run_records.visits import ENDS, PARTS, VisitRow, end_of
 
 WHATS = ("download", "compute", "wait", "upload", "cloud to edge", "edge to cloud")
 """What time is spent on: by devices, then by edges."""
@@ -23,11 +25,10 @@ MARKS = (*ENDS, COUNTS_LATER, DECIDES)
 """What is marked where a visit ends; each has a shape of its own."""
 LATER = 8
 """Versions after the shown one whose visits are looked through for those that were in flight."""
-_PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
 _SAME = 1e-6
 """Relative difference of instants that are the same but for rounding."""
 _MAX_LIMITS = 12
-"""Deadlines that are drawn: with more edges and edge rounds than this, only the first and the last ones."""
+"""Deadlines of an edge that are drawn: with more edge rounds than this, only the first and the last one."""
 SeatAt = tuple[str, int]
 """An edge's name and a seat's number."""
 
@@ -56,16 +57,19 @@ class Decider(NamedTuple):
     edge: EdgeRow
     drawn: Drawn | None
     missing: str = ""
+    name: str = ""
 
     @property
     def text(self) -> str:
         """The same as a sentence."""
-        up = f", then {self.edge.edge} to the cloud {duration(self.edge.up_s)}" if self.edge.up_s else ""
+        edge = self.edge
+        down = [f"cloud to {edge.edge} {duration(edge.down_s)}"] if edge.down_s else []
+        up = f", then {edge.edge} to the cloud {duration(edge.up_s)}" if edge.up_s else ""
         if self.drawn is None:
-            return f"The deadline at {self.edge.edge} decided the end ({self.missing}){up}."
-        visit, what = self.drawn.visit, f"Seat {self.drawn.visit.seat} at {self.edge.edge} decided the end"
-        parts = [f"{part} {duration(s)}" for part, name in _PARTS if (s := getattr(visit, name)) > 0]
-        return f"{what}: {', '.join(parts)}{up}."
+            way = f": {down[0]}" if down else ""
+            return f"The deadline at {edge.edge} decided the end ({self.missing}){way}{up}."
+        who = self.name.capitalize()
+        return f"{who} at {edge.edge} decided the end: {', '.join([*down, *_parts(self.drawn.visit)])}{up}."
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class RoundTimeline:
         word: what a round is called.
         deadline_s: simulated seconds after which an edge round ends.
         report_deadline_s: simulated seconds of an edge round after which an edge decides by the reports that it has.
+        placed: what is known of the seats, by number.
     """
 
     row: RoundDetail
@@ -88,36 +93,36 @@ class RoundTimeline:
     word: str = "round"
     deadline_s: float | None = None
     report_deadline_s: float | None = None
+    placed: Mapping[int, SeatInfo] = field(default_factory=dict)
 
     @cached_property
     def drawn(self) -> list[Drawn]:
         """The visits that took any time."""
         own = [
-            Drawn(visit, end_of(visit.outcome, visit.reason), _note(visit))
+            Drawn(visit, end_of(visit.outcome, visit.reason), self._note(visit))
             for visit in self.row.seats
             if visit.simulated_s > 0
         ]
-        return own + _in_flight(self.row, self.later, self.word) if own else []
+        return own + self._in_flight() if own else []
 
     def seats(self, *, slowest_first: bool = False) -> list[SeatAt]:
-        """The seats with a visit, each at its edge: in the order of their numbers, or of the ends of their visits."""
-        ends = {each.at: -math.inf for each in self.drawn}
+        """The seats with a visit, each at its edge: in the order of their numbers, or of the time of their visits."""
+        took: dict[SeatAt, float] = defaultdict(float)
         for each in self.drawn:
-            ends[each.at] = max(ends[each.at], each.end_s)
-        order = sorted(ends, key=lambda at: (_natural(at[0]), at[1]))
-        return sorted(order, key=lambda at: -ends[at]) if slowest_first else order
+            took[each.at] += each.visit.simulated_s
+        order = sorted(took, key=lambda at: (natural(at[0]), at[1]))
+        return sorted(order, key=lambda at: -took[at]) if slowest_first else order
 
     @cached_property
     def decider(self) -> Decider | None:
         """What decided when the round ended; None if its record does not say it."""
-        edges = [edge for edge in self.row.edges if edge.simulated_s > 0]
-        if not edges or not self.drawn:
+        edge = last_edge(self.row.edges)
+        if edge is None or not self.drawn:
             return None
-        edge = max(edges, key=lambda edge: edge.begin_s + edge.simulated_s)
         last = [each for each in self.drawn if each.visit.edge == edge.edge and _same(each.end_s, done_s(edge))]
         waited_for = [each for each in last if each.end not in ("late", "surplus", COUNTS_LATER)]
         if waited_for:
-            return Decider(edge, waited_for[0])
+            return Decider(edge, waited_for[0], name=self._name(waited_for[0].visit.seat))
         if self.deadline_s is None and self.report_deadline_s is None:
             return None
         found = Counter(each.end for each in self.drawn if each.visit.edge == edge.edge)
@@ -131,7 +136,7 @@ class RoundTimeline:
 
         Args:
             title: of the picture.
-            slowest_first: whether the seat whose visit ended last is in the first row.
+            slowest_first: whether the seat whose visits took the longest is in the first row.
             first: number of seats before the first one that is shown.
             most: number of seats that are shown at most; None means all.
         """
@@ -147,12 +152,12 @@ class RoundTimeline:
         since = "since the first visit began" if before_s else f"in the {self.word}"
         panel = Spans(
             x=Axis(label=f"simulated time {since}", unit="seconds", from_zero=True),
-            rows=tuple(f"{edge} and cloud" if seat is None else f"seat {seat} · {edge}" for edge, seat in rows),
+            rows=tuple(f"{edge} and cloud" if seat is None else f"{self._name(seat)} · {edge}" for edge, seat in rows),
             whats=WHATS,
             spans=tuple(spans),
             marked=MARKS,
             marks=tuple(self._marks(shown, place, before_s)),
-            lines=tuple(self._lines(before_s)),
+            lines=tuple(self._lines(before_s, rows)),
         )
         return Picture(name="timeline", title=title, panels=(panel,))
 
@@ -164,28 +169,61 @@ class RoundTimeline:
             )
         return marks
 
-    def _lines(self, before_s: float) -> list[Line]:
-        """The instants at which the round began and ended, and the deadlines of its edge rounds."""
+    def _lines(self, before_s: float, rows: Sequence[tuple[str, int | None]]) -> list[Line]:
+        """The instants at which the round began and ended, and the deadlines of its edge rounds across their rows."""
         lines = [Line(at=before_s, name=f"the {self.word} begins")] if before_s else []
         if self.row.simulated_s > 0:
             lines.append(Line(at=before_s + self.row.simulated_s, name=f"the {self.word} ends"))
         for name, limit_s in (("deadline", self.deadline_s), ("reports due", self.report_deadline_s)):
             if limit_s is not None:
-                lines += [Line(at=before_s + at, name=name, limit=True) for at in self._limits(limit_s)]
+                begins = sorted(self._begins({edge for edge, _ in rows}).items(), key=itemgetter(0))
+                lines += [_limit(before_s + begin + limit_s, name, edges, rows) for begin, edges in begins]
         return lines
 
-    def _limits(self, limit_s: float) -> list[float]:
-        """The instants at which the time of an edge round is over, each once."""
+    def _begins(self, edges: AbstractSet[str]) -> dict[float, set[str]]:
+        """The instants at which edge rounds began, each once, with the edges of which they are."""
         begins: dict[tuple[str, int], float] = defaultdict(lambda: math.inf)
         for visit in self.row.seats:
-            if visit.outcome != "used_late":
+            if visit.outcome != "used_late" and visit.edge in edges:
                 key = visit.edge, visit.edge_round
                 begins[key] = min(begins[key], visit.begin_s)
-        found: list[float] = []
-        for begin in sorted(begins.values()):
-            if not found or not _same(found[-1], begin + limit_s):
-                found.append(begin + limit_s)
-        return found if len(found) <= _MAX_LIMITS else [found[0], found[-1]]
+        by_edge: dict[str, list[float]] = defaultdict(list)
+        for (edge, _), begin in sorted(begins.items()):
+            by_edge[edge].append(begin)
+        found: dict[float, set[str]] = {}
+        for edge, own in by_edge.items():
+            for begin in own if len(own) <= _MAX_LIMITS else (own[0], own[-1]):
+                same = next((each for each in found if _same(each, begin)), begin)
+                found.setdefault(same, set()).add(edge)
+        return found
+
+    def _in_flight(self) -> list[Drawn]:
+        """Visits that had begun when the round ended and count in a later one, cut off there."""
+        found, until_s = [], self.row.simulated_s
+        ends_s = accumulate(detail.simulated_s for detail in (self.row, *self.later))
+        for detail, began_s in zip(self.later, ends_s, strict=False):
+            for visit in detail.seats:
+                begin_s = began_s + visit.begin_s
+                if visit.simulated_s > 0 and begin_s < until_s:
+                    note = self._note(visit, f"counts in {self.word} {detail.round_no}: ")
+                    found.append(Drawn(_cut(visit, begin_s, until_s), COUNTS_LATER, note))
+        return found
+
+    def _name(self, seat: int) -> str:
+        return device_name(seat, self.placed.get(seat))
+
+    def _note(self, visit: VisitRow, counts: str = "") -> str:
+        """A visit in three lines: whose, what it spent its time on, how it ended."""
+        seat = self.placed.get(visit.seat)
+        what = ", ".join(filter(None, (visit.profile, "straggler" if seat and seat.straggler else "")))
+        who = f"{self._name(visit.seat)} at {visit.edge}" + (f": {what}" if what else "")
+        return "\n".join((who, ", ".join(_parts(visit)), counts + _how(visit)))
+
+
+def _limit(at: float, name: str, edges: AbstractSet[str], rows: Sequence[tuple[str, int | None]]) -> Line:
+    """A deadline across the rows of the edges that have it; without rows if these are all."""
+    own = tuple(number for number, (edge, _) in enumerate(rows) if edge in edges)
+    return Line(at=at, name=name, limit=True, rows=own if len(own) < len(rows) else ())
 
 
 def done_s(edge: EdgeRow) -> float:
@@ -195,11 +233,6 @@ def done_s(edge: EdgeRow) -> float:
 
 def _same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
-
-
-def _natural(name: str) -> tuple[str | int, ...]:
-    """A key that sorts `edge-2` before `edge-10`."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name))
 
 
 def _rows(seats: Sequence[SeatAt], edges: Sequence[EdgeRow], slowest_first: bool) -> list[tuple[str, int | None]]:
@@ -216,23 +249,10 @@ def _rows(seats: Sequence[SeatAt], edges: Sequence[EdgeRow], slowest_first: bool
     return rows
 
 
-def _in_flight(row: RoundDetail, later: Sequence[RoundDetail], word: str) -> list[Drawn]:
-    """Visits that had begun when a round ended and count in a later one, cut off there."""
-    found = []
-    ends_s = accumulate(detail.simulated_s for detail in (row, *later))
-    for detail, began_s in zip(later, ends_s, strict=False):
-        for visit in detail.seats:
-            begin_s = began_s + visit.begin_s
-            if visit.simulated_s > 0 and begin_s < row.simulated_s:
-                note = f"counts in {word} {detail.round_no}: {_note(visit)}"
-                found.append(Drawn(_cut(visit, begin_s, row.simulated_s), COUNTS_LATER, note))
-    return found
-
-
 def _cut(visit: VisitRow, begin_s: float, end_s: float) -> VisitRow:
     """A visit that begins at an instant, up to another one."""
     left_s, parts = end_s - begin_s, {}
-    for _, name in _PARTS:
+    for _, name in PARTS:
         parts[name] = min(getattr(visit, name), left_s)
         left_s -= parts[name]
     return visit.model_copy(update={"begin_s": begin_s, "simulated_s": sum(parts.values()), **parts})
@@ -240,7 +260,7 @@ def _cut(visit: VisitRow, begin_s: float, end_s: float) -> VisitRow:
 
 def _spans(each: Drawn, before_s: float, at: int) -> list[Span]:
     found, begin = [], before_s + each.visit.begin_s
-    for what, name in _PARTS:
+    for what, name in PARTS:
         end = begin + getattr(each.visit, name)
         if end > begin:
             found.append(Span(row=at, what=what, begin=begin, end=end, note=each.note))
@@ -253,16 +273,21 @@ def _link_spans(edge: EdgeRow, before_s: float, at: int | None) -> list[Span]:
     begin, done = before_s + edge.begin_s, before_s + done_s(edge)
     ways = (("cloud to edge", begin, edge.down_s), ("edge to cloud", done, edge.up_s))
     return [
-        Span(row=at, what=what, begin=starts, end=starts + lasts)
+        Span(row=at, what=what, begin=starts, end=starts + lasts, note=f"{edge.edge}: {what} {duration(lasts)}")
         for what, starts, lasts in ways
         if at is not None and lasts > 0
     ]
 
 
-def _note(visit: VisitRow) -> str:
+def _parts(visit: VisitRow) -> list[str]:
+    """What a visit spent its time on."""
+    return [f"{part} {duration(s)}" for part, name in PARTS if (s := getattr(visit, name)) > 0]
+
+
+def _how(visit: VisitRow) -> str:
+    """How a visit ended, and which one it was."""
     end = end_of(visit.outcome, visit.reason)
     reason = visit.reason if visit.reason != end else None
     old = f"{visit.staleness} version{'s' if visit.staleness > 1 else ''} old" if visit.staleness else None
-    parts = (end, old, reason, visit.label and f"class {visit.label}", visit.profile)
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
-    return ", ".join(str(part) for part in (*parts, again) if part)
+    return ", ".join(filter(None, (end, old, reason, visit.label and f"class {visit.label}", again)))

@@ -367,7 +367,12 @@ def _instants(axes: Any, panel: Spans, across: float) -> list[Any]:
         found = [line for line in panel.lines if line.limit is limit]
         look: dict[str, Any] = {"color": _DEADLINE if limit else "0.4", "linestyle": style, "linewidth": 1.1}
         for line in found:
-            axes.axvline(line.at / across, **look)
+            if line.rows:
+                axes.vlines(
+                    line.at / across, [row - 0.5 for row in line.rows], [row + 0.5 for row in line.rows], **look
+                )
+            else:
+                axes.axvline(line.at / across, **look)
         if found:
             handles.append(axes.plot([], [], label="\n".join(dict.fromkeys(line.name for line in found)), **look)[0])
     return handles

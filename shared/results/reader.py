@@ -77,15 +77,16 @@ def _as(kind: type[R], row: dict[str, Any], where: str) -> R:
         raise NotFound(f"{where}: {told(error)}") from None
 
 
-def read_visits(folder: Path) -> Iterator[tuple[str, VisitRow]]:
-    """Every visit of a results folder, with the kind of its round.
+def read_visits(folder: Path, kind: str | None = None) -> Iterator[tuple[str, VisitRow]]:
+    """The visits of a results folder, each with the kind of its round; of all kinds, or of one.
 
     Raises:
         NotFound: the file cannot be read; names the line.
     """
     path = folder / DEVICES
     for number, row in rows_of(path):
-        yield str(row.get("kind")), _as(VisitRow, row, f"{path}, line {number}")
+        if kind in (None, row.get("kind")):
+            yield str(row.get("kind")), _as(VisitRow, row, f"{path}, line {number}")
 
 
 class EdgeRound(NamedTuple):

@@ -47,6 +47,12 @@ class EdgeRow(Record):
     fresh_state: bool = False
 
 
+def last_edge(edges: Sequence[EdgeRow]) -> EdgeRow | None:
+    """The edge for which a round's end waited; None if no edge took any time."""
+    timed = [edge for edge in edges if edge.simulated_s > 0]
+    return max(timed, key=lambda edge: edge.begin_s + edge.simulated_s, default=None)
+
+
 class RunScores(TypedDict):
     """The fields of a run that an evaluation fills."""
 

@@ -198,6 +198,11 @@ SEATS_A_PAGE = 10_000
 """Most seats of a page, and of the list in a results folder."""
 
 
+def device_name(seat: int, placed: SeatInfo | None) -> str:
+    """What people are shown as the name of a seat."""
+    return f"worker {seat}" if placed is not None and placed.role == "worker" else f"device {seat}"
+
+
 class SeatPage(Record):
     """`GET /runs/{id}/seats`: in the order of their numbers."""
 

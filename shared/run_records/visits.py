@@ -20,6 +20,8 @@ ENDS = ("used", "late", "surplus", "refused", "dropped", "failed", "no update", 
 """How a visit of its own round may end: each visit ends in one of these ways, so that their counts add up."""
 USED_LATE = "used late"
 """The end of a record of an earlier round's visit, whose update was used late; it is no visit of this round."""
+PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
+"""What a visit spends its simulated time on, each with its field."""
 _ENDS = {"evaluated": "only tested", "collected": "only collected", "idle": "no update", "used_late": USED_LATE}
 VisibleLabel = Annotated[Label, AfterValidator(visible)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment, until
@@ -66,7 +67,7 @@ def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
         if series["name"] == "compute":
             for row, cell in zip(found, series["data"], strict=True):
                 found[row] += cell["value"] if cell else 0.0
-    return {row: seconds for row, seconds in found.items() if row.startswith("seat ")}
+    return {row: seconds for row, seconds in found.items() if row.startswith("device ")}
 
 
 def opened(page: Any, seat: str) -> Any:
@@ -92,7 +93,7 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     page.get_by_text("3 of 3", exact=True).wait_for()
     (info,) = runs_of(url)
     assert (info["name"], info["rounds"], info["spec"]["lr"]) == ("from the form", 3, 0.1)
-    page.get_by_text(f"{info['accuracy']:.2%}").first.wait_for()
+    page.get_by_text(f"{percent(info['accuracy'])} after round 3").first.wait_for()
 
     def drawn() -> bool:
         lines = [s for chart in visitor.charts() for s in chart["series"] if s.get("name") == "global model"]
@@ -123,7 +124,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
     until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4, 30)
     seconds = spans_of(visitor.charts())
     profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/seats", timeout=30).json()["seats"]}
-    (slow,) = (f"seat {seat}" for seat, profile in profiles.items() if profile == "phone_low")
+    (slow,) = (f"device {seat}" for seat, profile in profiles.items() if profile == "phone_low")
     by_seat = {row.split(" · ")[0]: value for row, value in seconds.items()}
     assert by_seat.pop(slow) > 2 * max(by_seat.values())
 

@@ -157,13 +157,16 @@ def controls(page: Any) -> list[Any]:
 
 
 FIELDS = f"{CONTROLS}, input, textarea, select, th.sortable, [role=combobox]"
+# A button in a cell is made anew with each change of its page: only its id stays.
 NUMBERED = """() => {
-  for (const [number, each] of [...document.querySelectorAll(%r)].entries()) each.dataset.number = number;
+  for (const [number, each] of [...document.querySelectorAll(%r)].entries())
+    each.dataset.number = each.matches('.in-row') ? each.id : number;
 }"""
 FOCUSED = """() => {
   const each = document.activeElement, style = getComputedStyle(each);
   const ring = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== 'none';
-  return each === document.body ? null : [each.dataset.number ?? '', ring || each.closest('.q-field') !== null,
+  const number = each.matches('.in-row') ? each.id : each.dataset.number ?? '';
+  return each === document.body ? null : [number, ring || each.closest('.q-field') !== null,
     each.ariaLabel || each.innerText || each.outerHTML.slice(0, 200)];
 }"""
 NOT_BY_TAB = "[tabindex='-1'], [type=file], [aria-hidden=true], [aria-hidden=true] *"

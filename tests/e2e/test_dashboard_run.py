@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
@@ -88,7 +89,7 @@ def timeline(visitor: Visitor) -> dict[str, Any]:
 
 def rows(visitor: Visitor) -> list[str]:
     """The devices of the timeline, from top to bottom."""
-    return [row for row in timeline(visitor)["yAxis"][0]["data"] if row.startswith("seat ")]
+    return [row for row in timeline(visitor)["yAxis"][0]["data"] if row.startswith("device ")]
 
 
 def test_the_rounds_table_adds_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
@@ -117,7 +118,7 @@ def test_the_tab_has_the_name_of_the_run_and_a_stopped_run_its_newest_accuracy(v
     found = httpx.get(f"{url}/runs/{info['run']}/rounds", timeout=30).json()["rounds"]
     newest = [row for row in found if row.get("evaluation")][-1]
     value = info["accuracy"] if info["accuracy"] is not None else newest["evaluation"]["global"]["accuracy"]
-    page.locator(".facts").get_by_text(f"{value:.2%}", exact=True).wait_for()
+    page.locator(".facts").get_by_text(f"{percent(value)} after round {newest['round_no']}", exact=True).wait_for()
 
 
 def test_the_timeline_shows_every_device_slowest_first_by_choice(visitor: Visitor, url: str) -> None:
@@ -133,13 +134,58 @@ def test_the_timeline_shows_every_device_slowest_first_by_choice(visitor: Visito
     assert {seat for _, seat in shown} == {visit["seat"] for visit in detail["seats"]}
     page.get_by_role("switch", name="Slowest first").click()
     page.get_by_role("button", name="1", exact=True).click()
-    ends = {visit["seat"]: visit["begin_s"] + visit["simulated_s"] for visit in detail["seats"]}
+    took = {visit["seat"]: visit["simulated_s"] for visit in detail["seats"]}
 
     def falls() -> bool:
-        found = [ends[int(row.split()[1])] for row in rows(visitor)]
+        found = [took[int(row.split()[1])] for row in rows(visitor)]
         return len(found) == 25 and found == sorted(found, reverse=True)
 
     until("the slowest device is on top", falls, 30)
+
+
+def test_a_round_is_chosen_by_step_number_and_row_and_the_button_in_a_row_keeps_its_focus(visitor: Visitor) -> None:
+    page = opened(visitor)
+    page.get_by_role("button", name="Previous round").click()
+    page.get_by_text("round 2, ").wait_for()
+    page.get_by_label("Round", exact=True).locator("visible=true").last.fill("1")
+    page.get_by_text("round 1, ").wait_for()
+    assert page.get_by_role("button", name="Previous round").is_disabled()
+    page.get_by_role("button", name="Show round 3").press("Enter")
+    page.get_by_text("round 3, ").wait_for()
+    chosen = page.get_by_role("button", name="Show round", pressed=True)
+    until("its row is marked", lambda: chosen.all_inner_texts() == ["3"], 30)
+    assert chosen.evaluate("e => e === document.activeElement")
+    assert page.get_by_role("button", name="Next round").is_disabled()
+    page.get_by_role("row").filter(has=page.get_by_role("button", name="Show round 2")).get_by_text("train").click()
+    page.get_by_text("round 2, ").wait_for()
+
+
+def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
+    page = opened(visitor)
+    table = page.locator(".q-table__container").filter(has=page.get_by_role("columnheader", name="mean visit"))
+    table.get_by_text(f"1-10 of {N_DEVICES}").wait_for()
+    names = visitor.columns(1)
+    visits = [visit for number in (1, 2, 3) for visit in detail_of(url, number)["seats"]]
+    took = {seat: [v["simulated_s"] for v in visits if v["seat"] == seat] for seat in range(N_DEVICES)}
+    means = {seat: sum(found) / len(found) for seat, found in took.items()}
+    head = table.get_by_role("columnheader", name="mean visit")
+    head.click()
+    until("it is sorted", lambda: head.get_attribute("aria-sort") == "ascending", 30)
+    head.click()
+
+    def rows_of() -> list[dict[str, str]]:
+        lines = table.locator("tbody tr").all()
+        return [dict(zip(names, line.locator("td").all_inner_texts(), strict=True)) for line in lines]
+
+    def slowest() -> list[float]:
+        return [means[int(row["device"])] for row in rows_of()]
+
+    until("the slowest of all are first", lambda: max(means.values()) in slowest(), 30)
+    assert slowest() == sorted(slowest(), reverse=True)
+    for row in rows_of():
+        ends = Counter(end_of(v["outcome"], v.get("reason")) for v in visits if v["seat"] == int(row["device"]))
+        assert {name: n for name in names if name in ENDS and (n := int(row[name].split()[0]))} == dict(ends)
+    assert any(row["straggler"] for row in rows_of())
 
 
 def test_the_timeline_marks_ends_deadline_and_what_the_round_waited_for(visitor: Visitor, url: str) -> None:
@@ -195,8 +241,8 @@ def test_the_events_of_the_run_say_what_happened_to_whom(visitor: Visitor, url: 
     page.get_by_text("Events", exact=True).click()
     page.get_by_text("The run is completed.").wait_for()
     late = next(visit for visit in detail_of(url, 1)["seats"] if visit.get("reason") == "dropped")
-    page.get_by_label("Filter events").fill(f"Round 1: seat {late['seat']} ")
-    page.get_by_text(f"Round 1: seat {late['seat']} at {late['edge']}, dropped").wait_for()
+    page.get_by_label("Filter events").fill(f"Round 1: device {late['seat']} ")
+    page.get_by_text(f"Round 1: device {late['seat']} at {late['edge']}, dropped").wait_for()
 
 
 def test_a_comparison_begins_with_figures_and_the_selection_survives_going_back(visitor: Visitor, url: str) -> None:

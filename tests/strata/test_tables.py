@@ -102,7 +102,16 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
 
 @pytest.mark.parametrize(
     ("seconds", "message"),
-    [(None, "-"), (0, "0 s"), (0.0634, "0.063 s"), (0.5, "0.5 s"), (8.31, "8.3 s"), (125, "2:05"), (3725, "1:02:05")],
+    [
+        (None, "-"),
+        (0, "0 s"),
+        (5.3e-05, "< 1 ms"),
+        (0.0634, "0.063 s"),
+        (0.5, "0.5 s"),
+        (8.31, "8.3 s"),
+        (125, "2:05"),
+        (3725, "1:02:05"),
+    ],
 )
 def test_seconds_are_printed_so_that_short_ones_differ(seconds: float | None, message: str) -> None:
     assert duration(seconds) == message

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import yaml
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
@@ -14,17 +15,24 @@ from cloud_server.dashboard.round_timeline import TimelineCard
 from cloud_server.dashboard.run_downloads import Downloads
 from cloud_server.dashboard.run_events import RunEvents
 from cloud_server.dashboard.run_views import RunView
+from cloud_server.dashboard.sums_tables import SumsTables
 from cloud_server.dashboard.tables import columns_of
-from cloud_server.dashboard.tables import score as score_cell
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import NotFound
 from shared.core.formatting import scale
 from shared.plots.curves import By, bytes_on_links, clients, placed, scores
 from shared.plots.partition import partition
 from shared.results.reader import own_pictures
+from shared.results.text_tables import spread_text
 from shared.results.tracking.tracker_notes import tracked_lines
 from shared.run_records.runs import FINAL, RunInfo
 
+_MODELS = {"received": "clients, received model", "own": "clients, own model after training"}
+_ROUND_CELL = (
+    '<q-td :props="props"><button class="in-row" :id="`show-${props.row.round}`" :aria-pressed="props.row.is_shown"'
+    ' :aria-label="`Show round ${props.row.round}`">{{ props.row.round }}</button></q-td>'
+)
+"""A button for the keyboard; what answers to a click is the row around it."""
 _AS_WRITTEN = "white-space: pre-wrap; overflow-wrap: anywhere; font-family: monospace"
 _ALLOWED_STATUSES = {
     "pause": ("pending", "starting", "running"),
@@ -59,6 +67,7 @@ class View:
         self.run_view = run_view
         self.info: RunInfo | None = None
         self.n_results = -1
+        self.summed: tuple[int | None, int | None, int] | None = None
         self.algorithm_panels: dict[str, Panel] = {}
         self.counts = VisitCounts()
 
@@ -75,18 +84,22 @@ class View:
         with ui.element("div").classes("wide w-full"):
             with card("Scores and loss"):
                 self.scores = Panel(page, titled=False)
-            with card("Clients, each on its own test set"):
-                self.clients = Panel(page, titled=False)
+            with ui.element("div").classes("stack"):
+                with card("Clients, each on its own test set"):
+                    self.clients = Panel(page, titled=False)
+                with card("Bytes on links"):
+                    self.bytes = Panel(page, titled=False)
         with card("Timeline of a round"):
-            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view)
-        with ui.element("div").classes("wide w-full"):
-            with card("Bytes on links"):
-                self.bytes = Panel(page, titled=False)
-            with card("Samples per class of each seat"):
-                self.partition = Panel(page, titled=False)
+            self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view, self._mark_round)
+        with card("Samples per class of each device"):
+            self.partition = Panel(page, titled=False)
         self.algorithm_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
+            ui.label("A row shows its round in the timeline.").classes("text-caption")
             self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
+            self.table.add_slot("body-cell-round", _ROUND_CELL)
+            self.table.on("rowClick", self._row_clicked, [[], ["round"], []])
+        self.sums = SumsTables()
         self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)
@@ -180,16 +193,26 @@ class View:
         run_view = self.run_view = await self.dashboard.run_views.run(self.run_id)
         tracker_lines = tracked_lines(self.dashboard.cloud.results.folder(self.run_id), run_view.info.tracking)
         self.tracking.set_text("; ".join(tracker_lines))
-        if run_view.info != self.info:
+        n_results = len(run_view.rounds) + sum(row.evaluation is not None for row in run_view.rounds)
+        if run_view.info != self.info or n_results != self.n_results:
             if not run_view.seats or (self.info and self.info.status != run_view.info.status):
                 await self.dashboard.run_views.with_seats(self.run_id)
             self._show_info(run_view)
-        n_results = len(run_view.rounds) + sum(row.evaluation is not None for row in run_view.rounds)
         if n_results != self.n_results:
             self.n_results = n_results
             await self._show_rounds(run_view)
         self.partition.show(partition(run_view.seats, ""), "Available once the run has started.")
         await self.events.refresh()
+        await self._show_sums()
+
+    async def _show_sums(self) -> None:
+        """Show what each device and edge did, if that has changed."""
+        run_view = await self.dashboard.run_views.with_final_scores(self.run_id)
+        newest = run_view.newest.round_no if run_view.newest else None
+        shown = (newest, run_view.tested, len(run_view.seats))
+        if shown != self.summed:
+            self.summed = shown
+            self.sums.show(run_view)
 
     def _show_info(self, run_view: RunView) -> None:
         info = self.info = run_view.info
@@ -210,8 +233,9 @@ class View:
             facts(
                 {
                     "round": f"{info.rounds} of {info.num_rounds}",
-                    label: score_cell(info.headline, score).text or "-",
+                    label: score,
                     "loss": "-" if loss is None else f"{loss:.4g}",
+                    **client_facts(run_view),
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",
                     "wall-clock time": f"{info.wall_s:.4g} s",
@@ -225,8 +249,18 @@ class View:
         self.counts.add(run_view.visits)
         columns, self.table.rows = round_table(run_view.history, self.counts)
         self.table.columns = columns_of(columns)
-        self.table.update()
         await self.timeline.show_newest(run_view)
+        self._mark_round(self.timeline.shown)
+
+    def _row_clicked(self, event: GenericEventArguments) -> None:
+        self.timeline.show_round(event.args[1]["round"])
+        self.timeline.scroll_to()
+
+    def _mark_round(self, shown: int) -> None:
+        """Mark the row of the round that the timeline shows."""
+        for row in self.table.rows:
+            row["is_shown"] = row["round"] == shown
+        self.table.update()
 
 
 def _yaml(info: RunInfo) -> str:
@@ -237,12 +271,30 @@ def _colour(status: str) -> str:
     return {"completed": "positive", "failed": "negative"}.get(status, "grey" if status in FINAL else "primary")
 
 
-def headline_of(run_view: RunView) -> tuple[str, float | None, float | None]:
-    """Name, headline score and loss of the run; until it has them, or if it failed, of the newest evaluation."""
-    info = run_view.info
+def headline_of(run_view: RunView) -> tuple[str, str, float | None]:
+    """Name, headline score with its round, and loss of the run; until it is completed, of the newest evaluation."""
+    info, word = run_view.info, run_view.info.spec.sync.round_word
     found = [(row.round_no, score) for row in run_view.rounds if (score := (row.evaluation or {}).get("global"))]
-    if info.score is not None or not found:
-        return f"{info.headline.label}, {info.accuracy_of}", info.score, info.loss
+    if info.status == "completed" or not found:
+        after = f" after {word} {info.rounds}" if info.status == "completed" and info.score is not None else ""
+        name = f"{info.headline.label}, {info.accuracy_of}"
+        return name, f"{info.headline.text(info.score)}{after}", info.loss
     round_no, score = found[-1]
-    name = f"{info.headline.label}, global model after {info.spec.sync.round_word} {round_no}"
-    return name, score.value(info.headline), score.loss
+    value = info.headline.text(score.value(info.headline))
+    return f"{info.headline.label}, global model", f"{value} after {word} {round_no}", score.loss
+
+
+def client_facts(run_view: RunView) -> dict[str, str]:
+    """How the headline metric spreads over clients, by the model that each tested on its own test set."""
+    info, word = run_view.info, run_view.info.spec.sync.round_word
+    found = {which: (row.round_no, spread) for row in run_view.rounds for which, spread in row.clients.items()}
+    if info.status == "completed":
+        final = dict(info.clients)
+        if final.get("own") == final.get("received"):  # the client keeps the model that it received
+            final.pop("own", None)
+        found |= {which: (info.rounds, spread) for which, spread in final.items()}
+    facts = {}
+    for which, name in _MODELS.items():
+        round_no, spread = found.get(which, (0, None))
+        facts[f"{name}, {word} {round_no}" if spread else name] = spread_text(spread, info.headline)
+    return facts

@@ -41,7 +41,7 @@ def pictures(folder: Path, history: RunHistory, round_no: int | None = None) -> 
     """
     further = [scores(history, "time"), scores(history, "bytes")]
     further += [scores(history, metric=metric) for metric in history.info.metrics[1:]]
-    samples = partition(read_seats(folder), f"{history.info.name}: samples of each class by seat")
+    samples = partition(read_seats(folder), f"{history.info.name}: samples of each class by device")
     all_pictures = [*pictures_of(history), *further, samples, _timeline(folder, history, round_no)]
     return [Shown(picture, _is_wide(picture)) for picture in all_pictures if picture is not None]
 
@@ -71,11 +71,12 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
     word = spec.sync.round_word
     later = range(row.round_no + 1, min(row.round_no + LATER, last) + 1) if word == "version" else ()
     label = f"{word} {row.round_no}" + (", the slowest" if row.round_no == slowest and len(history.trained) > 1 else "")
+    placed = {seat.seat: seat for seat in read_seats(folder)}
     after = [read_round(folder, number) for number in later]
-    drawn = RoundTimeline(row, after, word, spec.round_deadline_s, spec.report_deadline_s)
+    drawn = RoundTimeline(row, after, word, spec.round_deadline_s, spec.report_deadline_s, placed)
     n_seats = len(drawn.seats())
     if n_seats > _MAX_SEATS:
-        label = f"{label}: the {_MAX_SEATS} of {n_seats} seats whose visits ended last"
+        label = f"{label}: the {_MAX_SEATS} of {n_seats} devices whose visits took the longest"
     title = f"{history.info.name}: timeline of {label}"
     return drawn.picture(title, slowest_first=n_seats > _MAX_SEATS, most=_MAX_SEATS)
 

@@ -141,7 +141,7 @@ def _figures(place: int, folder: Path, history: RunHistory, round_no: int | None
         found.append(Figure(title, inline(svg, f"r{place}f{at}-", title), wide))
     drawn_before = folder / "plots" / "partition.png"
     if all(picture.name != "partition" for picture, _ in shown) and drawn_before.is_file():
-        found.append(_as_image(drawn_before, f"{history.info.name}: samples of each class by seat"))
+        found.append(_as_image(drawn_before, f"{history.info.name}: samples of each class by device"))
     return found
 
 
@@ -150,7 +150,7 @@ def _said(panel: Panel) -> str:
     if isinstance(panel, Tree):
         return f"a dendrogram by {panel.y.label}"
     if isinstance(panel, Spans):
-        return f"{panel.x.label} by seat"
+        return f"{panel.x.label} by device"
     return f"{panel.value.label if isinstance(panel, Cells) else panel.y.label} by {panel.x.label}"
 
 

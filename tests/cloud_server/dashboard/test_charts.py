@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cloud_server.dashboard.charts import DARK, LIGHT, height_px, options
-from shared.plots.picture import Axis, Line, Lines, Mark, Series, Span, Spans
+from shared.plots.picture import Axis, Bars, Line, Lines, Mark, Series, Span, Spans
 from shared.plots.timeline import MARKS, WHATS
 from tests.shared.plots.test_draw import PANELS
 
@@ -78,6 +78,23 @@ def test_dendrogram_joins_leaves_at_their_distance() -> None:
     assert outer["data"] == [[0, 0], [0, 0.9], [1.5, 0.9], [1.5, 0.1]]
     assert inner["lineStyle"]["color"] != outer["lineStyle"]["color"]
     assert inner["markLine"]["data"][0]["yAxis"] == 0.512
+
+
+@pytest.mark.parametrize(("n_bars", "width"), [(10, 1), (500, 0)])
+def test_a_line_around_bars_does_not_hide_many_thin_ones(n_bars: int, width: int) -> None:
+    names = tuple(map(str, range(n_bars)))
+    panel = Bars(x=Axis(), y=Axis(), names=names, series=(Series(name="samples", y=(1.0,) * n_bars),))
+    assert [bar["itemStyle"]["borderWidth"] for bar in options(panel, LIGHT)["series"]] == [width]
+
+
+def test_a_deadline_of_some_rows_is_a_stroke_in_each_with_an_entry_in_the_legend() -> None:
+    spans = (Span(row=0, what="compute", begin=0.0, end=9.0),)
+    lines = (Line(at=4, name="deadline", limit=True, rows=(0, 2)), Line(at=6, name="deadline", limit=True, rows=(1,)))
+    chart = options(Spans(x=Axis(), rows=("a", "b", "c"), whats=("compute",), spans=spans, lines=lines), LIGHT)
+    (strokes,) = (series for series in chart["series"] if series["name"] == "deadline")
+    assert [point["value"] for point in strokes["data"]] == [[4, 0], [4, 2], [6, 1]]
+    assert "deadline" in chart["legend"]["data"]
+    assert not any(series.get("markLine", {}).get("data") for series in chart["series"])
 
 
 def test_timeline_has_transparent_gaps_and_escaped_notes() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from cloud_server.dashboard.pages.run import headline_of
+from cloud_server.dashboard.pages.run import client_facts, headline_of
 from cloud_server.dashboard.round_rows import VisitCounts, round_table
 from cloud_server.dashboard.run_views import RunView
+from shared.core.scores import Spread
 from shared.plots.history import RunHistory, VisitSummary
 from shared.run_records.visits import ENDS, FailureInfo, end_of
 from tests.strata.samples import a_round, a_run
@@ -74,6 +75,21 @@ def test_a_failed_run_shows_its_newest_evaluation() -> None:
     failed = a_run(status="failed", accuracy=None, loss=None)
     view = RunView(failed, rounds=(a_round(1), a_round(2), a_round(3, evaluation=None)))
     name, score, loss = headline_of(view)
-    assert (name, score, loss) == ("accuracy, global model after round 2", 0.92, 0.25)
-    assert headline_of(RunView(a_run(), rounds=view.rounds))[:2] == ("accuracy, global model", 0.93)
-    assert headline_of(RunView(failed)) == ("accuracy, global model", None, None)
+    assert (name, score, loss) == ("accuracy, global model", "92.00 % after round 2", 0.25)
+    assert headline_of(RunView(failed)) == ("accuracy, global model", "-", None)
+
+
+def test_the_headline_says_after_which_round_it_was_measured() -> None:
+    rounds = (a_round(1), a_round(2), a_round(3, evaluation=None))
+    running = a_run(status="running", accuracy=0.91)  # as the document was written with round 3
+    assert headline_of(RunView(running, rounds=rounds))[1] == "92.00 % after round 2"
+    assert headline_of(RunView(a_run(), rounds=rounds))[:2] == ("accuracy, global model", "93.00 % after round 3")
+
+
+def test_the_spread_over_clients_says_of_which_model_it_is() -> None:
+    trained, final = Spread.of([0.5, 0.75]), Spread.of([0.25, 0.5])
+    rounds = (a_round(2, clients={"own": trained}), a_round(3))
+    both = {"clients, received model, round 3": "37.50 % (25.00 % to 50.00 %)"}
+    after = {"clients, own model after training, round 2": "62.50 % (50.00 % to 75.00 %)"}
+    assert client_facts(RunView(a_run(clients={"own": final, "received": final}), rounds=rounds)) == both | after
+    assert client_facts(RunView(a_run(status="running"), rounds=rounds)) == {"clients, received model": "-"} | after

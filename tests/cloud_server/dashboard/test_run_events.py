@@ -29,7 +29,7 @@ def text_of(kind: str, data: dict[str, Any]) -> str:
             "Round 2 was evaluated: accuracy 0.9124 of the global model.",
         ),
         ("round.retried", {"round_no": 2, "attempt": 1, "reason": "x"}, "Attempt 1 of round 2 is repeated: x"),
-        ("seat.moved", {"seats": "0-3", "agent": "a2", "from": "a1"}, "Seats 0-3 went from a1 to a2."),
+        ("seat.moved", {"seats": "0-3", "agent": "a2", "from": "a1"}, "Devices 0-3 went from a1 to a2."),
         ("of.tomorrow", {"seat": 3, "why": "new"}, "seat 3, why new"),
         ("seat.moved", {"seat": 3}, "seat 3"),
     ],
@@ -42,7 +42,7 @@ def test_the_events_of_a_round_and_of_nodes_have_their_own_sentences() -> None:
     events: list[RunEvent] = [*round_events(a_round(2)), *node_events([StateChange("agent", "a-1", "lost")])]
     assert [text_of(event.kind, event.data) for event in events] == [
         "Round 2 is done: 2 updates used, 3 visits, 4 simulated seconds.",
-        "Round 2: seat 1 at edge-2, timeout: no answer\nin 3 s",
-        "Seat 1 takes part no more: too slow",
+        "Round 2: device 1 at edge-2, timeout: no answer\nin 3 s",
+        "Device 1 takes part no more: too slow",
         "Agent a-1 is lost.",
     ]

@@ -102,12 +102,12 @@ def test_clients_as_bands_by_round_and_boxes_at_the_end() -> None:
     assert mean.y == pytest.approx((0.3, 0.7))
     assert median.y == pytest.approx((0.2, 0.7))
     own, received = boxes_of(ends).boxes
-    assert (own.name, received.name) == ("local model", "received model")
+    assert (own.name, received.name) == ("own model after training", "received model")
     assert (own.median, received.median) == pytest.approx((0.7, 0.2))
     same = a_round(2, kind="evaluate", clients={"own": late, "received": late})
     again = clients(history_of(*rounds[:2], same))
     assert again is not None
-    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["local model"]
+    assert [box.name for box in boxes_of(again.panels[1]).boxes] == ["received model"]
 
 
 def test_partition_has_a_column_for_each_seat_that_holds_samples() -> None:

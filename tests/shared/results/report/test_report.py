@@ -215,7 +215,7 @@ def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) 
     write_pictures(folder, folder / "plots", "png", COLUMNS["double"])
     (folder / "seats.ndjson").unlink()
     page = Page(report([folder]))
-    assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by seat"]
+    assert [attrs["alt"] for tag, attrs in page.elements if tag == "img"] == ["small: samples of each class by device"]
 
 
 def edges(**changes: Any) -> tuple[EdgeRow, ...]:
@@ -255,7 +255,7 @@ def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) 
     seats = (*(slow.replace(seat=n) for n in range(2, 122)), fast.replace(seat=1))
     both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
     text = report([in_folder(tmp_path / "r1", [both])])
-    assert "the 120 of 121 seats whose visits ended last" in text
+    assert "the 120 of 121 devices whose visits took the longest" in text
     assert "edge-1 and cloud" in Page(text).text
     assert "edge-2 and cloud" not in Page(text).text
 

@@ -1,0 +1,89 @@
+"""The tables of devices and of edges on a run's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from nicegui import events, ui
+
+from cloud_server.dashboard.layout import card
+from cloud_server.dashboard.run_views import RunView
+from cloud_server.dashboard.tables import columns_of, row_of
+from shared.results.run_sums import (
+    DEVICES_NOTE,
+    EDGE_COLUMNS,
+    EDGES_NOTE,
+    STALENESS_NOTE,
+    Columns,
+    Device,
+    Edge,
+    device_columns,
+    devices_of,
+)
+
+ROWS_A_PAGE = 10
+R = TypeVar("R")
+
+
+class SumsTable(Generic[R]):
+    """A table that the cloud sorts and cuts into pages, so that of thousands of rows a browser has those it shows.
+
+    Args:
+        title: of its card.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._columns: Columns[R] | None = None
+        self._rows: Sequence[R] = ()
+        self._names: list[str] = []
+        with card(title):
+            pagination = {"rowsPerPage": ROWS_A_PAGE, "page": 1, "sortBy": None, "descending": False, "rowsNumber": 0}
+            self._table = ui.table(rows=[], columns=[], row_key="key", pagination=pagination).classes("w-full")
+            self._table.props(f'flat dense :rows-per-page-options="[{ROWS_A_PAGE}, 25, 100]" binary-state-sort')
+            self._table.on("request", self._requested, ["pagination"]).on_pagination_change(self._count_again)
+            self._note = ui.label().classes("text-caption")
+
+    def show(self, columns: Columns[R], rows: Sequence[R], note: str) -> None:
+        """Show rows, in the order and at the page that the viewer has chosen."""
+        self._columns, self._rows, self._names = columns, rows, columns.shown(rows)
+        self._note.set_text(note + (STALENESS_NOTE if "staleness" in self._names else ""))
+        self._table.columns = columns_of(self._names)
+        self._update(self._table.pagination)
+
+    def _requested(self, event: events.GenericEventArguments) -> None:
+        self._update(event.args["pagination"])
+
+    def _count_again(self) -> None:
+        """Set the number of rows, of which a browser that has just built the table sends back the first one."""
+        self._table.pagination = {**self._table.pagination, "rowsNumber": len(self._rows)}
+
+    def _update(self, wanted: dict[str, Any]) -> None:
+        if self._columns is None:
+            return
+        size, n = min(int(wanted["rowsPerPage"]), 100), len(self._rows)
+        page = max(min(int(wanted["page"]), -(-n // size)), 1)
+        rows = self._rows
+        if (by := wanted["sortBy"]) in self._names:
+            rows = self._columns.in_order(rows, by, descending=bool(wanted["descending"]))
+        shown = rows[(page - 1) * size : page * size]
+        cells = [{name: self._columns.cells[name](row) for name in self._names} for row in shown]
+        self._table.rows = [{"key": at, **row_of(row)} for at, row in enumerate(cells)]
+        self._table.pagination = {**wanted, "rowsPerPage": size, "page": page, "rowsNumber": n}
+        self._table.update()
+
+
+class SumsTables:
+    """What each device and each edge did over the whole run."""
+
+    def __init__(self) -> None:
+        self._devices, self._edges = SumsTable[Device]("Devices"), SumsTable[Edge]("Edges")
+
+    def show(self, run_view: RunView) -> None:
+        """Show the sums of a run so far."""
+        sums = run_view.sums
+        devices = devices_of(sums, run_view.seats)
+        note = DEVICES_NOTE.format(label=run_view.info.headline.label)
+        self._devices.show(device_columns(devices), devices, note)
+        edges = [Edge(name, total, sums.by_edge.get(name)) for name, total in sorted(sums.edges.items())]
+        self._edges.show(EDGE_COLUMNS, edges, EDGES_NOTE)
