@@ -265,7 +265,7 @@ class Panel:
             if self.titled:
                 ui.label(picture.title).classes("text-subtitle2")
             for panel in picture.panels:
-                chart = ui.echart(options(panel, self.page.theme)).classes("w-full")
-                chart.style(f"height: {height_px(panel)}px").props("role=img")
+                with ui.element("div").style(f"height: {height_px(panel)}px"):  # before its component has loaded too
+                    chart = ui.echart(options(panel, self.page.theme)).classes("w-full h-full").props("role=img")
                 chart.props["aria-label"] = picture.title
                 self._charts.append(chart)

@@ -53,8 +53,9 @@ def test_a_score_of_an_earlier_round_says_so() -> None:
     """A round is evaluated beside the next one, so the newest score may be that of the round before."""
     first, second = (a_run(status="running", rounds=n) for n in (1, 2))
     done = second.replace(status="completed", accuracy=0.8)
-    steps = (("round.evaluated", evaluated(0.75), first), ("run.status", {}, second), ("run.status", {}, done))
-    found = [line.split("accuracy ")[1].split("  ")[0] for line in shown(first, *steps)]
+    then = ("run.status", dict[str, Any](), second), ("run.status", dict[str, Any](), done)
+    lines = shown(first, ("round.evaluated", evaluated(0.75), first), *then)
+    found = [line.split("accuracy ")[1].split("  ")[0] for line in lines]
     assert found[1:] == ["75.00 %", "75.00 % after round 1", "80.00 %"]
 
 
