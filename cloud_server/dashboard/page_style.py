@@ -42,7 +42,6 @@ STYLE = """
   .fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 16rem), 1fr)); gap: .8rem 1rem; }
   .help { font-size: .8rem; line-height: 1.25; opacity: .85; overflow-wrap: anywhere; padding-top: .15rem; }
   .help.wrong { opacity: 1; color: #B84300; font-weight: 500; } .body--dark .help.wrong { color: #FFB74D; }
-  .help code { font-size: .95em; }
   .q-btn[aria-disabled=true] { opacity: .6; cursor: not-allowed; }
   .q-notification__actions { color: inherit; }
   .warning { color: #B84300; } .body--dark .warning { color: #FFB74D; }

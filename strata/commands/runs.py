@@ -306,4 +306,4 @@ def _only_folder(runs_dir: Path, run: str) -> Path:
     if len(folders) > 1:
         newest = ", ".join(folder.name for folder in folders[:-4:-1])
         raise NotFound(f"{len(folders)} runs are named {run!r}; give the id of one, the newest are {newest}")
-    return folders[0]
+    return runs_dir / folders[0].name

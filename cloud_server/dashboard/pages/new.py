@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -304,8 +303,8 @@ class Input:
     """An input of the form with its help below it, which gives way to its error."""
 
     def __init__(self, line: ui.element, help_text: str) -> None:
-        self.line, self.help_text, self.error = line, help_text, ""
-        self.help = ui.html(_with_code(help_text), sanitize=False).classes("help")
+        self.line, self.help_text, self.error = line, help_text.replace("`", ""), ""
+        self.help = ui.label(self.help_text).classes("help")
         line.props(f"hide-bottom-space aria-describedby={self.help.html_id}")
         if isinstance(line, ValidationElement):
             line.without_auto_validation()
@@ -315,15 +314,10 @@ class Input:
         if error == self.error:
             return
         self.error = error
-        self.help.set_content(_with_code(error or self.help_text))
+        self.help.set_text(error or self.help_text)
         self.help.classes(add="wrong" if error else None, remove=None if error else "wrong")
         marks = "error aria-invalid=true"
         self.line.props(add=marks if error else None, remove=None if error else marks)
-
-
-def _with_code(text: str) -> str:
-    """A text as HTML, in which words in backticks are code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _fields() -> ui.element:
