@@ -282,7 +282,7 @@ def test_dark_mode_keeps_an_edited_spec_and_redraws_charts(visitor: Visitor, url
 
 
 def column(page: Any, number: int) -> list[str]:
-    found: list[str] = page.locator(f"tbody tr td:nth-child({number})").all_inner_texts()
+    found: list[str] = page.locator(".q-table").first.locator(f"tbody tr td:nth-child({number})").all_inner_texts()
     return found
 
 
