@@ -34,6 +34,8 @@ _STYLE = """
   .topo svg { width: 18px; height: 18px; flex: none; overflow: visible; }
   .topo svg circle { fill: #0072B2; stroke: currentColor; stroke-width: .8; }
   .topo svg text { font: 700 9px sans-serif; fill: #000; }
+  /* A refresh replaces a mark's shape: one that was pressed would take the click with it. */
+  .topo button svg { pointer-events: none; }
   .topo button { color: inherit; background: none; border: 0; font: inherit; cursor: pointer; }
   .topo-tools { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; }
   .topo-tools input { flex: 1 1 16rem; max-width: 24rem; min-height: 34px; padding: 0 .6rem; color: inherit; }

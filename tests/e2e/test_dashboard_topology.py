@@ -209,7 +209,10 @@ def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endle
     assert page.evaluate("document.activeElement.dataset.key") == "seat 1"
     device.scroll_into_view_if_needed()
     box = device.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    centre = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+    page.mouse.move(*centre)
+    at_centre = page.evaluate("([x, y]) => document.elementFromPoint(x, y).tagName", centre)
+    assert at_centre == "BUTTON", "its shape changes with its state, and would take the click"
     page.mouse.down()
     page.wait_for_timeout(REFRESHES_MS)
     page.mouse.up()

@@ -121,6 +121,7 @@ class View:
         self.run_link.props["href"] = f"/runs/{info.run}"
         if newest is None:
             self.visits.set_text(f"no {word} yet")
+            self.links.set_text("")
             return
         counts = ", ".join(f"{number} {state}" for state, number in visit_counts(run_view).items())
         self.visits.set_text(f"{word} {newest.round_no}: {counted(newest.n_visits, 'visit')}: {counts or 'none'}")
