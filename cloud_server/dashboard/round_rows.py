@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cloud_server.dashboard.tables import Figure, figure, named_score, row_of
 from shared.core.formatting import size
 from shared.plots.history import RunHistory, VisitSummary
-from shared.results.run_sums import Ends, n_ended, shown_ends
+from shared.results.sum_columns import Ends, n_ended, shown_ends
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.visits import end_of

@@ -10,7 +10,7 @@ from nicegui import events, ui
 from cloud_server.dashboard.layout import card
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.tables import columns_of, row_of
-from shared.results.run_sums import (
+from shared.results.sum_columns import (
     DEVICES_NOTE,
     EDGE_COLUMNS,
     EDGES_NOTE,

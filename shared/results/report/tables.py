@@ -14,16 +14,14 @@ from shared.core.errors import NotFound
 from shared.core.formatting import size
 from shared.results.comparison import Comparison
 from shared.results.reader import EdgeRound
-from shared.results.run_sums import (
+from shared.results.run_sums import EdgeSum, RunSums, Scores
+from shared.results.sum_columns import (
     DEVICES_NOTE,
     EDGE_COLUMNS,
     EDGES_NOTE,
     STALENESS_NOTE,
     Columns,
     Edge,
-    EdgeSum,
-    RunSums,
-    Scores,
     device_columns,
     devices_of,
     n_ended,
