@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import time
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
@@ -256,6 +258,24 @@ class RedisStore:
             raise StoreUnavailable(f"Redis at {self._where}: {error}") from error
 
 
+class _Cancellable(AbstractConnection):
+    """A connection on which each cancelled command ends.
+
+    The client sends by `asyncio.wait_for`, which up to Python 3.11 returns as if nothing had happened where a task is
+    cancelled in the moment in which its wait is over (https://github.com/python/cpython/issues/81839): a blocking read
+    would then go on for as long as it may, and a task that reads again and again for ever.
+    """
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send a command; a connection on which one was sent in vain is closed."""
+        task = cast(asyncio.Task[Any], asyncio.current_task())
+        n_before = task.cancelling()
+        await super().send_packed_command(command, check_health)
+        if task.cancelling() > n_before:
+            await self.disconnect(nowait=True)
+            raise asyncio.CancelledError
+
+
 def _client(url: str, timeout_s: float, max_connections: int, **options: Any) -> Redis:
     pool = BlockingConnectionPool.from_url(
         url,
@@ -267,6 +287,7 @@ def _client(url: str, timeout_s: float, max_connections: int, **options: Any) ->
         protocol=2,
         **options,
     )
+    pool.connection_class = type("Connection", (_Cancellable, pool.connection_class), {})
     return Redis.from_pool(pool)
 
 
