@@ -52,6 +52,7 @@ class RunView:
         last_visits: the latest visits by seat, as (round, visit).
         newest: the last training round with its visits.
         seats: the placement of the shown seats; empty before the run has started.
+        hosted: by agent, its seats, shown or not.
         twins: digital twins by edge; empty unless the run keeps twins and is running.
         visits_in_flight: by seat, how many versions old the model of its visit in flight is; empty unless devices are
             asynchronous and the run is running.
@@ -69,6 +70,7 @@ class RunView:
     last_visits: dict[int, list[tuple[int, VisitRow]]] = field(default_factory=dict)
     newest: RoundDetail | None = None
     seats: tuple[SeatInfo, ...] = ()
+    hosted: dict[str, NumberSet] = field(default_factory=dict)
     twins: dict[str, tuple[Twin, ...]] = field(default_factory=dict)
     visits_in_flight: dict[int, int] = field(default_factory=dict)
     in_flight: dict[int, int] = field(default_factory=dict)
@@ -160,6 +162,7 @@ class RunViews:
             view.seats = await self.cloud.runs.seats(view.info.run, view.shown_seats)
         except Conflict:  # not started yet
             view.seats = ()
+        view.hosted = (await self.cloud.repository.placement(view.info.run)).agents
         spec = view.info.spec
         twins, visits = await asyncio.gather(
             self._from_edges(view.info, twins_at, if_any=spec.keeps_twins),

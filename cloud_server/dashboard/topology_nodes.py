@@ -101,20 +101,24 @@ def n_in_run(topology: TopologyInfo, run_view: RunView | None) -> int:
 
 def _hosted(topology: TopologyInfo, run_view: RunView | None, seats: Sequence[SeatInfo]) -> Counter[str | None]:
     """By agent, its devices in the run, also those that are not shown."""
-    if run_view is None or run_view.shows_all or not _is_active(topology, run_view):
+    if run_view is None or run_view.shows_all:
         return Counter(seat.agent for seat in seats)
-    return Counter({agent.agent: len(agent.seats) for agent in topology.agents if agent.state not in _STOPPED})
+    agents = {agent.agent: agent for agent in topology.agents}
+    kept = (name for name in run_view.hosted if _is_kept(name, topology, run_view, agents))
+    return Counter({name: len(run_view.hosted[name]) for name in kept})
 
 
 def _seats(topology: TopologyInfo, run_view: RunView | None, agents: Mapping[str, AgentInfo]) -> list[SeatInfo]:
-    """The run's devices: seats without an agent have none, nor have those of an earlier run whose agent was stopped."""
+    """The run's devices: seats without an agent have none, nor have those whose agent is not kept."""
     if run_view is None:
         return []
-    found = [seat for seat in run_view.seats if seat.role != "worker" and seat.agent is not None]
-    if _is_active(topology, run_view):
-        return found
-    kept = {name for name, agent in agents.items() if agent.state not in _STOPPED}
-    return [seat for seat in found if seat.agent in kept]
+    found = [seat for seat in run_view.seats if seat.role != "worker"]
+    return [seat for seat in found if seat.agent and _is_kept(seat.agent, topology, run_view, agents)]
+
+
+def _is_kept(name: str, topology: TopologyInfo, run_view: RunView, agents: Mapping[str, AgentInfo]) -> bool:
+    """Whether an agent's devices in a run count: in an earlier run, those of an agent that was stopped do not."""
+    return _is_active(topology, run_view) or (name in agents and agents[name].state not in _STOPPED)
 
 
 def _is_active(topology: TopologyInfo, run_view: RunView) -> bool:

@@ -34,6 +34,8 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
         assert {edge: {twin.seat for twin in twins} for edge, twins in view.twins.items()} == {
             edge: {seat.seat for seat in view.seats if seat.edge == edge} for edge in ("edge-1", "edge-2")
         }
+        placed = {(seat.agent, seat.seat) for seat in view.seats if seat.agent}
+        assert {(agent, seat) for agent, own in view.hosted.items() for seat in own} == placed
         monkeypatch.setattr(run_views, "EDGES_TIMEOUT_S", 0.2)
         hanging.add(EDGE_PORT)
         async with asyncio.timeout(60):

@@ -177,12 +177,20 @@ def test_states_of_all_devices_add_up_to_the_number_of_devices() -> None:
 
 
 def test_devices_that_are_not_shown_are_counted() -> None:
-    """Of more devices than a page shows, the run's are those of the newest round."""
+    """Of more devices than a page shows, the run's are those of the newest round; one agent is in another run."""
     run_view = a_run_view(a_row(0, "used"), n_seats=1)
-    run_view.info = run_view.info.replace(spec=SPEC.replace(max_devices=5000))
-    topology = a_topology(an_agent("a0", devices=5000, seats=NumberSet(range(5000))), active_run="r1")
-    assert n_devices(topology, run_view) == 5000
-    assert [node.key for node in nodes_of(topology, run_view) if node.tier == "device"] == ["seat 0"]
+    run_view.info = run_view.info.replace(spec=SPEC.replace(max_devices=6000))
+    run_view.hosted = {"a0": NumberSet(range(5000))}
+    agent = an_agent("a0", devices=5000, seats=NumberSet(range(5000)))
+    other = an_agent("a1", devices=2, seats=NumberSet(range(2)))
+    training = a_topology(agent, other, active_run="r2", active_runs=("r2", "r1"))
+    completed = a_topology(agent.replace(seats=NumberSet(())), an_agent("a1", devices=2))
+    for topology in (training, completed):
+        assert n_in_run(topology, run_view) == 5000
+        assert n_devices(topology, run_view) == 5002
+        devices = [node.key for node in nodes_of(topology, run_view) if node.tier == "device"]
+        assert devices == ["seat 0", "agent a1 0", "agent a1 1"]
+    assert n_in_run(a_topology(agent.replace(state="left")), run_view) == 0
     assert len(nodes_of(a_topology(an_agent("a1", devices=5000)), None)) == 2 + SHOWN_SEATS
 
 
