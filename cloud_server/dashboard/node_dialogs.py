@@ -55,8 +55,13 @@ class NodeDialog:
         self.dialog.on("hide", self.dialog.delete)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the viewer has closed it."""
+    def is_open(self) -> bool:
+        """Whether it is open; one that the viewer has closed is not, although it fades out before it is deleted."""
+        return bool(self.dialog.value)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was closed and has faded out."""
         return self.dialog.is_deleted
 
     def open(self) -> None:
@@ -78,7 +83,7 @@ class NodeDialog:
         twins = _twins_of(node, seat, run_view)
         self.twin.show(_twin_facts(twins[0]) if seat and twins else {})
         self.twin_card.set_visibility(bool(seat and twins))
-        self.twins.show([{"seat": twin.seat, **_twin_facts(twin)} for twin in twins] if twins and not seat else None)
+        self.twins.show([{"device": twin.seat, **_twin_facts(twin)} for twin in twins] if twins and not seat else None)
         self.samples_card.set_visibility(seat is not None)
         if seat is not None:
             self.samples.show(partition([seat], ""))
@@ -206,7 +211,7 @@ def _visit_rows(run_view: RunView, seat: SeatInfo) -> list[dict[str, Any]]:
                 "simulated time": figure(row.simulated_s, "s"),
                 "bytes up": Figure(row.up_bytes, size(row.up_bytes)),
                 "bytes down": Figure(row.down_bytes, size(row.down_bytes)),
-                "local model": named_score(headline, value_in(row, "own", headline)),
+                "own model": named_score(headline, value_in(row, "own", headline)),
             }
         )
         for round_no, row in reversed(run_view.last_visits.get(seat.seat, []))

@@ -1,6 +1,7 @@
 """`python -m tests.e2e.large_topology PORT`: the topology page alone, whose 400 devices change each second.
 
-No run trains: the states are drawn from a seeded generator each time that the page asks.
+No run trains: the states are drawn from a seeded generator each time that the page asks. Runs that a page asks for by
+their ids cannot be read.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from cloud_server.dashboard.layout import Dashboard
 from cloud_server.dashboard.pages import topology
 from cloud_server.dashboard.run_views import RunView, RunViews
 from cloud_server.dependencies import Cloud
+from cloud_server.runs.checkpoint import RunUnreadable
 from shared.core.number_sets import NumberSet
 from shared.run_records.rounds import EdgeRow
+from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 from tests.strata.samples import a_round, a_run, a_seat
@@ -63,9 +66,14 @@ class Views:
         return view
 
 
+async def unreadable(run_id: str) -> RunInfo:
+    raise RunUnreadable(f"run {run_id} cannot be read")
+
+
 def main() -> None:
     """Serve the page under `/ui/` until a signal."""
-    cloud = cast("Cloud", SimpleNamespace(ownership=SimpleNamespace(standing_by=lambda: None)))
+    parts = {"ownership": SimpleNamespace(standing_by=str), "runs": SimpleNamespace(info=unreadable)}
+    cloud = cast("Cloud", SimpleNamespace(**parts))
     dashboard = Dashboard(lambda: cloud, has_login=False)
     dashboard._run_views = cast("RunViews", Views())
     topology.topology_of = topology_of  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
 from cloud_server.dashboard.topology_nodes import Node, counted, n_devices, n_in_run, nodes_of, visit_counts
 from cloud_server.node_views import topology_of
 from shared.core.bounds import LARGEST_DEVICES
-from shared.core.errors import NotFound
+from shared.core.errors import NotFound, StrataError
 from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import TopologyInfo
 
@@ -25,7 +25,7 @@ def register(dashboard: Dashboard) -> None:
         async with open_page(dashboard, "Topology", "/") as page:
             try:
                 shown = await page.wait_for(lambda: dashboard.cloud.runs.info(run[:300])) if run else None
-            except NotFound as error:
+            except StrataError as error:
                 ui.label("Topology").classes("text-h6").props("role=heading aria-level=1")
                 ui.label(error.detail).props("role=alert")
                 ui.link("Topology of the newest run", "/")
@@ -155,14 +155,14 @@ class View:
     # ---- the dialog of a node
 
     def _open(self, key: str) -> None:
-        if self.dialog is not None and not self.dialog.is_closed:  # a second click before the first one's answer
+        if self.dialog is not None and self.dialog.is_open:  # a second click before the first one's answer
             return
         self.dialog = NodeDialog(self.dashboard, self.page, key, self._refresh)
         self._show_dialog()
         self.dialog.open()
 
     def _show_dialog(self) -> None:
-        """Show the present state of its node in the open dialog, if there is one."""
-        if self.dialog is not None and self.topology is not None and not self.dialog.is_closed:
+        """Show the present state of its node in the dialog, if there is one."""
+        if self.dialog is not None and self.topology is not None and not self.dialog.is_deleted:
             node = next((node for node in self.nodes if node.key == self.dialog.key), None)
             self.dialog.show(node, self.topology, self.run_view)
