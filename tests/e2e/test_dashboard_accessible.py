@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -103,13 +104,17 @@ def test_axe_complains_of_no_page_and_no_dialog(chromium: Any, url: str, dark: b
 
 
 CONTROLS = "a[href], button, summary, [role=button], [role=switch], [role=checkbox], [role=tab]"
-STATE = """() => [
+TIPS = ".topo-tip, .q-tooltip"
+STATE = f"""() => [
+  document.querySelectorAll('{TIPS}').forEach(tip => tip.style.display = 'none'), // hovering shows them, no click
   location.href, document.body.className, document.body.innerText, document.activeElement.type === 'file',
   ...[...document.querySelectorAll('input, textarea')].map(e => e.value),
   ...[...document.querySelectorAll('[aria-expanded], [aria-checked], [aria-pressed]')]
     .map(e => ['expanded', 'checked', 'pressed'].map(name => e.getAttribute('aria-' + name)).join()),
 ].join('\\n')"""
 CHOSEN_ALREADY = ("[aria-pressed=true]", "[aria-current]", "[aria-selected=true]")
+UNUSABLE = f"e => e.matches({', '.join(CHOSEN_ALREADY)!r}) || e.closest('[disabled], [aria-disabled=true]') !== null"
+COVERS = ".q-dialog, .q-menu, .q-notification"
 
 
 def test_every_button_and_link_of_every_page_does_something(chromium: Any, url: str) -> None:
@@ -125,35 +130,61 @@ def test_every_button_and_link_of_every_page_does_something(chromium: Any, url: 
 
 
 def clicked(visitor: Visitor, path: str, files: list[Any]) -> list[str]:
-    """Clicks each control of a page, loaded anew for each; returns those that did nothing."""
-    idle, n = [], len(controls(visitor.go(path)))
-    assert n > 3, path
-    for number in range(n):
-        page = visitor.go(path) if number else visitor.page
-        control = controls(page)[number]
-        what = control.evaluate("e => e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)")
-        if not does_something(page, control, files):
+    """Clicks each control of a page, which is loaded anew if it is no longer there; returns those that did nothing."""
+    page, idle, is_gone = visitor.go(path), [], False
+    found = controls(page)
+    assert len(found) > 3, path
+    for number in range(len(found)):
+        if is_gone or is_covered(page) or not is_usable(found[number]):
+            found = controls(visitor.go(path))
+        name = "e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)"
+        what, is_link = found[number].evaluate(f"e => [{name}, e.matches('a')]")
+        if not does_something(page, found[number], files):
             idle.append(f"{path}: {what}")
+        is_gone = is_link or page.url != f"{visitor.url}/ui{path}"
     return idle
+
+
+def is_covered(page: Any) -> bool:
+    """Whether a dialog, a menu or a message is over the page that Escape does not close."""
+    if page.locator(COVERS).count():
+        page.keyboard.press("Escape")
+        with suppress(pytest.importorskip("playwright.sync_api").TimeoutError):
+            page.locator(COVERS).first.wait_for(state="detached", timeout=1000)
+    return bool(page.locator(COVERS).count())
+
+
+def is_usable(control: Any) -> bool:
+    """Whether a control is still on its page, and neither disabled nor chosen already."""
+    return bool(control.is_visible()) and not control.evaluate(UNUSABLE)
 
 
 def does_something(page: Any, control: Any, files: list[Any]) -> bool:
     """Clicks a control; returns whether anything follows before a deadline; a report's pictures take long to draw."""
-    before, n_files = page.evaluate(STATE), len(files)
+    before, n_files = settled(page), len(files)
     control.click()
     for _ in range(120):
-        page.wait_for_load_state()
-        if len(files) > n_files or page.evaluate(STATE) != before:
+        with suppress(pytest.importorskip("playwright.sync_api").TimeoutError):
+            page.wait_for_function(f"before => ({STATE})() !== before", arg=before, timeout=250)
             return True
-        page.wait_for_timeout(250)
+        if len(files) > n_files:
+            return True
     return False
+
+
+def settled(page: Any) -> str:
+    """The state of a page that no longer changes by an earlier click."""
+    before, state = "", str(page.evaluate(STATE))
+    while state != before:
+        page.wait_for_timeout(100)
+        before, state = state, str(page.evaluate(STATE))
+    return state
 
 
 def controls(page: Any) -> list[Any]:
     """What can be clicked, without what is disabled and what is chosen already."""
     found = page.locator(CONTROLS).filter(visible=True).element_handles()
-    without = f"e => e.matches({', '.join(CHOSEN_ALREADY)!r}) || e.closest('[disabled], [aria-disabled=true]')"
-    return [each for each in found if not each.evaluate(without)]
+    return [each for each in found if not each.evaluate(UNUSABLE)]
 
 
 FIELDS = f"{CONTROLS}, input, textarea, select, th.sortable, [role=combobox]"
