@@ -105,11 +105,11 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     page.get_by_label("lr", exact=True).fill("0.1")
     page.get_by_label("lr", exact=True).blur()
     until("the form is right", lambda: "lr: 0.1" in page.get_by_label("Spec as YAML").input_value())
-    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Start").dblclick()
     page.wait_for_url("**/ui/runs/r*")
     wait_completed(visitor)
     page.get_by_text("3 of 3", exact=True).wait_for()
-    info = of_name(url, "from the form")
+    info = of_name(url, "from the form")  # one, also of two clicks
     assert (info["rounds"], info["spec"]["lr"]) == (3, 0.1)
     page.get_by_text(f"{percent(info['accuracy'])} after round 3").first.wait_for()
 
