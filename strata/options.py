@@ -56,7 +56,10 @@ FetchOption = Annotated[
     str | None,
     typer.Option("--url", help="Fetch the runs from this cloud; default: STRATA_URL, else read local folders."),
 ]
-RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`; without a running cloud also a name.")]
+RunArgument = Annotated[str, typer.Argument(help="A run id, or `latest`.")]
+ReadRunArgument = Annotated[
+    str, typer.Argument(help="A run id, `latest`, or the name of a run that has a results folder.")
+]
 
 RUNS_DIR = Path("runs")
 

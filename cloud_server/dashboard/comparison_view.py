@@ -36,8 +36,9 @@ class ComparisonView:
         self.by: By = "round"
         self.chosen: str | None = None
         self.wanted: float | None = None  # the value to reach, by choice
-        self.infos: list[RunInfo] = []
         self.compared: Comparison | None = None
+        self.compared_for: tuple[list[RunInfo], float | None, str | None] | None = None
+        self.comparing = asyncio.Lock()
 
     async def build(self) -> None:
         """Create the page's elements."""
@@ -73,7 +74,7 @@ class ComparisonView:
 
     async def _choose_metric(self, label: str) -> None:
         if label != self.chosen:
-            self.chosen, self.wanted, self.infos = label, None, []
+            self.chosen, self.wanted = label, None
             self.target.set_value(None)
             await self._refresh()
 
@@ -83,7 +84,7 @@ class ComparisonView:
         self.target.error = "from 0 to 100 %" if is_wrong else None
         wanted = value / 100 if value is not None and of_share else value
         if not is_wrong and wanted != self.wanted:
-            self.wanted, self.infos = wanted, []
+            self.wanted = wanted
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -92,19 +93,22 @@ class ComparisonView:
 
     async def _compare(self) -> bool:
         """Compare the runs anew; returns whether anything has changed."""
-        infos = [await self.dashboard.cloud.repository.info(run_id) for run_id in self.run_ids]
-        if self.infos == infos:
-            return False
-        folders = [self.dashboard.cloud.results.folder(info.run) for info in infos]
-        self.compared = await asyncio.to_thread(compare, folders, self.wanted, self.chosen)
-        self.infos, self.chosen = infos, self.compared.metric.label
-        return True
+        async with self.comparing:  # the viewer may choose anew while a comparison is under way
+            infos = [await self.dashboard.cloud.repository.info(run_id) for run_id in self.run_ids]
+            wanted, chosen = self.wanted, self.chosen
+            if self.compared_for == (infos, wanted, chosen):
+                return False
+            folders = [self.dashboard.cloud.results.folder(info.run) for info in infos]
+            self.compared = await asyncio.to_thread(compare, folders, wanted, chosen)
+            label = self.compared.metric.label
+            self.chosen, self.compared_for = self.chosen or label, (infos, wanted, chosen or label)
+            return True
 
     def _show(self) -> None:
         compared = self.compared
         if compared is None:
             return
-        labels = list(dict.fromkeys(metric.label for info in self.infos for metric in info.metrics))
+        labels = list(dict.fromkeys(metric.label for curve in compared.curves for metric in curve.info.metrics))
         if self.metric.options != labels:
             self.metric.set_options(labels, value=compared.metric.label)
         unit = ", %" if compared.metric.unit == "share" else ""

@@ -94,13 +94,13 @@ def _shown(bound: float) -> str:
 
 
 def help_line(field: FormField) -> str:
-    """The help below a field: what the field is, what an empty one means, and its bounds; code is in backticks."""
+    """The help below a field: what the field is, what an empty one means, and its bounds, as plain text."""
     words = re.sub(r"None(?: means(?: that)?|:) ", "empty: ", field.help)
     default = _without_nulls(field.default)
-    empty = f"Empty: `{flow_yaml(default)}`." if field.kind == "yaml" and default else ""
+    empty = f"Empty: {flow_yaml(default)}." if field.kind == "yaml" and default else ""
     bounds = f"{field.bounds}." if field.bounds else ""
     parts = (*re.split(r"(?<=\.) ", words), bounds, empty)
-    return " ".join(f"{part[:1].upper()}{part[1:]}" for part in parts if part)
+    return " ".join(f"{part[:1].upper()}{part[1:]}" for part in parts if part).replace("`", "")
 
 
 def _without_nulls(value: Any) -> Any:

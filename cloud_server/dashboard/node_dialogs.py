@@ -10,9 +10,9 @@ from nicegui import ui
 from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, notify_outcome
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
-from cloud_server.dashboard.topology_nodes import Node, counted, outcome_of
+from cloud_server.dashboard.topology_nodes import Node, outcome_of
 from cloud_server.node_views import change_agent
-from shared.core.formatting import size
+from shared.core.formatting import counted, size
 from shared.plots.partition import partition
 from shared.run_records.metrics import value_in
 from shared.run_records.runs import SeatInfo

@@ -83,7 +83,8 @@ class TimelineCard:
     async def show_newest(self, run_view: RunView) -> None:
         """Draw the chosen round, or the newest one if that was shown until now."""
         self._run_view = run_view
-        self._slider.props(f"max={max(self._newest, 1)}")
+        self._number.max = most = max(self._newest, 1)
+        self._slider.props(f"max={most}")
         if self._follows_newest:
             self.show_round(self._newest)
         await self._show()
@@ -107,7 +108,10 @@ class TimelineCard:
             spec = self._run_view.info.spec
             limits = (spec.round_deadline_s, spec.report_deadline_s)
             placed = {seat.seat: seat for seat in self._run_view.seats}
-            self._timeline = RoundTimeline(row, await self._later(number), self._word, *limits, placed)
+            timeline = RoundTimeline(row, await self._later(number), self._word, *limits, placed)
+            if number != self.shown:  # another round was chosen meanwhile
+                return
+            self._timeline = timeline
         self._draw()
 
     async def _later(self, number: int) -> list[RoundDetail]:

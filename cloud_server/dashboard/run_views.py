@@ -16,7 +16,7 @@ from cloud_server.dependencies import Cloud
 from cloud_server.nodes.registry import Registry
 from cloud_server.nodes.twin_client import twins_at, visits_at
 from shared.core.bounds import LARGEST_EDGES
-from shared.core.errors import Conflict
+from shared.core.errors import BadInput, Conflict
 from shared.core.number_sets import NumberSet
 from shared.plots.history import RunHistory, VisitSummary
 from shared.results.reader import read_edges, read_visits
@@ -129,7 +129,7 @@ class RunViews:
         info = await self.cloud.runs.info(run_id)
         async with self._lock:
             view = self._runs.get(info.run)
-            if view is None or view.info.rounds > info.rounds:
+            if view is None or view.info.rounds > info.rounds or view.info.metrics != info.metrics:
                 view = RunView(info)
             if view.info != info or not view.rounds:
                 await self._add_new_rounds(view)
@@ -160,7 +160,7 @@ class RunViews:
     async def _read_seats(self, view: RunView) -> None:
         try:
             view.seats = await self.cloud.runs.seats(view.info.run, view.shown_seats)
-        except Conflict:  # not started yet
+        except (Conflict, BadInput):  # not started yet, or its data is not here
             view.seats = ()
         view.hosted = (await self.cloud.repository.placement(view.info.run)).agents
         spec = view.info.spec
@@ -172,13 +172,12 @@ class RunViews:
         view.visits_in_flight = {seat: age for answer in visits.values() for seat, age in answer.ages.items()}
         view.seats_at = time.monotonic()
 
-    async def with_final_scores(self, run_id: str) -> RunView:
-        """The view of a run whose sums have the scores of its final evaluation too, if that is over.
+    async def add_final_scores(self, view: RunView) -> None:
+        """Add the scores of a run's final evaluation to its sums, if that is over.
 
         Raises:
-            NotFound: no run has that id, or its results folder cannot be read.
+            NotFound: its results folder cannot be read.
         """
-        view = await self.run(run_id)
         async with view.reading:
             if view.info.status == "completed" and view.tested != view.info.rounds:
                 folder = self.cloud.results.folder(view.info.run)
@@ -187,7 +186,6 @@ class RunViews:
                     view.sums.add_visit("evaluate", visit)
                 view.sums.add_edges("evaluate", edges)
                 view.tested = view.info.rounds
-        return view
 
     async def _from_edges(self, info: RunInfo, ask: Ask[A], *, if_any: bool) -> dict[str, A]:
         """The answers of the live edges that answer in time, while the run is running."""

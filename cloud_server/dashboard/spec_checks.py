@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shared.core.formatting import counted
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.plugged import DATA_SOURCES
 from shared.training.data.sources import DATASETS, folder_of
@@ -59,7 +60,7 @@ def warnings_of(spec: ExperimentSpec, *, n_edges: int, n_devices: int, data_dir:
 
 
 def _connected(n: int, what: str) -> str:
-    return f"{n} {what} is connected" if n == 1 else f"{n} {what}s are connected"
+    return f"{counted(n, what)} {'is' if n == 1 else 'are'} connected"
 
 
 def missing_data(data: DataSpec, data_dir: Path | None) -> str | None:

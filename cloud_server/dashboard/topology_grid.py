@@ -8,8 +8,8 @@ from typing import Any
 from nicegui import ui
 from nicegui.element import Element
 
-from cloud_server.dashboard.topology_nodes import STATES, Node, counted, device_counts, devices_by_parent
-from shared.core.formatting import size
+from cloud_server.dashboard.topology_nodes import STATES, Node, device_counts, devices_by_parent
+from shared.core.formatting import counted, size
 from shared.plots.palette import COLOURS
 
 _GREY = "#7F7F7F"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
+from shared.core.formatting import counted
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import ENDS, VisitRow, end_of
@@ -219,11 +220,6 @@ def _in_flight(edge: str, run_view: RunView | None) -> list[str]:
 
 def _old(staleness: int) -> str:
     return f"{counted(staleness, 'version')} old"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 edge`, `2 edges`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _word(run_view: RunView | None) -> str:

@@ -75,6 +75,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Formats a number of things: `1 edge`, `2 edges`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def size(n_bytes: int) -> str:
     """Formats bytes in the unit that leaves one to three digits before the point."""
     value = float(n_bytes)

@@ -13,7 +13,7 @@ from shared.core.scores import Spread, Spreads
 from shared.plots.history import RunHistory
 from shared.plots.palette import COLOURS
 from shared.plots.picture import Axis, Box, Boxes, Lines, Panel, Picture, Series, Value
-from shared.run_records.metrics import MetricInfo
+from shared.run_records.metrics import MODELS, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
 
@@ -21,7 +21,6 @@ By = Literal["round", "time", "bytes", "wall"]
 """What charts have to the right: rounds, simulated time, bytes on all links up and down, or wall-clock time."""
 _ROUND = Axis(label="round", whole=True)
 _LOSS = Axis(label="loss")
-_MODELS = {"own": "own model after training", "received": "received model"}
 _LINKS = (
     ("device_bytes_up", "devices to edges"),
     ("device_bytes_down", "edges to devices"),
@@ -132,7 +131,7 @@ def clients(history: RunHistory, metric: MetricInfo | None = None) -> Picture | 
         return None
     numbers, spreads = [number for number, _ in course], [spread for _, spread in course]
     axis = axis_of(metric)
-    y = axis.replace(label=f"{_MODELS[which]} {axis.label}")
+    y = axis.replace(label=f"{MODELS[which]} {axis.label}")
     whole = _band("minimum to maximum", numbers, spreads, ("min", "max"))
     half = _band("first to third quartile", numbers, spreads, ("q1", "q3"))
     x = tuple(float(number) for number in numbers)
@@ -153,7 +152,7 @@ def _ends(found: Sequence[tuple[RoundInfo, Spreads]], metric: MetricInfo) -> tup
         ends.pop("own", None)
     if not ends:
         return ()
-    boxes = tuple(box(_MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
+    boxes = tuple(box(MODELS.get(name, f"model {name}"), spread) for name, spread in sorted(ends.items()))
     x = Axis(label=f"at the end, {max(spread.n for spread in ends.values())} clients")
     return (Boxes(x=x, y=axis_of(metric), boxes=boxes),)
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
-from shared.core.formatting import duration, natural
+from shared.core.formatting import counted, duration, natural
 from shared.plots.picture import Axis, Line, Mark, Picture, Span, Spans
 from shared.run_records.rounds import EdgeRow, RoundDetail, last_edge
 from shared.run_records.runs import SeatInfo, device_name
@@ -288,6 +288,6 @@ def _how(visit: VisitRow) -> str:
     """How a visit ended, and which one it was."""
     end = end_of(visit.outcome, visit.reason)
     reason = visit.reason if visit.reason != end else None
-    old = f"{visit.staleness} version{'s' if visit.staleness > 1 else ''} old" if visit.staleness else None
+    old = f"{counted(visit.staleness, 'version')} old" if visit.staleness else None
     again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
     return ", ".join(filter(None, (end, old, reason, visit.label and f"class {visit.label}", again)))

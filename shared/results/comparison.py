@@ -9,7 +9,6 @@ from typing import Any
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.scores import Spread
-from shared.federation.registry import load_algorithm
 from shared.results.folder import read_rounds, read_run
 from shared.results.spec_differences import differing, flat, labels
 from shared.run_records.metrics import ACCURACY, MetricInfo
@@ -142,6 +141,8 @@ def _measure(info: RunInfo) -> str:
     """The accuracy by which a run is judged: known from a completed run itself, before that from its algorithm."""
     if info.status == "completed":
         return info.accuracy_of
+    from shared.federation.registry import load_algorithm  # loads torch
+
     try:
         return load_algorithm(info.algorithm).headline
     except UnknownName:  # a plug-in that is not installed here

@@ -37,14 +37,23 @@ def _find(runs_dir: Path, word: str) -> list[Path]:
         sweep = read_sweep(folder)
         if sweep is not None:
             return _of_sweep(sweep, runs_dir)
+    return folders_named(runs_dir, word)
+
+
+def folders_named(runs_dir: Path, name: str) -> list[Path]:
+    """The folders of all runs of a name, the oldest first.
+
+    Raises:
+        NotFound: there is none; the message suggests the nearest name or id.
+    """
     known = run_folders(runs_dir)
-    named = [folder for folder, info in reversed(known) if info.name == word]
+    named = [folder for folder, info in reversed(known) if info.name == name]
     if named:
         return named
     words = {info.name for _, info in known} | {info.run for _, info in known}
-    near = difflib.get_close_matches(word, sorted(words), n=1)
+    near = difflib.get_close_matches(name, sorted(words), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise NotFound(f"no run, name of a run or results folder {word!r} in {runs_dir}{hint}")
+    raise NotFound(f"no run, name of a run or results folder {name!r} in {runs_dir}{hint}")
 
 
 def _of_sweep(sweep: Sweep, runs_dir: Path) -> list[Path]:

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from shared.core.errors import NotFound, UnknownName
 from shared.core.field_errors import told
 from shared.core.records import Record
-from shared.federation.registry import pictures_of_algorithm
 from shared.plots.algorithm_pictures import Pictures
 from shared.plots.curves import bytes_on_links, clients, scores
 from shared.plots.history import RunHistory, VisitSummary
@@ -135,6 +134,8 @@ def pictures_of(history: RunHistory) -> list[Picture]:
 
 def own_pictures(history: RunHistory) -> list[Picture]:
     """The pictures of the run's algorithm; empty if the algorithm is missing or fails, since a picture stops no run."""
+    from shared.federation.registry import pictures_of_algorithm  # loads torch
+
     try:
         pictures: Pictures | None = pictures_of_algorithm(history.info.algorithm)
         return list(pictures(history)) if pictures else []

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from shared.run_records.metrics import MetricInfo, value_in
 from shared.run_records.rounds import EdgeRow, last_edge
-from shared.run_records.visits import PARTS, USED_LATE, VisitRow, end_of
-from shared.simulation.cost_model import LinkUse
+from shared.run_records.visits import PARTS, VisitRow, end_of
 
 
 @dataclass
@@ -44,13 +43,12 @@ class Scores:
 
 @dataclass
 class VisitSum:
-    """The sums over visits of one device, or at one edge.
+    """The sums over the visits in training of one device, or at one edge.
 
     Attributes:
         n_timed: visits that took any time, of which `seconds` are the parts.
     """
 
-    scores: Scores
     seats: set[int] = field(default_factory=set)
     edges: dict[str, None] = field(default_factory=dict)
     profiles: dict[str, None] = field(default_factory=dict)
@@ -63,22 +61,19 @@ class VisitSum:
     energy_j: float = 0.0
     staleness: Staleness = field(default_factory=Staleness)
 
-    def add(self, kind: str, visit: VisitRow) -> None:
-        """Add a visit; of the final evaluation, only the scores."""
-        self.scores.add(kind, visit)
-        if kind != "train":
-            return
-        end = end_of(visit.outcome, visit.reason)
+    def add(self, visit: VisitRow) -> None:
+        """Add a visit."""
         self.seats.add(visit.seat)
         self.edges[visit.edge] = None
         if visit.profile is not None:
             self.profiles[visit.profile] = None
-        self.ends[end, visit.reason] += 1
+        self.ends[end_of(visit.outcome, visit.reason), visit.reason] += 1
         self.staleness.add(visit)
-        self.up_bytes, self.down_bytes = self.up_bytes + visit.up_bytes, self.down_bytes + visit.down_bytes
+        self.up_bytes += visit.up_bytes
+        self.down_bytes += visit.down_bytes
         self.simulated_s += visit.simulated_s
         self.energy_j += visit.energy_j
-        if visit.simulated_s > 0 and end != USED_LATE:
+        if visit.simulated_s > 0:
             self.n_timed += 1
             self.seconds.update({part: getattr(visit, name) for part, name in PARTS})
 
@@ -98,7 +93,8 @@ class EdgeSum:
     n_used: int = 0
     n_last: int = 0
     n_timed: int = 0
-    use: LinkUse = field(default_factory=LinkUse)
+    up_bytes: int = 0
+    down_bytes: int = 0
     down_s: float = 0.0
     up_s: float = 0.0
     simulated_s: float = 0.0
@@ -117,24 +113,29 @@ class EdgeSum:
         self.n_last += is_last
         self.n_timed += row.simulated_s > 0
         self.staleness.add(row)
-        self.use += LinkUse(down_bytes=row.down_bytes, up_bytes=row.up_bytes)
+        self.up_bytes += row.up_bytes
+        self.down_bytes += row.down_bytes
         self.down_s += row.down_s
         self.up_s += row.up_s
         self.simulated_s += row.simulated_s
 
 
 class RunSums:
-    """The sums of a run, by seat and by the name of the edge's process."""
+    """The sums of a run, by seat and by the name of the edge's process; also those that have only tested a model."""
 
     def __init__(self, metric: MetricInfo) -> None:
-        self.by_seat: dict[int, VisitSum] = defaultdict(lambda: VisitSum(Scores(metric)))
-        self.by_edge: dict[str, VisitSum] = defaultdict(lambda: VisitSum(Scores(metric)))
+        self.metric = metric
+        self.scores: dict[int, Scores] = defaultdict(lambda: Scores(metric))
+        self.by_seat: dict[int, VisitSum] = defaultdict(VisitSum)
+        self.by_edge: dict[str, VisitSum] = defaultdict(VisitSum)
         self.edges: dict[str, EdgeSum] = defaultdict(lambda: EdgeSum(Scores(metric)))
 
     def add_visit(self, kind: str, visit: VisitRow) -> None:
         """Add a visit of a round of a kind."""
-        self.by_seat[visit.seat].add(kind, visit)
-        self.by_edge[visit.edge].add(kind, visit)
+        self.scores[visit.seat].add(kind, visit)
+        for total in (self.by_seat[visit.seat], self.by_edge[visit.edge]):
+            if kind == "train":
+                total.add(visit)
 
     def add_edges(self, kind: str, edges: Sequence[EdgeRow]) -> None:
         """Add the edges of a round of a kind."""

@@ -73,11 +73,12 @@ def _key(cell: Cell) -> Any:
 
 
 class Device(NamedTuple):
-    """A device over the whole run: its number, its place if that is known, its visits."""
+    """A device over the whole run: its number, its place if that is known, its visits and scores."""
 
     number: int
     seat: SeatInfo | None
     total: VisitSum
+    scores: Scores
 
     @property
     def name(self) -> Figure:
@@ -122,8 +123,11 @@ class Edge(NamedTuple):
 
 def devices_of(sums: RunSums, seats: Sequence[SeatInfo]) -> list[Device]:
     """The devices of a run in the order of their numbers, those without a visit too."""
-    placed = {seat.seat: seat for seat in seats}
-    return [Device(number, placed.get(number), sums.by_seat[number]) for number in sorted({*placed, *sums.by_seat})]
+    placed, visited, scores = {seat.seat: seat for seat in seats}, sums.by_seat, sums.scores
+    return [
+        Device(number, placed.get(number), visited.get(number, VisitSum()), scores.get(number, Scores(sums.metric)))
+        for number in sorted({*placed, *visited})
+    ]
 
 
 def bytes_cell(n_bytes: int) -> Figure:
@@ -175,8 +179,8 @@ def device_columns(devices: Sequence[Device]) -> Columns[Device]:
         "profile": lambda row: row.profiles,
         "straggler": lambda row: "straggler" if row.seat and row.seat.straggler else "",
         "samples": lambda row: row.samples,
-        "received": lambda row: _score(row.total.scores, row.total.scores.received),
-        "own": lambda row: _score(row.total.scores, row.total.scores.own),
+        "received": lambda row: _score(row.scores, row.scores.received),
+        "own": lambda row: _score(row.scores, row.scores.own),
         **{end: _ended(end) for end in ends},
         "mean visit": lambda row: mean_visit(row.total, *(part for part, _ in PARTS)),
         **{part: _part(part) for part, _ in PARTS},
@@ -204,8 +208,8 @@ EDGE_COLUMNS = Columns[Edge](
         "mean round": lambda row: _mean_s(row.total.simulated_s, row.total.n_timed),
         "mean download": lambda row: _mean_s(row.total.down_s, row.total.n_timed),
         "mean upload": lambda row: _mean_s(row.total.up_s, row.total.n_timed),
-        "up to cloud": lambda row: bytes_cell(row.total.use.up_bytes),
-        "down from cloud": lambda row: bytes_cell(row.total.use.down_bytes),
+        "up to cloud": lambda row: bytes_cell(row.total.up_bytes),
+        "down from cloud": lambda row: bytes_cell(row.total.down_bytes),
         "up from devices": lambda row: bytes_cell(row.visits.up_bytes) if row.visits else _NOTHING,
         "down to devices": lambda row: bytes_cell(row.visits.down_bytes) if row.visits else _NOTHING,
         "download": lambda row: Figure(row.total.down_s, duration(row.total.down_s)),

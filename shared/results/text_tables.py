@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shared.core.formatting import duration, number, size
 from shared.core.scores import Spread
+from shared.results.comparison import Comparison
 from shared.results.spec_differences import described
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo
-
-if TYPE_CHECKING:
-    from shared.results.comparison import Comparison  # it loads algorithms, and with them torch
 
 
 @dataclass(frozen=True)

@@ -67,5 +67,7 @@ def value_in(row: ScoredRow, which: Literal["received", "own"], metric: MetricIn
     return (row.received_metrics if which == "received" else row.own_metrics).get(metric.label)
 
 
+MODELS = {"received": "received model", "own": "own model after training"}
+"""The models that a client tests, as people are shown them."""
 ACCURACY = MetricInfo(label="accuracy", unit="share")
 """The only metric of runs that earlier versions recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from strata.commands.run import report
-from strata.options import RUNS_DIR, Format, FormatOption, RunArgument, RunsDirOption, UrlOption, connect, known_url
+from strata.options import (
+    RUNS_DIR,
+    Format,
+    FormatOption,
+    ReadRunArgument,
+    RunArgument,
+    RunsDirOption,
+    UrlOption,
+    connect,
+    known_url,
+)
 
 if TYPE_CHECKING:
     from shared.run_records.rounds import RoundDetail, RoundInfo
@@ -44,7 +55,7 @@ def ls(
 
 
 def show(
-    run: RunArgument,
+    run: ReadRunArgument,
     round_no: Annotated[
         int | None, typer.Option("--round", min=1, help="Show the visits of this round instead.")
     ] = None,
@@ -135,7 +146,7 @@ def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_d
 
 
 def groups(
-    run: RunArgument,
+    run: ReadRunArgument,
     at: Annotated[
         list[float] | None,
         typer.Option(min=0, max=2, help="A cosine distance, such as 0.3; may be given several times."),
@@ -257,7 +268,7 @@ def _print(info: RunInfo, format: Format) -> None:
 def _local(runs_dir: Path, run: str) -> Path | None:
     """The results folder of a run, None if it is not here."""
     folder = runs_dir / run
-    return folder if (folder / "run.json").is_file() else None
+    return folder if os.path.isfile(folder / "run.json") else None  # `Path.is_file` raises where a name is too long
 
 
 def from_cloud_or_folder(
@@ -292,18 +303,21 @@ def from_cloud_or_folder(
 
 
 def _only_folder(runs_dir: Path, run: str) -> Path:
-    """The folder of the run of this id or name, in the runs folder and not at another path.
+    """The folder in the runs folder of the run of this id or name.
 
     Raises:
         NotFound: there is none, or several have that name.
     """
     from shared.core.errors import NotFound
-    from shared.results.lookup import find_folders
+    from shared.results.folder import newest_run
+    from shared.results.lookup import folders_named
 
     if Path(run).name != run or run in {".", ".."}:
         raise NotFound(f"{run!r} is not a run id")
-    folders = find_folders(runs_dir, [run])
+    if run == "latest":
+        return newest_run(runs_dir)
+    folders = [folder] if (folder := _local(runs_dir, run)) else folders_named(runs_dir, run)
     if len(folders) > 1:
         newest = ", ".join(folder.name for folder in folders[:-4:-1])
         raise NotFound(f"{len(folders)} runs are named {run!r}; give the id of one, the newest are {newest}")
-    return runs_dir / folders[0].name
+    return folders[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
@@ -26,6 +27,7 @@ num_rounds: 3
 num_devices: 4
 devices: {profile: agent}
 """
+NAMES = ("the first", "the second")
 
 
 def started(folder: Path, devices: int = 4, agents: int = 4, **env: str) -> tuple[subprocess.Popen[str], str]:
@@ -55,13 +57,29 @@ def runs_of(url: str) -> list[dict[str, Any]]:
     return found
 
 
+def of_name(url: str, name: str) -> dict[str, Any]:
+    (found,) = (run for run in runs_of(url) if run["name"] == name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_runs(url: str) -> None:
+    """Two runs that have ended."""
+    for name in NAMES:
+        spec = yaml.safe_load(SPEC) | {"name": name}
+        httpx.post(f"{url}/runs", json={"spec": spec}, timeout=30).raise_for_status()
+    until("both are over", lambda: {of_name(url, name)["status"] for name in NAMES} == {"completed"})
+
+
 def wait_completed(visitor: Visitor) -> None:
     visitor.page.get_by_role("status").filter(has_text="completed").wait_for(timeout=120_000)
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the seconds of compute by seat of the timeline."""
-    timeline = next(chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
+    """Returns the seconds of compute by seat of the timeline; none before it is drawn."""
+    drawn = (chart for chart in charts if any(series.get("name") == "compute" for series in chart["series"]))
+    if (timeline := next(drawn, None)) is None:
+        return {}
     found: dict[str, float] = dict.fromkeys(timeline["yAxis"][0]["data"], 0.0)
     for series in timeline["series"]:
         if series["name"] == "compute":
@@ -87,12 +105,12 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     page.get_by_label("lr", exact=True).fill("0.1")
     page.get_by_label("lr", exact=True).blur()
     until("the form is right", lambda: "lr: 0.1" in page.get_by_label("Spec as YAML").input_value())
-    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Start").dblclick()
     page.wait_for_url("**/ui/runs/r*")
     wait_completed(visitor)
     page.get_by_text("3 of 3", exact=True).wait_for()
-    (info,) = runs_of(url)
-    assert (info["name"], info["rounds"], info["spec"]["lr"]) == ("from the form", 3, 0.1)
+    info = of_name(url, "from the form")  # one, also of two clicks
+    assert (info["rounds"], info["spec"]["lr"]) == (3, 0.1)
     page.get_by_text(f"{percent(info['accuracy'])} after round 3").first.wait_for()
 
     def drawn() -> bool:
@@ -172,17 +190,18 @@ def test_a_run_can_be_started_by_keyboard_alone(visitor: Visitor) -> None:
     dialog.wait_for(state="detached")
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_two_runs_side_by_side(visitor: Visitor) -> None:
     page = visitor.go("/runs")
-    page.get_by_role("link", name="from a file").wait_for()
+    page.get_by_role("link", name=NAMES[0]).wait_for()
     assert page.get_by_role("button", name="Compare").is_disabled()
     for box in page.locator("tbody").get_by_role("checkbox").all():
         box.click()
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/ui/compare?*")
-    for name in ("from a file", "from the form"):
+    for name in NAMES:
         page.get_by_role("cell", name=name).first.wait_for()
-    until("a line for each run", lambda: {"from a file", "from the form"} <= named(visitor.charts()), 30)
+    until("a line for each run", lambda: set(NAMES) == named(visitor.charts()), 30)
     target = page.get_by_label("Accuracy to reach, %")
     for typed, shown in (("12.5", "to reach 12.50 %"), ("99", "to reach 99.00 %")):
         target.fill("")
@@ -193,14 +212,14 @@ def test_two_runs_side_by_side(visitor: Visitor) -> None:
     target.fill("101")
     page.get_by_text("from 0 to 100 %").wait_for()
     page = visitor.go("/runs")
-    page.get_by_label("Filter").fill("file")
+    page.get_by_label("Filter").fill(NAMES[1])
     until("the filter holds", lambda: page.locator("tbody").get_by_role("checkbox").count() == 1)
 
 
 def named(charts: list[dict[str, Any]]) -> set[str]:
     """Returns the names of lines without the suffixes that make labels unique."""
     names = {series.get("name", "") for chart in charts for series in chart["series"]}
-    return {known for known in ("from a file", "from the form") for name in names if known in name}
+    return {known for known in NAMES for name in names if known in name}
 
 
 def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> None:
@@ -229,6 +248,7 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     assert httpx.get(f"{url}/runs/{run}", timeout=30).json()["status"] == "stopped"
 
 
+@pytest.mark.usefixtures("two_runs")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_page_fits_a_phone(chromium: Any, url: str, dark: bool) -> None:
     narrow = Visitor(chromium, url, 390, dark=dark)

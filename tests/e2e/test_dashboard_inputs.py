@@ -79,8 +79,11 @@ def test_scale_refuses_what_is_no_number_of_devices(visitor: Visitor, url: str, 
     devices = page.get_by_label("Devices")
     until("the number is there", lambda: devices.input_value() == "4")
     devices.fill(entered)
-    page.wait_for_timeout(1500)  # the page refreshes once a second, and leaves what was entered
-    assert devices.input_value() == entered
+    agent = httpx.get(f"{url}/agents", timeout=30).json()["agents"][0]["agent"]
+    for online, shown in ((False, 1), (True, 0)):  # the page refreshes, and leaves what was entered
+        httpx.patch(f"{url}/agents/{agent}", json={"online": online}, timeout=30).raise_for_status()
+        page.get_by_role("button", name=f"offline {shown}").wait_for()
+        assert devices.input_value() == entered
     page.get_by_role("button", name="Scale").click()
     page.get_by_text("Devices: a whole number from 0 to 1,000,000 is needed").wait_for()
     colour = "e => getComputedStyle(e).color"
@@ -200,12 +203,12 @@ def test_start_is_possible_once_the_error_is_mended(visitor: Visitor) -> None:
 
 def test_a_run_that_the_cloud_refuses_can_be_tried_again(visitor: Visitor) -> None:
     page = visitor.go("/new")
-    page.get_by_label("Spec as YAML").fill("init: {file: absent.safetensors}\n")
     start = page.get_by_role("button", name="Start")
-    for _ in range(2):
+    for name in ("absent.safetensors", "missing.safetensors"):
+        page.get_by_label("Spec as YAML").fill(f"init: {{file: {name}}}\n")
         start.click()
-        page.get_by_role("alert").filter(has_text="absent.safetensors").wait_for()
-        page.locator(".help.wrong").filter(has_text="absent.safetensors").wait_for()
+        page.get_by_role("alert").filter(has_text=name).wait_for()
+        page.locator(".help.wrong").filter(has_text=name).wait_for()
         assert start.is_enabled()
     assert page.url.endswith("/ui/new")
 
@@ -259,6 +262,12 @@ def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, 
     text.fill("name: mine\nlr: 0.5\n")
     text.blur()
     until("the form has the text's values", lambda: page.get_by_label("lr", exact=True).input_value() == "0.5")
+    text.fill("lr: -1\n")
+    page.get_by_label("seed", exact=True).fill("5")
+    page.locator(".help.wrong").filter(has_text="first mend the text").wait_for()
+    text.fill("name: mine\nlr: 0.5\n")  # the text that the form had
+    text.blur()
+    until("start is possible", page.get_by_role("button", name="Start").is_enabled, 30)
     assert page.get_by_label("seed", exact=True).input_value() == "0"
     assert len(runs_of(url)) == n_runs
 

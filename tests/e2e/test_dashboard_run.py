@@ -18,7 +18,7 @@ import pytest
 from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
-from tests.e2e.test_dashboard import runs_of, started
+from tests.e2e.test_dashboard import of_name, started
 from tests.e2e.test_scaling import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -53,11 +53,6 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     yield found
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-
-
-def of_name(url: str, name: str) -> dict[str, Any]:
-    (found,) = (run for run in runs_of(url) if run["name"] == name)
-    return found
 
 
 def detail_of(url: str, round_no: int) -> dict[str, Any]:

@@ -29,6 +29,8 @@ finally:
     [
         (["ls"], "fedavg"),
         (["show", "a"], "fedavg"),
+        (["agents", "a"], "label counts"),
+        (["compare", "a"], "picture: "),
         (["log", "a"], "docker compose logs"),
         (["pause", "a"], "no cloud found"),
         (["watch", "a"], "no cloud found"),

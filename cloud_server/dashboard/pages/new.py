@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -63,6 +64,7 @@ class View:
         self.invalid: dict[str, str] = {}  # what is wrong with inputs of the form, by field
         self.written = _text(self.document)  # the text that the form shows
         self.shown_warnings: list[str] = []
+        self.key = uuid.uuid4().hex  # of all clicks on Start: two quick ones create one run
 
     def build(self) -> None:
         """Create the page's elements."""
@@ -200,6 +202,7 @@ class View:
         """Take over the document with what an input has, or show why that is wrong."""
         try:
             if self.text.value != self.written and not self._check():
+                self.written = ""  # not even this text, if it comes back: the form now has the refused input too
                 raise BadInput("not taken over: first mend the text of the spec")
             self.document = changed()
         except BadInput as error:
@@ -291,7 +294,7 @@ class View:
         if not self._check() or self.invalid:
             return
         try:
-            info = await self.dashboard.cloud.runs.create(self._read(), None)
+            info = await self.dashboard.cloud.runs.create(self._read(), self.key)
         except StrataError as error:
             self.error.set_text(with_field(error))
             self._mark({error.field: error.detail} if error.field else {})
@@ -303,7 +306,7 @@ class Input:
     """An input of the form with its help below it, which gives way to its error."""
 
     def __init__(self, line: ui.element, help_text: str) -> None:
-        self.line, self.help_text, self.error = line, help_text.replace("`", ""), ""
+        self.line, self.help_text, self.error = line, help_text, ""
         self.help = ui.label(self.help_text).classes("help")
         line.props(f"hide-bottom-space aria-describedby={self.help.html_id}")
         if isinstance(line, ValidationElement):

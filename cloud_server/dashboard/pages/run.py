@@ -18,16 +18,16 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.sums_tables import SumsTables
 from cloud_server.dashboard.tables import columns_of
 from cloud_server.runs.provenance import ProvenanceChanged
-from shared.core.errors import NotFound
+from shared.core.errors import StrataError
 from shared.core.formatting import scale
 from shared.plots.curves import By, bytes_on_links, clients, placed, scores
 from shared.plots.partition import partition
 from shared.results.reader import own_pictures
 from shared.results.text_tables import spread_text
 from shared.results.tracking.tracker_notes import tracked_lines
+from shared.run_records.metrics import MODELS
 from shared.run_records.runs import FINAL, RunInfo
 
-_MODELS = {"received": "clients, received model", "own": "clients, own model after training"}
 _ROUND_CELL = (
     '<q-td :props="props"><button class="in-row" :id="`show-${props.row.round}`" :aria-pressed="props.row.is_shown"'
     ' :aria-label="`Show round ${props.row.round}`">{{ props.row.round }}</button></q-td>'
@@ -49,7 +49,7 @@ def register(dashboard: Dashboard) -> None:
         async with open_page(dashboard, "Run") as page:
             try:
                 run_view = await page.wait_for(lambda: dashboard.run_views.with_seats(run_id[:300]))
-            except NotFound as error:
+            except StrataError as error:
                 ui.label("Run").classes("text-h6").props("role=heading aria-level=1")
                 ui.label(error.detail).props("role=alert")
                 ui.link("All runs", "/runs")
@@ -190,24 +190,25 @@ class View:
     # ---- refreshing
 
     async def _refresh(self) -> None:
-        run_view = self.run_view = await self.dashboard.run_views.run(self.run_id)
+        run_view = await self.dashboard.run_views.run(self.run_id)
+        if not run_view.seats or (self.info and self.info.status != run_view.info.status):
+            run_view = await self.dashboard.run_views.with_seats(self.run_id)
+        self.run_view = run_view
         tracker_lines = tracked_lines(self.dashboard.cloud.results.folder(self.run_id), run_view.info.tracking)
         self.tracking.set_text("; ".join(tracker_lines))
         n_results = len(run_view.rounds) + sum(row.evaluation is not None for row in run_view.rounds)
         if run_view.info != self.info or n_results != self.n_results:
-            if not run_view.seats or (self.info and self.info.status != run_view.info.status):
-                await self.dashboard.run_views.with_seats(self.run_id)
             self._show_info(run_view)
         if n_results != self.n_results:
             self.n_results = n_results
             await self._show_rounds(run_view)
         self.partition.show(partition(run_view.seats, ""), "Available once the run has started.")
         await self.events.refresh()
-        await self._show_sums()
+        await self._show_sums(run_view)
 
-    async def _show_sums(self) -> None:
+    async def _show_sums(self, run_view: RunView) -> None:
         """Show what each device and edge did, if that has changed."""
-        run_view = await self.dashboard.run_views.with_final_scores(self.run_id)
+        await self.dashboard.run_views.add_final_scores(run_view)
         newest = run_view.newest.round_no if run_view.newest else None
         shown = (newest, run_view.tested, len(run_view.seats))
         if shown != self.summed:
@@ -294,7 +295,8 @@ def client_facts(run_view: RunView) -> dict[str, str]:
             final.pop("own", None)
         found |= {which: (info.rounds, spread) for which, spread in final.items()}
     facts = {}
-    for which, name in _MODELS.items():
+    for which, model in MODELS.items():
+        name = f"clients, {model}"
         round_no, spread = found.get(which, (0, None))
         facts[f"{name}, {word} {round_no}" if spread else name] = spread_text(spread, info.headline)
     return facts

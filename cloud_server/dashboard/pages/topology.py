@@ -9,10 +9,11 @@ from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome,
 from cloud_server.dashboard.node_dialogs import NodeDialog
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
-from cloud_server.dashboard.topology_nodes import Node, counted, n_devices, n_in_run, nodes_of, visit_counts
+from cloud_server.dashboard.topology_nodes import Node, n_devices, n_in_run, nodes_of, visit_counts
 from cloud_server.node_views import topology_of
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import NotFound, StrataError
+from shared.core.formatting import counted
 from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import TopologyInfo
 

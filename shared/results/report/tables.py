@@ -104,7 +104,7 @@ def failures_table(rounds: Iterable[RoundInfo]) -> Table:
         numbers = sorted({round_no for round_no, _ in found})
         rows.append([reason, str(len(found)), str(len(seats)), _listed(numbers), found[0][1].detail])
     return Table(
-        "Failures by reason", ["reason", "times", "seats", "rounds", "first message"], rows, frozenset({0, 3, 4})
+        "Failures by reason", ["reason", "times", "devices", "rounds", "first message"], rows, frozenset({0, 3, 4})
     )
 
 
@@ -116,7 +116,7 @@ def _listed(numbers: Sequence[int], most: int = 12) -> str:
 def visits_tables(
     visits: Iterable[tuple[str, VisitRow]], seats: Sequence[SeatInfo], links: Path, metric: MetricInfo
 ) -> list[Table]:
-    """Clients, edges and links, from the visits of a run and the table of its links.
+    """Devices, edges and links, from the visits of a run and the table of its links.
 
     Raises:
         NotFound: the table of links cannot be read.
@@ -125,12 +125,12 @@ def visits_tables(
     for kind, visit in visits:
         sums.add_visit(kind, visit)
     used = _read_links(links)
-    return [_clients_table(sums, seats, metric), _edges_table(sums, used), _links_table(used)]
+    return [_devices_table(sums, seats, metric), _edges_table(sums, used), _links_table(used)]
 
 
-def _clients_table(sums: RunSums, seats: Sequence[SeatInfo], metric: MetricInfo) -> Table:
+def _devices_table(sums: RunSums, seats: Sequence[SeatInfo], metric: MetricInfo) -> Table:
     devices = devices_of(sums, seats)
-    return _of(device_columns(devices), "Clients", devices, DEVICES_NOTE.format(label=metric.label))
+    return _of(device_columns(devices), "Devices", devices, DEVICES_NOTE.format(label=metric.label))
 
 
 def _of(columns: Columns[R], name: str, rows: Sequence[R], note: str) -> Table:

@@ -97,9 +97,9 @@ def test_bounds_are_told_in_words(schema: dict[str, float], bounds: str) -> None
     [
         (FormField("x", "number", help="a rate.", bounds="above 0"), "A rate. Above 0."),
         (FormField("x", "text", help="its name; None means that it has none."), "Its name; empty: it has none."),
-        (FormField("x", "text", help="its name. None means `x`."), "Its name. Empty: `x`."),
+        (FormField("x", "text", help="its name. None means `x`."), "Its name. Empty: x."),
         (FormField("x", "text", help="its name; None: the file's."), "Its name; empty: the file's."),
-        (FormField("x", "yaml", {"name": "a", "b": {"c": None}}, help="`it`."), "`it`. Empty: `{b: {}, name: a}`."),
+        (FormField("x", "yaml", {"name": "a", "b": {"c": None}}, help="`it`."), "it. Empty: {b: {}, name: a}."),
         (FormField("x", "yaml", []), ""),
     ],
 )

@@ -30,6 +30,7 @@ def text_of(kind: str, data: dict[str, Any]) -> str:
         ),
         ("round.retried", {"round_no": 2, "attempt": 1, "reason": "x"}, "Attempt 1 of round 2 is repeated: x"),
         ("seat.moved", {"seats": "0-3", "agent": "a2", "from": "a1"}, "Devices 0-3 went from a1 to a2."),
+        ("home.moved", {"home": 0, "edge": "edge-2", "from": "edge-1"}, "edge-2 serves home 0 in place of edge-1."),
         ("of.tomorrow", {"seat": 3, "why": "new"}, "seat 3, why new"),
         ("seat.moved", {"seat": 3}, "seat 3"),
     ],

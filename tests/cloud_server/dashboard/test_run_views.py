@@ -10,6 +10,7 @@ import pytest
 
 from cloud_server.dashboard import run_views
 from cloud_server.dashboard.run_views import RunViews
+from shared.core.errors import BadInput
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 
 
@@ -66,3 +67,32 @@ async def test_visits_in_flight_of_asynchronous_devices_come_from_the_edges_as_t
         await fed.control(run, "stop")
         await fed.until_status(run, "stopped")
         assert (await views.with_seats(run)).visits_in_flight == {}
+
+
+async def test_a_run_opened_before_its_start_has_the_scores_of_its_own_metric_and_needs_no_data_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
+    async with Federation(tmp_path / "fed", n_edges=1) as fed:
+        cloud = fed.apps["cloud"].state.cloud
+        views = RunViews(cloud)
+        run = await fed.submit(small_spec(metrics=["perplexity"]))
+        pending = await views.with_seats(run)
+        assert (pending.sums.metric.label, pending.seats) == ("accuracy", ())
+        await fed.start_edge(1)
+        info = await fed.finish(run)
+        view = await views.run(run)
+        trained = {number: score.own for number, score in view.sums.scores.items()}
+        await views.add_final_scores(view)
+        tested = view.sums.scores
+        assert len(tested) == 6
+        assert trained == {number: score.own for number, score in tested.items()}
+        received = [score.received for score in tested.values() if score.received is not None]
+        assert sum(received) / len(received) == pytest.approx(info.clients["received"].mean)
+        assert len((await views.with_seats(run)).seats) == 6
+
+        async def gone(*_: object) -> None:
+            raise BadInput("the data is not here")
+
+        monkeypatch.setattr(cloud.runs, "seats", gone)
+        assert (await views.with_seats(run)).seats == ()

@@ -162,7 +162,7 @@ def test_failing_pictures_of_an_algorithm_do_not_prevent_the_others(
     def broken(history_of: RunHistory) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("shared.results.reader.pictures_of_algorithm", lambda name: broken)
+    monkeypatch.setattr("shared.federation.registry.pictures_of_algorithm", lambda name: broken)
     info = a_run(run="r9")
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     drawn = write_pictures(tmp_path / "r9", tmp_path / "r9" / "plots", "png", SCREEN)

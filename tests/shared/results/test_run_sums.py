@@ -8,7 +8,7 @@ import pytest
 
 from shared.core.formatting import Figure
 from shared.results.run_sums import RunSums
-from shared.results.sum_columns import EDGE_COLUMNS, Device, Edge, device_columns, devices_of, mean_visit
+from shared.results.sum_columns import EDGE_COLUMNS, Edge, device_columns, devices_of, mean_visit
 from shared.run_records.metrics import ACCURACY
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.visits import VisitRow
@@ -43,6 +43,7 @@ def test_the_mean_visit_is_of_those_that_took_time_and_is_the_sum_of_its_parts()
 def test_devices_without_a_visit_are_listed_and_any_column_sorts_with_missing_values_last() -> None:
     sums = sums_of(visit(2, own_accuracy=0.0, edge="edge-10"), visit(1, own_accuracy=0.75, edge="edge-2"))
     devices = devices_of(sums, [a_seat(0, straggler=True), a_seat(3, role="worker")])
+    assert set(sums.by_seat) == {1, 2}, "to list them adds nothing to the run's sums"
     columns = device_columns(devices)
 
     def order(name: str, *, descending: bool = False) -> list[int]:
@@ -56,7 +57,7 @@ def test_devices_without_a_visit_are_listed_and_any_column_sorts_with_missing_va
 
 
 def test_a_column_without_any_value_is_left_out_and_one_of_zeros_is_not() -> None:
-    found = [Device(0, None, sums_of(visit(0, own_accuracy=0.0)).by_seat[0])]
+    found = devices_of(sums_of(visit(0, own_accuracy=0.0)), [])
     shown = device_columns(found).shown(found)
     assert "own" in shown
     assert not {"received", "energy", "staleness", "wait", "straggler"} & {*shown}
@@ -69,9 +70,8 @@ def test_a_received_model_that_the_final_evaluation_tests_twice_is_not_taken_for
     sums = sums_of(visit(0, own_accuracy=0.25, own_loss=0.9))
     tested = {"received_accuracy": 0.75, "received_loss": 0.5, "own_accuracy": 0.75, "own_loss": loss}
     sums.add_visit("evaluate", visit(0, "evaluated", **tested))
-    found = sums.by_seat[0]
-    assert (found.scores.received, found.scores.own) == (0.75, own)
-    assert sum(found.ends.values()) == 1, "the final evaluation is no visit in training"
+    assert (sums.scores[0].received, sums.scores[0].own) == (0.75, own)
+    assert sum(sums.by_seat[0].ends.values()) == 1, "the final evaluation is no visit in training"
 
 
 def test_the_edge_for_which_rounds_waited_is_counted() -> None:

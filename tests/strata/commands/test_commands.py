@@ -15,6 +15,7 @@ import pytest
 
 from shared.core.versions import VERSION
 from shared.results.manifest import Manifest
+from shared.results.sweeps import Combination, Sweep
 from shared.results.writer import write_results
 from shared.run_records.runs import SeatInfo
 from strata.runs import progress
@@ -169,6 +170,25 @@ def test_show_takes_the_name_of_one_run(strata: Strata, tmp_path: Path) -> None:
         write_results(tmp_path / "runs" / run, info, [], model=None, manifest=Manifest.of(info))
     assert json.loads(strata("show", "mine", "--format", "json").out)["run"] == "r1"
     assert "2 runs are named 'ours'; give the id of one, the newest are r" in strata("show", "ours").err
+
+
+def test_show_looks_for_a_name_in_the_runs_folder_only(strata: Strata, tmp_path: Path) -> None:
+    in_folder(tmp_path / "runs", name="mine")
+    in_folder(tmp_path, "mine", name="another")
+    assert json.loads(strata("show", "mine", "--format", "json").out)["run"] == "r9"
+    (tmp_path / "runs" / "linked").symlink_to(in_folder(tmp_path / "elsewhere", "target"))
+    assert json.loads(strata("show", "linked", "--format", "json").out)["run"] == "target"
+    assert "no run, name of a run or results folder" in strata("show", 300 * "x").err
+
+
+def test_show_of_a_sweep_says_that_it_is_no_run(strata: Strata, tmp_path: Path) -> None:
+    in_folder(tmp_path / "runs", "r1")
+    in_folder(tmp_path / "runs", "r2")
+    both = tuple(Combination(values={}, spec_digest="", run=run) for run in ("r1", "r2"))
+    sweep = Sweep(sweep="s", name="swept", arguments=(), keys=(), combinations=both)
+    (tmp_path / "runs" / "swept").mkdir()
+    (tmp_path / "runs" / "swept" / "sweep.json").write_text(sweep.model_dump_json())
+    assert "no run, name of a run or results folder 'swept'" in strata("show", "swept").err
 
 
 def test_show_counts_visits_by_the_algorithms_labels(strata: Strata, tmp_path: Path) -> None:

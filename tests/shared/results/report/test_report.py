@@ -100,9 +100,9 @@ def test_one_run_with_its_figures_tables_spec_and_manifest(folder: Path) -> None
     assert "93.00 % (global model)" in words
     assert page.column("Rounds", "accuracy") == ["91.00 %", "92.00 %", "93.00 %"]
     assert page.column("Edges", "up to cloud") == ["75 B", "75 B"]
-    assert page.column("Clients", "refused") == ["0", "1"]
-    assert page.column("Clients", "energy") == ["2.5 J", "-"]
-    assert page.column("Clients", "samples") == ["30", "12"]
+    assert page.column("Devices", "refused") == ["0", "1"]
+    assert page.column("Devices", "energy") == ["2.5 J", "-"]
+    assert page.column("Devices", "samples") == ["30", "12"]
     assert page.column("Failures by reason", "times") == ["3"]
     assert page.column("Failures by reason", "rounds") == ["1, 2, 3"]
     labels = [attrs.get("aria-label") or "" for tag, attrs in page.elements if tag == "svg"]
@@ -186,7 +186,7 @@ def test_a_run_of_asynchronous_tiers_has_versions_and_their_staleness(tmp_path: 
     late = [row.replace(edges=(edge.replace(staleness=n, staleness_s=2.0),)) for n, row in enumerate(rounds)]
     spec = parse_spec({"sync": {"devices": "asynchronous"}})
     page = Page(text := report([in_folder(tmp_path / "r1", late, spec=spec)]))
-    assert page.column("Clients", "staleness") == ["0.0, at most 0", "2.5, at most 4"]
+    assert page.column("Devices", "staleness") == ["0.0, at most 0", "2.5, at most 4"]
     assert page.column("Rounds of edges", "staleness") == ["1.0, at most 2"]
     assert "timeline of version 1, the slowest" in text
     plain = Page(report([in_folder(tmp_path / "r2")]))
@@ -282,7 +282,7 @@ def test_an_invalid_line_is_named(folder: Path) -> None:
 
 
 def test_a_table_shows_a_limited_number_of_lines_and_their_total() -> None:
-    table = Table("Clients", ["seat"], [[str(n)] for n in range(MAX_ROWS + 5)])
+    table = Table("Devices", ["seat"], [[str(n)] for n in range(MAX_ROWS + 5)])
     assert len(table.shown) == MAX_ROWS
     assert not table.is_open
 

@@ -169,6 +169,24 @@ async def test_a_blocked_reader_gets_an_error_when_redis_stops(server: RedisServ
         await reader
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
+async def test_a_reader_ends_in_whatever_moment_it_is_cancelled(server: RedisServer, is_connected: bool) -> None:
+    going_on = []
+    for n_turns in range(30):
+        store = RedisStore(server.url, timeout_s=60)
+        if is_connected:
+            await store.read("none", block_s=0.001)
+        reader = asyncio.create_task(store.read("none", block_s=30))
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait({reader}, timeout=5)
+        if not reader.cancelled():
+            going_on.append(n_turns)
+        await store.close()
+    assert going_on == []
+
+
 async def test_a_commit_with_a_lost_answer_differs_from_a_failed_one(server: RedisServer, store: RedisStore) -> None:
     await store.put("state", b"1")
     batch = Batch().expect("state", b"1").put("state", b"2").append("rounds", b"2")
