@@ -155,8 +155,8 @@ def is_covered(page: Any) -> bool:
 
 
 def is_usable(control: Any) -> bool:
-    """Whether a control is still on its page, and neither disabled nor chosen already."""
-    return bool(control.is_visible()) and not control.evaluate(UNUSABLE)
+    """Whether a control stays on its page, and is neither disabled nor chosen already; those in cells are made anew."""
+    return bool(control.is_visible()) and not control.evaluate(f"e => e.matches('.in-row') || ({UNUSABLE})(e)")
 
 
 def does_something(page: Any, control: Any, files: list[Any]) -> bool:
