@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +36,9 @@ _NAV = (("Topology", "/"), ("Runs", "/runs"), ("New run", "/new"))
 _IS_DARK = (
     "(localStorage.getItem('strata-dark') ?? String(matchMedia('(prefers-color-scheme: dark)').matches)) === 'true'"
 )
+
+# A page in the background has no frames.
+_LAID_OUT = "new Promise(done => (setTimeout(done, 500), requestAnimationFrame(() => requestAnimationFrame(done))))"
 
 
 class Dashboard:
@@ -108,12 +111,16 @@ class Page:
                 self._show_error(f"Not up to date: {type(error).__name__}. See the cloud's log.")
             else:
                 self._show_error(self.notice())
-            self.show()
+            await self.show()
 
         ui.timer(every_s, refresh_once, immediate=True)
 
-    def show(self) -> None:
-        """Make the content visible."""
+    async def show(self) -> None:
+        """Make the content visible, once the browser has laid it out: what arrives in the same frame still jumps."""
+        if "building" not in self.content.classes:
+            return
+        with suppress(TimeoutError):  # a browser that does not answer in time
+            await ui.run_javascript(_LAID_OUT, timeout=10)
         self.content.classes(remove="building")
         self.loading.set_visibility(False)
 
@@ -177,7 +184,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     with content:
         yield page
     if not page.is_refreshed:
-        page.show()
+        await page.show()
 
 
 @contextmanager
