@@ -262,7 +262,7 @@ class _Cancellable(AbstractConnection):
     """A connection on which each cancelled command ends.
 
     The client sends by `asyncio.wait_for`, which up to Python 3.11 returns as if nothing had happened where a task is
-    cancelled in the moment in which its wait is over (https://github.com/python/cpython/issues/81839): a blocking read
+    cancelled in the moment in which its wait is over (https://github.com/python/cpython/issues/86296): a blocking read
     would then go on for as long as it may, and a task that reads again and again for ever.
     """
 
