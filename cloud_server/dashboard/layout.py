@@ -152,6 +152,9 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     """A page with its navigation; the body of the `with` adds its content. `path` marks the current navigation link.
 
     Waits until the browser has reported whether it is in dark mode.
+
+    Raises:
+        CancelledError: the viewer has left before.
     """
     ui.page_title(f"{title} · StrataFL")
     ui.add_head_html(STYLE + OFFLINE_NOTICE + SORTED_BY_KEYBOARD)
@@ -178,7 +181,12 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     content = ui.element("div").classes("content building")
     page: Page = Page(error, content, loading, lambda: dashboard.cloud.ownership.standing_by() or "")
     await ui.context.client.connected(timeout=30)
-    is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))
+    try:
+        is_dark = bool(await ui.run_javascript(_IS_DARK, timeout=10))
+    except TimeoutError:
+        if not ui.context.client.has_socket_connection:
+            raise asyncio.CancelledError("the viewer has left") from None  # all else NiceGUI logs as an error
+        is_dark = False
     dark.set_value(is_dark)
     page.theme = DARK if is_dark else LIGHT
     with content:

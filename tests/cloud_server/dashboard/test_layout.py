@@ -1,0 +1,37 @@
+"""What all pages of the dashboard share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from nicegui import Client, ui
+
+from cloud_server.dashboard.layout import LIGHT, Dashboard, open_page
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_page_whose_browser_does_not_answer_is_light_and_dropped_once_the_viewer_has_left(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connected(*_: Any, **__: Any) -> None: ...
+
+    async def unanswered(*_: Any, **__: Any) -> None:
+        raise TimeoutError("JavaScript did not respond within 10.0 s")
+
+    monkeypatch.setattr(Client, "connected", connected)
+    monkeypatch.setattr(Client, "has_socket_connection", is_there)
+    monkeypatch.setattr(ui, "run_javascript", unanswered)
+    themes = []
+
+    async def build() -> None:
+        with Client(ui.page("")):
+            async with open_page(Dashboard(cast("Any", None), has_login=False), "Runs") as page:
+                themes.append(page.theme)
+
+    built = asyncio.create_task(build())
+    await asyncio.wait([built])
+    # NiceGUI logs what else ends the task of a page, with its traceback.
+    assert built.cancelled() is not is_there
+    assert themes == [LIGHT] * is_there
