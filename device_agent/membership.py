@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from device_agent.device_host import DeviceHost
 from device_agent.metrics import AgentMetrics
+from shared.core.addresses import Network, inside
 from shared.core.bounds import LARGEST_EDGES
 from shared.core.errors import StrataError
 from shared.core.validation import ID
@@ -28,7 +29,6 @@ from shared.service.api.membership import (
     AgentRegistration,
     AgentRegistrationAnswer,
 )
-from shared.service.auth import Network, inside
 from shared.service.client import Caller
 from shared.service.retry import pause_s
 from shared.storage.kept_id import kept_id

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from shared.core import parsing
 from shared.core.errors import BadInput
 from shared.core.records import Record
-from shared.federation.spec_parser import parse_run_spec
 from shared.simulation import parse_traces
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
@@ -22,8 +24,11 @@ SpecSource = str | os.PathLike[str] | Mapping[str, Any] | ExperimentSpec
 """A spec: the path of a YAML or JSON file, its fields, or one that has been validated."""
 
 
-def read_spec(source: SpecSource, overrides: Sequence[str] = ()) -> RunSpec:
+def read_spec(source: SpecSource, overrides: Sequence[str] = (), *, check_names: bool = True) -> RunSpec:
     """Read a spec, apply `key=value` overrides (dotted keys, YAML values), validate.
+
+    Without `check_names` the names in it, and what depends on them, are left for another process to check: the
+    registries of algorithms, models and data sets load torch, which takes seconds.
 
     Overrides of names come first, since they replace fields of what had the name before; else their order counts.
 
@@ -35,7 +40,14 @@ def read_spec(source: SpecSource, overrides: Sequence[str] = ()) -> RunSpec:
     raw, folder = _fields_of(source)
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".name")):
         override_field(raw, override)
-    return parse_run_spec({**raw, "devices": _with_traces(raw["devices"], folder)} if "devices" in raw else raw)
+    if "devices" in raw:
+        raw["devices"] = _with_traces(raw["devices"], folder)
+    if not check_names:
+        with suppress(ValidationError):  # which is told in full below
+            return RunSpec.model_validate(raw)
+    from shared.federation.spec_parser import parse_run_spec
+
+    return parse_run_spec(raw)
 
 
 def overrides_of(fields: Mapping[str, Any]) -> list[str]:

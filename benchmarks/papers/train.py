@@ -14,7 +14,8 @@ from shared.results.sweeps import SweepFolder
 from shared.spec.run import RunSpec
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.run_and_wait import local_topology, topology_size, with_topology_size
+from strata.runs.run_and_wait import local_topology
+from strata.runs.spec_check import checked, topology_size
 from strata.sweeps.grid import SpecifiedCombination
 from strata.sweeps.runner import from_here, run_all, sweep_of
 
@@ -39,7 +40,7 @@ class Trainer:
         Raises:
             KeyboardInterrupt: Ctrl-C stopped it.
         """
-        spec = with_topology_size(spec)
+        spec = checked(spec)
         sweep = sweep_of([SpecifiedCombination({"setting": name, "seed": spec.seed}, spec)], [said])
         noted = SweepFolder(self.runs_dir / "papers" / f"{name}-{spec.seed}-{fingerprint(spec)}", sweep, self.runs_dir)
         if noted.todo() and run_all(

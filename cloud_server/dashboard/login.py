@@ -20,8 +20,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shared.core.addresses import Network, inside
 from shared.core.errors import Forbidden, Throttled
-from shared.service.auth import SAFE, Network, check_host, check_site, inside
+from shared.service.auth import SAFE, check_host, check_site
 from shared.service.body_limit import KNOWN
 from shared.service.throttle import Throttle
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges, require_profile
 from cloud_server.nodes.stored_nodes import KEEP_S, StoredNodes
+from shared.core.addresses import Network, inside
 from shared.core.errors import Forbidden, NotFound, StrataError, TooMany
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.identity.names import Identity, agent_identity, edge_identity
@@ -22,7 +23,6 @@ from shared.service.api.membership import (
     NonceAnswer,
 )
 from shared.service.api.nodes import AgentInfo, EdgeInfo, State
-from shared.service.auth import Network, inside
 from shared.service.client import Caller
 from shared.simulation import PROFILES
 from shared.storage import redis_keys

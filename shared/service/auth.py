@@ -21,14 +21,13 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
+from shared.core.addresses import Network, inside
 from shared.core.errors import Forbidden, Unauthorised
 from shared.service.throttle import Throttle
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Guard = Callable[[Request], Awaitable[None]]
 """Checks a request before its route runs; raises an error if the caller may not call it."""
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|(?P<name>[^\s:/?#@\\\[\]]*))(?::\d*)?")
-_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _LOCAL = (".localhost", ".local", ".internal", ".home.arpa")
 """Ends of names that nobody can own on the internet (RFC 6761, 6762 and 8375, and ICANN's `internal`)."""
 SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
@@ -98,17 +97,6 @@ def bearer(request: Request) -> str:
     """Returns the bearer token of a request, empty if it has none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def inside(address: str | None, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of the networks; an IPv4 address written as IPv6 counts as IPv4."""
-    try:
-        parsed = ipaddress.ip_address(address or "")
-    except ValueError:
-        return False
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
-        parsed = parsed.ipv4_mapped
-    return any(parsed in network for network in networks if network.version == parsed.version)
 
 
 # ---- pages of other sites
@@ -190,15 +178,3 @@ def is_trusted_host(host: str, allowed: Sequence[str] = ()) -> bool:
     except ValueError:
         return False
     return True
-
-
-def host_name(text: object) -> str:
-    """Returns a host name of a setting in lower case.
-
-    Raises:
-        ValueError: it is not a name alone, as `cloud.example` is.
-    """
-    name = str(text).removesuffix(".").lower()
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{str(text)[:_QUOTED]!r} is not a host name; write it without scheme, port and wildcard")
-    return name

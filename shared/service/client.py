@@ -18,15 +18,9 @@ import httpcore
 import httpx
 
 from shared.core.errors import (
-    Busy,
     DeadlineExceeded,
     Garbled,
-    Misdirected,
-    PlacementUnknown,
-    StrataError,
-    Throttled,
     TooLarge,
-    TooSlow,
     Unreachable,
     WireError,
 )
@@ -37,6 +31,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import Arriving, computed, content_length, pieces
 from shared.service.body_limit import JSON_BYTES
 from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE
+from shared.service.remote_errors import TRANSIENT, remote_error
 from shared.service.retry import retry
 from shared.wire import codec
 
@@ -50,10 +45,6 @@ POLL_S = 0.5
 """Wall seconds between two checks of a peer whose answer is awaited."""
 GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
-TRANSIENT = (TooSlow, Busy, Misdirected, Throttled)
-"""Refusals after which the request is repeated, as after a broken connection."""
-KNOWN: dict[str, type[StrataError]] = {kind.code: kind for kind in (PlacementUnknown, Garbled, *TRANSIENT)}
-"""Errors of the other side that are raised as their own class, by code; all others as `StrataError`."""
 
 
 def tier_client(transport: httpx.AsyncBaseTransport | None = None, keys: NodeKeys | None = None) -> httpx.AsyncClient:
@@ -259,17 +250,3 @@ async def _read(response: httpx.Response, limit: int) -> memoryview:
     async for chunk in response.aiter_bytes():
         arriving.add(chunk)
     return arriving.whole(response.headers, "answer")
-
-
-def remote_error(status: int, body: bytes | bytearray | memoryview, url: str) -> StrataError:
-    """Returns the error in an answer of the other side, with its status, code and field."""
-    try:
-        problem = json.loads(bytes(body))
-        detail, code, field = str(problem["detail"])[:2000], str(problem["code"])[:64], problem.get("field")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        detail, code, field = f"{url} answered with status {status}", "remote", None
-    field = str(field)[:200] if field else None
-    error = KNOWN.get(code, StrataError)(detail, field=field)
-    # Other statuses, such as redirects, count as errors here: no tier answers with them.
-    error.status, error.code = status if status >= 400 else Unreachable.status, code
-    return error

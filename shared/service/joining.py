@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import ValidationError
@@ -27,9 +27,12 @@ from shared.service.api.identities import (
     CheckAnswer,
     CheckRequest,
 )
-from shared.service.client import Caller, remote_error
+from shared.service.remote_errors import remote_error
 from shared.service.retry import backoff
 from shared.service.settings import CommonSettings, TierSettings
+
+if TYPE_CHECKING:
+    from shared.service.client import Caller
 
 log = logging.getLogger(__name__)
 ANSWER_S = 10.0

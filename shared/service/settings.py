@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from shared.core.addresses import Network, host_name
 from shared.core.errors import BadInput
 from shared.core.field_errors import first_fault
-from shared.service.auth import Network, host_name
 from shared.service.token_files import token_of
 
 LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]

@@ -57,7 +57,7 @@ def run(
         if not override.partition("=")[0] or "=" not in override:
             raise typer.BadParameter(f"an override has the form key=value, not {override!r}")
     cloud = server_of(url, agents, local)
-    experiment = read_spec(spec, overrides or [])
+    experiment = read_spec(spec, overrides or [], check_names=False)
     with as_interrupt():
         if cloud:
             code = _on_cloud(cloud, experiment, runs_dir, format)
@@ -81,17 +81,12 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
 def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
     from strata.fleet.processes import fleet_of
-    from strata.runs.run_and_wait import (
-        await_results,
-        follow_until_end,
-        local_topology,
-        topology_size,
-        with_topology_size,
-    )
+    from strata.runs.run_and_wait import await_results, follow_until_end, local_topology
+    from strata.runs.spec_check import topology_size, with_topology_size
 
     edges, devices = topology_size(spec)
     spec = with_topology_size(spec)
-    with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s) as topology:
+    with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s, unchecked=spec) as topology:
         with Client(topology.url) as client, fleet_of(topology, "strata-run") as fleet:
             info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
             info, interrupted = follow_until_end(client, info, check=partial(_tend, topology, fleet))

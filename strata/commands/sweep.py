@@ -78,11 +78,11 @@ def _planned(
     spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
 ) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the new or existing folder of their sweep."""
-    from strata.runs.run_and_wait import with_topology_size
+    from strata.runs.spec_check import checked
     from strata.sweeps.grid import combinations_of
     from strata.sweeps.runner import planned
 
-    combinations = combinations_of(spec, keys, with_topology_size if local else lambda spec: spec)
+    combinations = combinations_of(spec, keys, checked if local else lambda spec: spec)
     return planned(combinations, [str(spec), *keys], into, runs_dir)
 
 

@@ -14,8 +14,7 @@ from shared.identity.join_tokens import JoinToken
 from shared.identity.names import CLOUD, Identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.api.membership import FleetOrders, FleetReport
-from shared.service.client import remote_error
-from shared.service.joining import join_once
+from shared.service.remote_errors import remote_error
 
 ANSWER_S = 5.0
 
@@ -63,6 +62,8 @@ class CloudClient:
             StrataError: the cloud answered with an error.
         """
         if self._joining and time.time() >= self._joining[0].renew_at:
+            from shared.service.joining import join_once
+
             keys, token = self._joining
             join_once(keys, self.url, token)
         try:

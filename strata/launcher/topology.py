@@ -124,13 +124,23 @@ class Topology:
             raise
         return self
 
-    def _start(self) -> None:
-        from strata.launcher.redis_server import start_redis
-
+    def prepare(self) -> None:
+        """Make the work folder and begin to import the tiers, which `start` does otherwise; `stop` undoes it."""
+        if self._work is not None:
+            return
         self._work = work_folder.WorkFolder(self._given_folder)
         if self._fork is True:  # it imports the tiers while redis-server starts
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
             self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
+
+    def start_beside(self, name: str, module: str, inherited: Mapping[str, int]) -> Process:
+        """Start a process that is none of the topology's and ends by itself; the arguments are those of `execute`."""
+        return self._launch(name, module, self._environment({}), inherited)
+
+    def _start(self) -> None:
+        from strata.launcher.redis_server import start_redis
+
+        self.prepare()
         fsync: Literal["always", "everysec"] = "always" if self._lasting else "everysec"
         self._redis = start_redis(self.folder / "redis", fsync=fsync, users=self.secure)
         self._start_cloud()
@@ -313,10 +323,12 @@ class Topology:
                     **self._env_of.get(name, {}),
                 }
             )
-            log = self.folder / "logs" / f"{name}.log"
-            server = self._fork_server
-            start = server.start if server is not None and server.can_start(everything) else execute
-            self._processes[name] = start(name, module, everything, log, {f"{tier}_FD": listener.fileno()})
+            self._processes[name] = self._launch(name, module, everything, {f"{tier}_FD": listener.fileno()})
+
+    def _launch(self, name: str, module: str, env: Mapping[str, str], inherited: Mapping[str, int]) -> Process:
+        server = self._fork_server
+        start = server.start if server is not None and server.can_start(env) else execute
+        return start(name, module, env, self.folder / "logs" / f"{name}.log", inherited)
 
     @property
     def authority_file(self) -> Path | None:

@@ -17,7 +17,7 @@ from strata.objects.frames import frame
 from strata.objects.plot import Plot
 from strata.objects.run import Run
 from strata.output import quiet, stderr
-from strata.runs.run_and_wait import with_topology_size
+from strata.runs.spec_check import checked
 from strata.spec_files import SpecSource
 from strata.sweeps.grid import Finish, axes_in, grid_of
 from strata.sweeps.runner import compared, from_cloud, from_here, planned, run_all, run_locally
@@ -130,7 +130,7 @@ def sweep(
         BadInput: a combination is no valid spec; then nothing is started.
         KeyboardInterrupt: Ctrl-C; the current run is stopped, and the sweep can be called again.
     """
-    specs, folder = _planned(spec, values, into, Path(runs_dir), with_topology_size)
+    specs, folder = _planned(spec, values, into, Path(runs_dir), checked)
     console = stderr() if progress else quiet()
     if folder.todo() and run_locally(specs, folder, agents=agents, parallel=parallel, console=console):
         raise KeyboardInterrupt

@@ -11,51 +11,23 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.core.errors import BadInput, NotFound, StrataError
-from shared.federation.experiment import Experiment
-from shared.federation.spec_parser import parse_run_spec
 from shared.results.folder import read_run
-from shared.results.tracking.live import check_trackers
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.memory import check_processes
 from shared.service.api.nodes import TopologyInfo
-from shared.service.settings import CommonSettings
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
-from shared.training.compute_device import compute_device_of
-from shared.training.data.open_data import open_data
 from strata.api.client import Client
-from strata.launcher import home
 from strata.launcher.topology import Topology
 from strata.output import stderr, working
 from strata.runs.download import pull_run
 from strata.runs.progress import follow, view_on
+from strata.runs.spec_check import check_beside
 
-_EDGES, _DEVICES = 2, 10
 _STOP_S = 15.0
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 _TRACKING_S = 60.0
-
-
-def topology_size(spec: ExperimentSpec) -> tuple[int, int]:
-    """Numbers of edges and devices of the local topology for a spec: the spec's own, else the defaults."""
-    devices = spec.num_devices or _DEVICES
-    return spec.num_edges or min(_EDGES, devices), devices
-
-
-def with_topology_size(spec: RunSpec) -> RunSpec:
-    """The spec with its numbers of edges and devices, validated with its data before any process is started.
-
-    Raises:
-        StrataError: something that it needs is not there, or spec and data do not fit together.
-    """
-    check_trackers(spec.tracking)
-    compute_device_of(spec.device)
-    data = open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
-    edges, devices = topology_size(spec)
-    whole = parse_run_spec({**spec.model_dump(mode="json"), "num_edges": edges, "num_devices": devices})
-    Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data)
-    return whole
 
 
 def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
@@ -104,18 +76,25 @@ def local_topology(
     folder: Path | None = None,
     parallel: int = 1,
     console: Console | None = None,
+    unchecked: RunSpec | None = None,
 ) -> Iterator[Topology]:
     """A local topology that is ready within `ready_s` seconds, and is stopped at the end; see `planned_topology`.
 
+    A spec that is `unchecked` is checked with its data before a tier starts.
+
     Raises:
         BadInput: this machine has too little memory for so many processes.
-        StrataError: the topology did not start, or was not ready in time.
+        StrataError: the topology did not start, or was not ready in time; or the spec does not hold.
     """
     console = console or stderr()
     topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel)
     devices = sum(topology.devices_per_agent)
     words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
     with contextlib.ExitStack() as stack:
+        if unchecked is not None:
+            stack.callback(topology.stop)
+            topology.prepare()
+            check_beside(topology, unchecked)
         with working(f"starting {words}", console):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)

@@ -21,7 +21,8 @@ from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
 from strata.output import stderr
-from strata.runs.run_and_wait import await_results, follow_until_end, local_topology, pull_ended, topology_size
+from strata.runs.run_and_wait import await_results, follow_until_end, local_topology, pull_ended
+from strata.runs.spec_check import topology_size
 from strata.sweeps.grid import SpecifiedCombination
 
 Fetch = Callable[[RunInfo], None]

@@ -34,11 +34,13 @@ finally:
         (["log", "a"], "docker compose logs"),
         (["pause", "a"], "no cloud found"),
         (["watch", "a"], "no cloud found"),
+        (["run", "spec.yaml", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: str, tmp_path: Path) -> None:
     info = a_run(run="a")
+    (tmp_path / "spec.yaml").write_text("data: digits\n", encoding="utf-8")
     write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from cloud_server.settings import CloudSettings
+from shared.core.addresses import host_name
 from shared.core.errors import BadInput, Forbidden
-from shared.service.auth import check_site, host_name, is_trusted_host
+from shared.service.auth import check_site, is_trusted_host
 from tests.federation import CLOUD_PORT, Federation
 from tests.security.test_tokens import OPEN, TOKENS, routes_of
 

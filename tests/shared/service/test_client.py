@@ -36,8 +36,9 @@ from shared.identity.node_keys import NodeKeys
 from shared.service import auth, bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import Arriving, BodyResponse, read_body
-from shared.service.client import Caller, remote_error, while_alive
+from shared.service.client import Caller, while_alive
 from shared.service.problems import install_problems
+from shared.service.remote_errors import remote_error
 from shared.wire import codec
 from tests.fakes.simulated_time import in_simulated_time
 

@@ -10,7 +10,7 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_run_spec, parse_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
-from strata.runs.run_and_wait import with_topology_size
+from strata.runs.spec_check import checked
 from strata.spec_files import read_spec
 from strata.sweeps.grid import combinations_of
 
@@ -47,9 +47,9 @@ def test_a_file_or_an_argument_names_trackers(tmp_path: Path) -> None:
 def test_an_unavailable_tracker_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_URI is not set"):
-        with_topology_size(parse_run_spec({"tracking": "mlflow"}))
+        checked(parse_run_spec({"tracking": "mlflow"}))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.test")
-    assert with_topology_size(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
+    assert checked(parse_run_spec({"tracking": "mlflow"})).tracking == ("mlflow",)
 
 
 def test_every_run_of_a_sweep_is_tracked_and_trackers_cannot_be_swept(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.spec.run import RunSpec
-from strata.runs.run_and_wait import with_topology_size
+from strata.runs.spec_check import checked
 from strata.sweeps.grid import MAX_COMBINATIONS, combinations_of
 
 
@@ -78,4 +78,4 @@ def test_wrong_argument_is_named_before_anything_starts(spec_file: Path, argumen
 
 def test_contradicting_numbers_are_found_in_the_complete_spec(spec_file: Path) -> None:
     with pytest.raises(BadInput, match=r"num_edges: 20 edges for 10 devices \(with num_edges=20\)"):
-        combinations_of(spec_file, ["num_edges=2,20"], with_topology_size)
+        combinations_of(spec_file, ["num_edges=2,20"], checked)
