@@ -70,10 +70,12 @@ def check_beside(topology: Topology, spec: RunSpec) -> None:
     ours, theirs = Pipe()
     terminal = os.dup(2)
     with ours:
-        with theirs:
+        try:
             inherited = {"CHECK_FD": theirs.fileno(), "TERMINAL_FD": terminal}
             process = topology.start_beside("spec-check", __name__, inherited)
-        os.close(terminal)
+        finally:
+            theirs.close()
+            os.close(terminal)
         try:
             ours.send_bytes(spec.model_dump_json().encode())
             answer = ours.recv_bytes()  # without a limit: it may download data
