@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 from nicegui import Client, ui
 
-from cloud_server.dashboard.layout import LIGHT, Dashboard, open_page
+from cloud_server.dashboard.charts import LIGHT
+from cloud_server.dashboard.layout import Dashboard, open_page
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -31,7 +31,7 @@ def beside(tmp_path: Path) -> Beside:
             self.started.append(process)
             return process
 
-    return cast("Any", Prepared)
+    return cast("Beside", Prepared)
 
 
 def spec(**fields: Any) -> RunSpec:
