@@ -16,7 +16,7 @@ from shared.service import throttle as throttle_module
 from shared.service.app import make_app
 from shared.service.auth import guard
 from shared.service.body_limit import ANONYMOUS_BYTES, BodyLimit
-from shared.service.client import TRANSIENT
+from shared.service.remote_errors import TRANSIENT
 from shared.service.throttle import TRUSTED_S, Throttle
 
 RIGHT, WRONG = "the right token", "a guess"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +32,7 @@ from shared.core.records import Nothing, Record
 from shared.core.tensor_records import Tensor
 from shared.identity.names import CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
-from shared.service import auth, bodies, order_headers, retry
+from shared.service import bodies, order_headers, retry
 from shared.service import client as client_module
 from shared.service.bodies import Arriving, BodyResponse, read_body
 from shared.service.client import Caller, while_alive
@@ -434,24 +433,6 @@ async def test_a_slow_json_answer_reaches_the_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match=r"the cloud did not answer within 600 s"):
         await call("GET", "/json", Scripted(then=never), limit_s=600)
     assert asyncio.get_running_loop().time() == 600
-
-
-@pytest.mark.parametrize(
-    ("address", "is_inside"),
-    [
-        ("127.0.0.1", True),
-        ("10.1.2.3", True),
-        ("::ffff:10.1.2.3", True),
-        ("8.8.8.8", False),
-        ("::1", False),
-        ("testclient", False),
-        ("", False),
-        (None, False),
-    ],
-)
-def test_an_address_is_matched_against_networks(address: str | None, is_inside: bool) -> None:
-    networks = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "10.0.0.0/8", "fc00::/7")]
-    assert auth.inside(address, networks) is is_inside
 
 
 @pytest.mark.parametrize(
