@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -25,6 +26,8 @@ from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("no deadline", deadline=None)  # of wall-clock time, which a busy machine misses
+hypothesis.settings.load_profile("no deadline")
 INTEGRATION = {
     "tests.federation",
     "tests.shared.algorithms.layouts",
