@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse
 
+from cloud_server.dashboard.left_viewers import LeftViewers
 from cloud_server.dashboard.login import PREFIX, Login
 from cloud_server.settings import CloudSettings
 
@@ -52,5 +53,6 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
     login = Middleware(
         Login, token=settings.common.api_token, networks=settings.user_networks, hosts=settings.allowed_hosts
     )
-    app.user_middleware.insert(1, login)  # behind the headers of all answers, in front of the limit on bodies
+    # Behind the headers of all answers, in front of the limit on bodies.
+    app.user_middleware[1:1] = [login, Middleware(LeftViewers)]
     app.add_route("/", lambda request: RedirectResponse(f"{PREFIX}/"), include_in_schema=False)
