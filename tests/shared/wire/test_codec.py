@@ -110,7 +110,7 @@ def assert_same(a: Any, b: Any) -> None:
         assert str(a) == str(b)  # -0.0 is not 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees)
 def test_a_record_round_trips_and_encodes_to_the_same_bytes(tree: Tree) -> None:
     body = codec.encode(tree)
@@ -348,7 +348,7 @@ def test_an_invalid_body_is_refused_with_a_short_reason(body: bytes) -> None:
     assert len(caught.value.detail) < 1000
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_body_with_one_changed_byte_is_read_or_refused_without_a_crash(where: int, byte: int) -> None:
     body = codec.encode(Leaf(name="n", number=1.5, tensor=torch.tensor([1.0, 2.0]))).join()

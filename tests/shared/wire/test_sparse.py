@@ -25,14 +25,14 @@ class Masked(Record):
     mask: Annotated[ModelState, MaskOf()]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(arrays(bool, array_shapes(min_dims=0, max_dims=4, max_side=6)))
 def test_every_mask_survives_a_round_trip(drawn: np.ndarray) -> None:
     mask = torch.from_numpy(drawn.copy())
     assert torch.equal(mask_of(positions_of(mask), drawn.shape), mask)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=6), st.lists(st.integers(0, 5), max_size=3))
 def test_random_bytes_are_refused_or_round_trip(drawn: bytes, shape: list[int]) -> None:
     places = torch.from_numpy(np.frombuffer(drawn, dtype=np.uint8).copy())

@@ -84,7 +84,7 @@ def partial_sum_of(
 # ---- exactness
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60)), min_size=1, max_size=8, unique_by=lambda i: i[0]))
 def test_any_order_and_any_grouping_give_the_same_bits(drawn: list[tuple[int, int]]) -> None:
     items = [(everything(seed), n) for seed, n in drawn]
@@ -112,7 +112,7 @@ def test_adding_partial_sums_does_not_change_them() -> None:
     assert [bits(part) for part in parts] == before
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.floats(-128, 128, width=32), st.integers(0, 100)),

@@ -35,7 +35,7 @@ def final(store: StateStore, counted: Newest) -> list[bytes | None]:
     return [version and store.load(StateOwner("run", str(seat)), version) for seat, version in counted.items()]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(CHOICE, st.lists(st.integers(0, 9), max_size=2), st.lists(CHOICE, max_size=2)),

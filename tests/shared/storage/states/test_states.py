@@ -262,5 +262,5 @@ class DictionaryComparison(RuleBasedStateMachine):
                 assert store.versions(owner) == sorted(v for o, v in self.model if o == owner)
 
 
-DictionaryComparison.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+DictionaryComparison.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestAgainstADict = DictionaryComparison.TestCase
