@@ -29,6 +29,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """Seconds between two refreshes of an open page."""
+KEPT_S = 60.0
+"""Seconds for which a page that lost its connection is kept, with all that was entered; later it is loaded anew."""
 _MEASURES: dict[By, str] = {
     "round": "by round", "time": "by simulated time", "bytes": "by bytes", "wall": "by wall-clock time",
 }  # fmt: skip
@@ -98,10 +100,12 @@ class Page:
             redraw()
 
     def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
-        """Call `refresh` periodically while the page is open. An error is shown at the top until a refresh succeeds."""
+        """Call `refresh` periodically while a browser shows the page. An error stays at the top until one succeeds."""
         self.is_refreshed = True
 
         async def refresh_once() -> None:
+            if not ui.context.client.has_socket_connection:
+                return
             try:
                 await refresh()
             except StrataError as error:

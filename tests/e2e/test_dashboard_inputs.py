@@ -238,6 +238,20 @@ def test_a_parameter_belongs_to_the_algorithm_that_the_text_names(visitor: Visit
     assert text_of(page) == "algorithm:\n  name: fedprox\n  params:\n    mu: 0.25\n"
 
 
+def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
+    page = visitor.go("/new")
+    page.get_by_label("name", exact=True).first.fill("before")
+    wait_for_text(page, "name: before")
+    page.evaluate("socket.disconnect()")
+    page.get_by_text("The page reconnects by itself").wait_for()
+    page.wait_for_timeout(12_000)  # longer than NiceGUI keeps a page of its own accord
+    page.evaluate("socket.connect()")
+    page.get_by_text("The page reconnects by itself").wait_for(state="hidden")
+    page.get_by_label("num_rounds", exact=True).fill("7")
+    wait_for_text(page, "num_rounds: 7")
+    assert "name: before" in text_of(page)
+
+
 @pytest.mark.parametrize(("field", "name"), [("data", "mnist"), ("model", "resnet18"), ("partition", "dirichlet")])
 def test_the_form_offers_names_where_it_takes_yaml(visitor: Visitor, field: str, name: str) -> None:
     page = visitor.go("/new")

@@ -9,7 +9,17 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
+from cloud_server.dashboard.layout import (
+    KEPT_S,
+    Dashboard,
+    Page,
+    Panel,
+    card,
+    facts,
+    measure_switch,
+    notify_outcome,
+    open_page,
+)
 from cloud_server.dashboard.round_rows import VisitCounts, round_table
 from cloud_server.dashboard.round_timeline import TimelineCard
 from cloud_server.dashboard.run_downloads import Downloads
@@ -44,7 +54,7 @@ _ALLOWED_STATUSES = {
 def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
-    @ui.page("/runs/{run_id}")
+    @ui.page("/runs/{run_id}", reconnect_timeout=KEPT_S)
     async def run_page(run_id: str) -> None:
         async with open_page(dashboard, "Run") as page:
             try:
