@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visitor:
-    """One browser window. It records console errors of pages and their requests to other sites.
+    """One browser window. It records console errors of pages, pages loaded anew, and their requests to other sites.
 
     Args:
         chromium: see `browser`.
@@ -48,7 +48,7 @@ class Visitor:
         self.page.on("request", self._asked)
 
     def _said(self, message: Any) -> None:
-        if message.type == "error":
+        if message.type == "error" or message.text.startswith("reloading because"):  # NiceGUI's words
             self.complaints.append(message.text)
 
     def _asked(self, request: Any) -> None:

@@ -1,8 +1,9 @@
 """Finds the units of a network by tracing its channels from the image to the classes.
 
-A copy of the network without weights runs one forward pass on torch's `meta` device. Hooks on the copy observe its
-modules, and a torch function mode of this thread observes the operations between them. `torch.fx` is not used because
-its tracing patches the modules of all threads, which may be training.
+A copy of the network runs one forward pass of two empty samples on the CPU; on torch's `meta` device a batch-norm would
+import torch's compiler. Hooks on the copy observe its modules, and a torch function mode of this thread observes the
+operations between them. `torch.fx` is not used because its tracing patches the modules of all threads, which may be
+training.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain
 from typing import Any
 
 import torch
@@ -35,12 +35,12 @@ def units_of(model: nn.Module, shape: Sequence[int]) -> Units:
         BadInput: the model has a module or an operation whose effect on units is unknown, no `head`, or tied tensors.
     """
     _check(model)
-    weightless = _weightless(model)
-    reading = _Reading(weightless)
-    batch = torch.empty(2, *shape, device="meta")
+    read = copy.deepcopy(model).cpu().eval()
+    reading = _Reading(read)
+    batch = torch.zeros(2, *shape, dtype=next(read.parameters()).dtype)
     reading.note(batch, _Flow())
     with torch.no_grad(), reading:
-        weightless(batch)
+        read(batch)
     return reading.units()
 
 
@@ -50,15 +50,6 @@ def _check(model: nn.Module) -> None:
         raise BadInput(cause, field="model.name")
     for name, first in tied_names(model).items():
         raise BadInput(f"sub-networks of tied tensors are not defined: {name} is {first}", field="model.name")
-
-
-def _weightless(model: nn.Module) -> nn.Module:
-    """Returns a copy of a model on torch's `meta` device: shapes without values."""
-    memo: dict[int, Any] = {}
-    for tensor in chain(model.parameters(), model.buffers()):
-        shape = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = nn.Parameter(shape) if isinstance(tensor, nn.Parameter) else shape
-    return copy.deepcopy(model, memo).eval()
 
 
 @dataclass

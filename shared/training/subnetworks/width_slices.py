@@ -29,6 +29,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from shared.core.errors import BadInput
+from shared.core.randomness import seeded_default_generator
 
 Statistics = Literal["batch", "running"]
 """Statistics with which batch-norm normalises in a sub-network: the batch's, or the running ones of kept channels."""
@@ -62,16 +63,20 @@ def narrowed(model: nn.Module, width: float, statistics: Statistics = "batch") -
 
 
 def accepts_shape(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Returns whether the model accepts a batch of this shape, (batch, channels, height, width); computes shapes only.
+    """Returns whether the model accepts a batch of this shape, (batch, channels, height, width); nothing changes.
 
     A network that flattens accepts one image size. A network that pools globally accepts others too, except sizes at
     which batch-norm has only one value per channel and cannot train.
+
+    Computes with at most two samples on the CPU: on torch's `meta` device a batch-norm imports torch's compiler.
     """
-    state = dict(chain(model.named_parameters(), model.named_buffers()))
-    weightless = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
+    values = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    values |= {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()}  # batch-norm writes them
+    example = next(iter(values.values()))
+    batch = torch.zeros(min(shape[0], 2), *shape[1:], dtype=example.dtype)
     try:
-        with torch.no_grad():
-            functional_call(model, weightless, torch.empty(shape, device="meta"))
+        with torch.no_grad(), seeded_default_generator(0):  # dropout draws from it
+            functional_call(model, values, batch)
     except (RuntimeError, ValueError):  # torch's errors for shapes that do not fit
         return False
     return True

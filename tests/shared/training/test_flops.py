@@ -40,13 +40,17 @@ def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_counting_imports_neither_torchs_compiler_nor_sympy() -> None:
+def test_counting_and_sub_networks_import_neither_torchs_compiler_nor_sympy() -> None:
     """Their import takes seconds and 80 MB in every process of a topology."""
     program = (
         "import sys\n"
         "from shared.training.flops import training_flops\n"
-        "from shared.training.models import Design, least_batch\n"
+        "from shared.training.models import Design, built, least_batch\n"
+        "from shared.training.subnetworks.unit_graph import units_of\n"
+        "from shared.training.subnetworks.width_slices import accepts_shape\n"
         "training_flops(Design('cnn_digits', (1, 28, 28), 10)), least_batch(Design('cnn_digits', (1, 28, 28), 10))\n"
+        "model = built(Design('mobilenet_v1', (3, 16, 16), 10), 0)\n"
+        "assert accepts_shape(model, (2, 3, 8, 8)) and units_of(model, (3, 16, 16)).groups\n"
         "print(*sorted(sys.modules.keys() & {'sympy', 'torch._dynamo'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
