@@ -57,10 +57,15 @@ def fields_of(schema: Mapping[str, Any], *documents: str | None) -> list[FormFie
 
 
 def described(document: str) -> dict[str, str]:
-    """The descriptions of fields in the `Attributes` section of a docstring, each on one line."""
-    _, _, section = inspect.cleandoc(document).partition("\nAttributes:\n")
+    """The descriptions of fields in a docstring, each on one line.
+
+    They stand in its `Attributes` section, or are all of it: `mu: weight of the term; temperature: T.`
+    """
+    summary, _, section = inspect.cleandoc(document).partition("\nAttributes:\n")
     texts: dict[str, str] = {}
     names: list[str] = []
+    if not section and re.match(r"\w+: ", summary):
+        section = "\n".join(f"    {part.rstrip('.')}." for part in re.split(r"; (?=\w+: )", " ".join(summary.split())))
     for line in section.splitlines():
         if found := re.match(r" {4}(\w+(?:, \w+)*): (.*)", line):
             names = found[1].split(", ")

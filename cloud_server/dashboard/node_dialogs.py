@@ -16,6 +16,7 @@ from shared.core.formatting import counted, size
 from shared.plots.partition import partition
 from shared.run_records.metrics import value_in
 from shared.run_records.runs import SeatInfo
+from shared.run_records.visits import PARTS
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
 from shared.simulation import PROFILES
 from shared.simulation.digital_twin import Twin
@@ -39,7 +40,7 @@ class NodeDialog:
 
     def __init__(self, dashboard: Dashboard, page: Page, key: str, refresh: Callable[[], Awaitable[None]]) -> None:
         self.key = key
-        with ui.dialog() as self.dialog, ui.card().classes("w-full").style("max-width: 720px"):
+        with ui.dialog() as self.dialog, ui.card().classes("w-full").style("max-width: 960px"):
             with ui.row().classes("no-wrap items-start justify-between").style(_STAYS_AT_THE_TOP):
                 self.title = ui.label().classes("text-h6").props("role=heading aria-level=2")
                 ui.button(icon="close", on_click=self.dialog.close).props('flat round dense aria-label="Close"')
@@ -78,7 +79,8 @@ class NodeDialog:
         self.details.set_text("\n".join(node.details))
         seat = _seat_of(node, run_view)
         self.rates.show(_rates(seat) if seat else {})
-        self.controls.show(next((agent for agent in topology.agents if agent.agent == node.agent), None))
+        agent = next((agent for agent in topology.agents if agent.agent == node.agent), None)
+        self.controls.show(agent, run_view)
         self.visits.show(_visit_rows(run_view, seat) if run_view and seat else None)
         twins = _twins_of(node, seat, run_view)
         self.twin.show(_twin_facts(twins[0]) if seat and twins else {})
@@ -130,11 +132,9 @@ class _Controls:
             self.switch = ui.button(on_click=self._switch)
             self.profile = ui.select(sorted(PROFILES), label="Profile of the agent").classes("w-48")
             self.set_profile = ui.button("Set profile", on_click=self._set_profile)
-            self.fixed = ui.label(
-                "Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them."
-            )
+            self.fixed = ui.label()
 
-    def show(self, info: AgentInfo | None) -> None:
+    def show(self, info: AgentInfo | None, run_view: RunView | None) -> None:
         """Show an agent; a profile that the viewer has chosen stays until the agent's own one changes."""
         self.row.set_visibility(info is not None)
         if info is None:
@@ -145,22 +145,28 @@ class _Controls:
         is_fixed = any(not run.spec.devices.by_agent for run in self.cloud.runs.training)
         self.profile.set_enabled(not is_fixed)
         self.set_profile.set_enabled(not is_fixed)
-        self.fixed.set_visibility(is_fixed)
+        own = run_view is not None and not run_view.info.spec.devices.by_agent
+        disabled = "Disabled: the run's spec sets the profiles. With devices: {profile: agent} agents set them."
+        shown = "The spec of the run shown sets the profiles; that of the agent counts with devices: {profile: agent}."
+        self.fixed.set_text(disabled if is_fixed else shown if own else "")
+        self.fixed.set_visibility(is_fixed or own)
         if self.info is None or info.profile != self.info.profile:
             self.profile.set_value(info.profile)
         self.info = info
 
     async def _switch(self) -> None:
         if self.info is not None:
-            await self._change(self.info.agent, AgentChange(online=not self.info.online))
+            idle = "Runs leave its devices out now." if self.info.online else "Runs use its devices again."
+            await self._change(self.info.agent, AgentChange(online=not self.info.online), idle)
 
     async def _set_profile(self) -> None:
         if self.info is not None:
-            await self._change(self.info.agent, AgentChange(profile=str(self.profile.value)))
+            idle = "Takes effect in runs with devices: {profile: agent}."
+            await self._change(self.info.agent, AgentChange(profile=str(self.profile.value)), idle)
 
-    async def _change(self, agent: str, change: AgentChange) -> None:
-        now = "Takes effect from the next round on."
-        with notify_outcome(now if self.cloud.runs.training else "Takes effect when a run trains; none does now."):
+    async def _change(self, agent: str, change: AgentChange, idle: str) -> None:
+        """Change an agent; `idle` says what that does while no run trains."""
+        with notify_outcome("Takes effect from the next round on." if self.cloud.runs.training else idle):
             await change_agent(self.cloud, agent, change)
             await self.refresh()
 
@@ -182,7 +188,7 @@ def _twins_of(node: Node, seat: SeatInfo | None, run_view: RunView | None) -> Se
 
 def _rates(seat: SeatInfo) -> dict[str, str]:
     return {
-        "compute, reference model": f"{seat.compute_sps:.4g} samples/s" if seat.compute_sps else "-",
+        "compute": f"{seat.compute_sps:.4g} samples/s of the reference model" if seat.compute_sps else "-",
         "uplink": f"{(seat.up_bps or 0) / 1e6:.3g} Mbit/s",
         "downlink": f"{(seat.down_bps or 0) / 1e6:.3g} Mbit/s",
         "latency": f"{1000 * (seat.latency_s or 0):.3g} ms",
@@ -193,7 +199,7 @@ def _twin_facts(twin: Twin) -> dict[str, str]:
     """The estimates of a digital twin, formatted."""
     return {
         "health": twin.health,
-        "free compute, reference model": f"{twin.telemetry.free_sps:.4g} samples/s",
+        "free compute": f"{twin.telemetry.free_sps:.4g} samples/s of the reference model",
         "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
         "visits learned from": str(twin.n_learned),
     }
@@ -209,6 +215,7 @@ def _visit_rows(run_view: RunView, seat: SeatInfo) -> list[dict[str, Any]]:
                 "ended": outcome_of(row),
                 **({"versions old": row.staleness} if sync.devices.asynchronous else {}),
                 "simulated time": figure(row.simulated_s, "s"),
+                **{part: figure(getattr(row, field), "s") for part, field in PARTS},
                 "bytes up": Figure(row.up_bytes, size(row.up_bytes)),
                 "bytes down": Figure(row.down_bytes, size(row.down_bytes)),
                 "own model": named_score(headline, value_in(row, "own", headline)),

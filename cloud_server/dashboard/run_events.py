@@ -55,7 +55,7 @@ class RunEvents:
 
 
 def _row(event: Event) -> dict[str, str]:
-    cells = (event.at[:19].replace("T", " "), event.kind, event_text(event))
+    cells = (event.at[:23].replace("T", " "), event.kind, event_text(event))
     return {"id": event.id, **dict(zip(_COLUMNS, cells, strict=True))}
 
 

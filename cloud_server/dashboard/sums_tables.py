@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from nicegui import events, ui
@@ -23,6 +23,10 @@ from shared.results.sum_columns import (
 )
 
 ROWS_A_PAGE = 10
+_LINKED = (
+    '<q-td :props="props"><a v-if="props.row.page" class="text-primary" :href="props.row.page">{{ props.value }}</a>'
+    "<template v-else>{{ props.value }}</template></q-td>"
+)
 R = TypeVar("R")
 
 
@@ -31,9 +35,11 @@ class SumsTable(Generic[R]):
 
     Args:
         title: of its card.
+        page_of: the address of a row's own page, to which its first cell leads; empty where it has none.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, page_of: Callable[[R], str] = lambda _: "") -> None:
+        self._page_of = page_of
         self._columns: Columns[R] | None = None
         self._rows: Sequence[R] = ()
         self._names: list[str] = []
@@ -49,6 +55,8 @@ class SumsTable(Generic[R]):
         self._columns, self._rows, self._names = columns, rows, columns.shown(rows)
         self._note.set_text(note + (STALENESS_NOTE if "staleness" in self._names else ""))
         self._table.columns = columns_of(self._names)
+        if (slot := f"body-cell-{self._names[0]}") not in self._table.slots:
+            self._table.add_slot(slot, _LINKED)
         self._update(self._table.pagination)
 
     def _requested(self, event: events.GenericEventArguments) -> None:
@@ -68,16 +76,25 @@ class SumsTable(Generic[R]):
             rows = self._columns.in_order(rows, by, descending=bool(wanted["descending"]))
         shown = rows[(page - 1) * size : page * size]
         cells = [{name: self._columns.cells[name](row) for name in self._names} for row in shown]
-        self._table.rows = [{"key": at, **row_of(row)} for at, row in enumerate(cells)]
+        self._table.rows = [
+            {"key": at, "page": self._page_of(row), **row_of(cells[at])} for at, row in enumerate(shown)
+        ]
         self._table.pagination = {**wanted, "rowsPerPage": size, "page": page, "rowsNumber": n}
         self._table.update()
 
 
 class SumsTables:
-    """What each device and each edge did over the whole run."""
+    """What each device and each edge did over the whole run; a device's number leads to its visits.
 
-    def __init__(self) -> None:
-        self._devices, self._edges = SumsTable[Device]("Devices"), SumsTable[Edge]("Edges")
+    Args:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        def dialog(device: Device) -> str:
+            return f"/ui/?run={run_id}&opened=seat+{device.number}" if device.is_client else ""
+
+        self._devices, self._edges = SumsTable[Device]("Devices", dialog), SumsTable[Edge]("Edges")
 
     def show(self, run_view: RunView) -> None:
         """Show the sums of a run so far."""

@@ -5,6 +5,7 @@ Also the records that the registry stores of agents and edges.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -95,7 +96,8 @@ class LastSeen:
     Attributes:
         at: when it was last heard.
         ttl_s: silence for longer than this is a loss, for longer than half of it suspect.
-        edge: the edge that heard it, for an agent.
+        edge: the edge that hears it, for an agent; of several that do, always the same one.
+        edge_at: when that edge last heard it.
         visiting: the seat whose visit ran then, for an agent.
         revived_at: when it was heard again after it was lost.
         heard_by_this_process: whether this cloud process has heard it; else an earlier one had.
@@ -105,6 +107,7 @@ class LastSeen:
     at: float
     ttl_s: float
     edge: str | None = None
+    edge_at: float = -math.inf
     visiting: int | None = None
     revived_at: float | None = None
     heard_by_this_process: bool = True
@@ -119,6 +122,14 @@ class LastSeen:
         if at - self.at > self.ttl_s:
             self.revived_at = at
         self.at, self.heard_by_this_process = max(self.at, at), True
+
+    def heard_by(self, edge: str, at: float, visiting: int | None) -> None:
+        """Note that an edge heard an agent. During a run several do; the first stays until it hears it no more."""
+        if edge == self.edge or at - self.edge_at > self.ttl_s / 2:
+            self.edge, self.edge_at = edge, max(self.edge_at, at)
+        if at >= self.at:
+            self.heard(at)
+            self.visiting = visiting
 
     def state(self, now: float) -> State:
         """The state of the node; `revived` for one TTL after it came back."""

@@ -190,10 +190,8 @@ class Registry:
         now = self.clock()
         self.seen_edges[beat.edge].heard(now)
         for line in beat.roster:
-            seen = self.seen_agents.get(line.agent)
-            if seen is not None and now - line.age_s >= seen.at:
-                seen.heard(now - line.age_s)
-                seen.edge, seen.visiting = beat.edge, line.visiting
+            if seen := self.seen_agents.get(line.agent):
+                seen.heard_by(beat.edge, now - line.age_s, line.visiting)
         self._forget_silent(now)
         await self.stored.refresh(beat, self.edges[beat.edge], self.agents)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}

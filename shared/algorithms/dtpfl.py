@@ -92,7 +92,7 @@ MAX_LISTED = 64
 
 
 class Params(Record):
-    """P (`personal_layers`), R1 (`pretrain_rounds`) and TH (`threshold`; cosine distances are between 0 and 2)."""
+    """personal_layers: P; pretrain_rounds: R1; threshold: TH, a cosine distance, which lies between 0 and 2."""
 
     personal_layers: Annotated[int, Field(ge=1, le=1000)] = 1
     pretrain_rounds: Annotated[int, Field(ge=0, le=100_000)] = 10

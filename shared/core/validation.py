@@ -18,6 +18,8 @@ from shared.core.field_errors import alternatives, cause
 from shared.core.formatting import did_you_mean
 
 T = TypeVar("T")
+MOST_NAMED = 15
+"""Most fields of an object that an error lists."""
 MAX_ERRORS = 1000
 """Of more errors only the number is reported: pydantic builds all of them before it returns the first."""
 
@@ -101,14 +103,21 @@ def explain(error: ValidationError, kind: type[BaseModel], prefix: Sequence[str]
     message = alternatives([cause(found) for found in reported])[:500]
     if first["type"] == "extra_forbidden":
         inside = ".".join([*prefix, *steps[:-1]])
-        message += did_you_mean(str(first["loc"][-1]), known) or (
-            f"; parameters stand in `{inside}.params`" if inside and "params" in known else ""
-        )
+        message += did_you_mean(str(first["loc"][-1]), known) or _what_stands_in(inside, known)
     more = f" (and {error.error_count() - len(reported)} more)" if error.error_count() > len(reported) else ""
     word = message.partition(" ")[0].rstrip(":")  # the message of a check across fields begins with the one at fault
     if not steps and word.partition(".")[0] in kind.model_fields:
         return BadInput(f"{message}{more}", field=".".join([*prefix, word]))
     return BadInput(f"{path}: {message}{more}" if path else f"{message}{more}", field=path or None)
+
+
+def _what_stands_in(path: str, known: Sequence[str]) -> str:
+    """Returns the fields of an object inside the input, in words; those of the whole input are too many."""
+    if not path:
+        return ""
+    fields = [name for name in known if name != "params"]
+    hint = f"; parameters stand in `{path}.params`" if "params" in known else ""
+    return (f"; the fields of `{path}` are {', '.join(fields)}" if 1 < len(fields) <= MOST_NAMED else "") + hint
 
 
 def _locate(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:

@@ -81,10 +81,14 @@ class Device(NamedTuple):
     scores: Scores
 
     @property
+    def is_client(self) -> bool:
+        """Whether it is no worker, a device of an edge's own."""
+        return self.seat is None or self.seat.role != "worker"
+
+    @property
     def name(self) -> Figure:
-        """Its number; a worker is a device of an edge's own."""
-        is_worker = self.seat is not None and self.seat.role == "worker"
-        return Figure(self.number, f"{self.number}, worker" if is_worker else str(self.number))
+        """Its number."""
+        return Figure(self.number, str(self.number) if self.is_client else f"{self.number}, worker")
 
     @property
     def edges(self) -> str:

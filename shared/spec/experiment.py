@@ -115,7 +115,9 @@ class ExperimentSpec(Record):
     name: VisibleText = Field(default="experiment", min_length=1, max_length=100, description="its name in lists.")
     seed: int = Field(default=0, ge=0, lt=2**53, description="seed of everything that is drawn at random.")
     algorithm: Annotated[AlgorithmSpec, Field(description="the algorithm and its parameters.")] = AlgorithmSpec()
-    data: Annotated[DataSpec, Field(description="the data set, whole or a part of it.")] = DataSpec()
+    data: Annotated[
+        DataSpec, Field(description="the data set, whole or a part of it, such as {name: digits, n_train: 300}.")
+    ] = DataSpec()
     model: Annotated[ModelSpec, Field(description="the model that is trained.")] = ModelSpec()
     init: Annotated[Init | None, LEFT_OUT] = None
     partition: Annotated[PartitionSpec, Field(description="how samples are divided among devices.")] = IidPartition()

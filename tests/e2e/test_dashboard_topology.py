@@ -186,11 +186,14 @@ def test_a_dialog_and_labels_follow_an_agent_that_is_taken_offline_and_brought_b
     assert dialog.get_by_text("Digital twin").filter(visible=True).count() == 0, "the run keeps none"
     button = dialog.get_by_role("button", name=re.compile("^(Take offline|Bring online)$"))
     button.focus()
-    for said, state, agent in (("Bring online", "offline", "offline"), ("Take offline", "used", "alive")):
+    for said, state, agent, follows in (
+        ("Bring online", "offline", "offline", "Runs leave its devices out now."),
+        ("Take offline", "used", "alive", "Runs use its devices again."),
+    ):
         page.keyboard.press("Enter")
         dialog.get_by_role("heading", name=f"device 1: {state}").wait_for()
         dialog.get_by_text(re.compile(rf"on agent agent-\d, {agent}$", re.MULTILINE)).wait_for()
-        page.get_by_text("Takes effect when a run trains; none does now.").first.wait_for()
+        page.get_by_text(follows).first.wait_for()
         assert button.inner_text().capitalize() == said
         assert button.evaluate("e => e === document.activeElement")
     page.keyboard.press("Escape")

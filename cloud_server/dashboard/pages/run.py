@@ -109,7 +109,7 @@ class View:
             self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
             self.table.add_slot("body-cell-round", _ROUND_CELL)
             self.table.on("rowClick", self._row_clicked, [[], ["round"], []])
-        self.sums = SumsTables()
+        self.sums = SumsTables(self.run_id)
         self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)

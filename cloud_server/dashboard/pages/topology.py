@@ -22,7 +22,7 @@ def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
     @ui.page("/", reconnect_timeout=KEPT_S)
-    async def topology_page(run: str = "") -> None:
+    async def topology_page(run: str = "", opened: str = "") -> None:
         async with open_page(dashboard, "Topology", "/") as page:
             try:
                 shown = await page.wait_for(lambda: dashboard.cloud.runs.info(run[:300])) if run else None
@@ -31,7 +31,7 @@ def register(dashboard: Dashboard) -> None:
                 ui.label(error.detail).props("role=alert")
                 ui.link("Topology of the newest run", "/")
                 return
-            View(dashboard, page, shown).build()
+            View(dashboard, page, shown, opened).build()
 
 
 class View:
@@ -41,9 +41,11 @@ class View:
         dashboard: the data behind the page.
         page: the page.
         run: the run to show; None for the one that trains, or else the newest.
+        opened: the key of the node whose dialog opens with the page; empty for none.
     """
 
-    def __init__(self, dashboard: Dashboard, page: Page, run: RunInfo | None) -> None:
+    def __init__(self, dashboard: Dashboard, page: Page, run: RunInfo | None, opened: str) -> None:
+        self.opened = opened
         self.dashboard, self.page, self.run = dashboard, page, run
         self.dialog: NodeDialog | None = None
         self.nodes: list[Node] = []
@@ -96,6 +98,9 @@ class View:
             self.grid.show(nodes, total - sum(node.tier == "device" for node in nodes))
         self.nodes, self.run_view, self.topology = nodes, run_view, topology
         self._show_dialog()
+        if any(node.key == self.opened for node in nodes):
+            self._open(self.opened)
+            self.opened = ""
 
     async def _current_run(self, topology: TopologyInfo) -> RunView | None:
         shown = self.run.run if self.run else topology.active_run or "latest"

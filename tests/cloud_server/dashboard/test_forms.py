@@ -128,6 +128,8 @@ def test_help_is_read_from_the_attributes_of_docstrings_and_a_description_of_its
     texts = {"one": "first line and the second.", "two": "both.", "three": "both."}
     assert described(document) == texts
     assert described("No attributes.") == {}
+    one_line = "mu: weight of the term; the paper tries 0.1;\n    and 1; temperature: T."
+    assert described(one_line) == {"mu": "weight of the term; the paper tries 0.1; and 1.", "temperature": "T."}
     properties = {"one": {"type": "string"}, "two": {"type": "string", "description": "own"}, "five": {}}
     fields = fields_of({"properties": properties, "description": "Own.\n\nAttributes:\n    five: 5."}, document)
     assert [field.help for field in fields] == ["first line and the second.", "own", "5."]

@@ -32,3 +32,15 @@ def test_a_silent_node_is_suspect_after_half_its_time_to_live_and_lost_after_all
     silent_s: float, state: State
 ) -> None:
     assert LastSeen(at=100.0, ttl_s=10.0).state(100.0 + silent_s) == state
+
+
+def test_of_several_edges_that_hear_an_agent_the_first_stays_until_it_is_silent() -> None:
+    seen = LastSeen(0.0, ttl_s=10)
+    for at, edge in enumerate(["edge-1", "edge-2", "edge-2", "edge-1", "edge-2", "edge-3"]):
+        seen.heard_by(edge, at, None)
+        assert seen.edge == "edge-1"
+    seen.heard_by("edge-3", 8, None)
+    assert seen.edge == "edge-1"  # which heard it 5 s ago
+    seen.heard_by("edge-2", 8.1, None)
+    seen.heard_by("edge-3", 8.2, None)
+    assert seen.edge == "edge-2"

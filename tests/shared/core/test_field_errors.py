@@ -70,7 +70,13 @@ def test_an_unknown_field_and_an_unknown_name_say_where_to_look(monkeypatch: pyt
     monkeypatch.delenv("STRATA_PLUGINS", raising=False)
     with pytest.raises(StrataError) as refused:
         parse_as({"model": {"name": "mlp", "hidden": 48}}, RunSpec)
-    assert refused.value.detail == "model.hidden: unknown field; parameters stand in `model.params`"
+    cause = "unknown field; the fields of `model` are name, projection, width; parameters stand in `model.params`"
+    assert refused.value.detail == f"model.hidden: {cause}"
+    with pytest.raises(StrataError) as refused:
+        parse_as({"data": {"samples": 300}}, RunSpec)
+    fields = "domains, faults, file, group, kind, n_test, n_train, name, size, split, target"
+    cause = f"unknown field; the fields of `data` are {fields}; parameters stand in `data.params`"
+    assert refused.value.detail == f"data.samples: {cause}"
     with pytest.raises(
         StrataError, match=r"unknown model 'sensor_net'.*; STRATA_PLUGINS names packages that bring more"
     ):
