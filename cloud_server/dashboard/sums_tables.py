@@ -24,9 +24,11 @@ from shared.results.sum_columns import (
 
 ROWS_A_PAGE = 10
 _LINKED = (
-    '<q-td :props="props"><a v-if="props.row.page" class="text-primary" :href="props.row.page">{{ props.value }}</a>'
+    '<q-td :props="props"><a v-if="props.row.page" class="in-row" :id="`leads-to-${props.row.page}`"'
+    """ :href="'/ui' + props.row.page" @click.exact.prevent>{{ props.value }}</a>"""
     "<template v-else>{{ props.value }}</template></q-td>"
 )
+"""A link for the keyboard and for further tabs; what answers to a plain click is the row around it, which stays."""
 R = TypeVar("R")
 
 
@@ -35,7 +37,7 @@ class SumsTable(Generic[R]):
 
     Args:
         title: of its card.
-        page_of: the address of a row's own page, to which its first cell leads; empty where it has none.
+        page_of: the address of a row's own page, to which the row leads; empty where it has none.
     """
 
     def __init__(self, title: str, page_of: Callable[[R], str] = lambda _: "") -> None:
@@ -48,6 +50,7 @@ class SumsTable(Generic[R]):
             self._table = ui.table(rows=[], columns=[], row_key="key", pagination=pagination).classes("w-full")
             self._table.props(f'flat dense :rows-per-page-options="[{ROWS_A_PAGE}, 25, 100]" binary-state-sort')
             self._table.on("request", self._requested, ["pagination"]).on_pagination_change(self._count_again)
+            self._table.on("rowClick", self._row_clicked, [[], ["key"], []])
             self._note = ui.label().classes("text-caption")
 
     def show(self, columns: Columns[R], rows: Sequence[R], note: str) -> None:
@@ -61,6 +64,11 @@ class SumsTable(Generic[R]):
 
     def _requested(self, event: events.GenericEventArguments) -> None:
         self._update(event.args["pagination"])
+
+    def _row_clicked(self, event: events.GenericEventArguments) -> None:
+        page = next((row["page"] for row in self._table.rows if row["key"] == event.args[1]["key"]), "")
+        if page:
+            ui.navigate.to(page)
 
     def _count_again(self) -> None:
         """Set the number of rows, of which a browser that has just built the table sends back the first one."""
@@ -92,7 +100,7 @@ class SumsTables:
 
     def __init__(self, run_id: str) -> None:
         def dialog(device: Device) -> str:
-            return f"/ui/?run={run_id}&opened=seat+{device.number}" if device.is_client else ""
+            return f"/?run={run_id}&opened=seat+{device.number}" if device.is_client else ""
 
         self._devices, self._edges = SumsTable[Device]("Devices", dialog), SumsTable[Edge]("Edges")
 
