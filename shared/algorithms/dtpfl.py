@@ -92,7 +92,13 @@ MAX_LISTED = 64
 
 
 class Params(Record):
-    """personal_layers: P; pretrain_rounds: R1; threshold: TH, a cosine distance, which lies between 0 and 2."""
+    """The paper's P, R1 and TH.
+
+    Attributes:
+        personal_layers: number of layers, counted from the output, that only a group shares.
+        pretrain_rounds: rounds before the users are grouped, in which personal layers stay with their user.
+        threshold: largest mean cosine distance, 0 to 2, between the last layers of a group; `auto` reads it from them.
+    """
 
     personal_layers: Annotated[int, Field(ge=1, le=1000)] = 1
     pretrain_rounds: Annotated[int, Field(ge=0, le=100_000)] = 10

@@ -49,7 +49,7 @@ from shared.federation.hooks import (
 
 
 class Params(Record):
-    """server_lr: eta_g."""
+    """server_lr: eta_g, the rate at which the mean of the updates changes the model."""
 
     server_lr: Annotated[float, Field(gt=0, le=1e3)] = 1.0
 

@@ -54,7 +54,7 @@ from shared.training.models import Classifier, features_of, write_state
 
 
 class Params(Record):
-    """mu: weight of the contrastive loss; temperature: T."""
+    """mu: weight of the contrastive loss; temperature: T, by which similarities are divided."""
 
     mu: Annotated[float, Field(ge=0, le=1e3)] = 1.0
     temperature: Annotated[float, Field(gt=0, le=1e3)] = 0.5

@@ -112,6 +112,12 @@ def test_every_field_of_the_spec_has_help(name: str) -> None:
     assert len(FIELDS[name].help) > 10
 
 
+@pytest.mark.parametrize("name", sorted(all_algorithms()))
+def test_every_parameter_of_an_algorithm_has_help(name: str) -> None:
+    fields = fields_of(all_algorithms()[name].params.model_json_schema())
+    assert {field.name: field.help for field in fields if len(field.help) <= 10} == {}
+
+
 def test_help_is_read_from_the_attributes_of_docstrings_and_a_description_of_its_own_comes_first() -> None:
     document = """A record.
 
