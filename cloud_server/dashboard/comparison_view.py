@@ -57,9 +57,8 @@ class ComparisonView:
             self.metric = ui.select([], label="Metric", on_change=lambda event: self._choose_metric(event.value))
             self.metric.props("dense options-dense").style("min-width: 9rem")
             self.target = ui.number(on_change=lambda event: self._choose_target(event.value))
-            self.target.props('dense clearable debounce=400 hint="Empty: the best that all reach"').style(
-                "width: 13rem"
-            )
+            self.target.props('dense clearable debounce=400 hint="Empty: the best that all reach"')
+            self.target.style("width: 13rem")
         self.figures = ui.column().classes("w-full items-stretch")
         with card("") as self.curves_box:
             self.title = ui.label().classes("text-subtitle1 text-bold").props("role=heading aria-level=2")

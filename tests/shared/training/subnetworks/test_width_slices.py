@@ -121,12 +121,13 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
-    before = read_state(model)
+    before, drawn = read_state(model), torch.get_rng_state()
     assert accepts_shape(model, (2, 3, 16, 16))
     assert accepts_shape(model, (2, 3, 8, 8)) is (
         name in POOLING
     )  # at 10x10 pools that round up come to 2x2 as from 16x16
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
+    assert torch.equal(torch.get_rng_state(), drawn)  # dropout's draws too
     assert model(x).device.type == "cpu"
 
 
