@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 CHROMIUM = shutil.which("chromium")
@@ -30,6 +33,8 @@ def browser() -> Iterator[Any]:
 class Visitor:
     """One browser window. It records console errors of pages, pages loaded anew, and their requests to other sites.
 
+    It also keeps what the page and the cloud told each other last, for the report of a failed test.
+
     Args:
         chromium: see `browser`.
         url: the address of the cloud.
@@ -46,6 +51,8 @@ class Visitor:
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
+        self.messages: deque[str] = deque(maxlen=40)
+        self.page.on("websocket", self._connected)
 
     def _said(self, message: Any) -> None:
         if message.type == "error" or message.text.startswith("reloading because"):  # NiceGUI's words
@@ -54,6 +61,27 @@ class Visitor:
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.complaints.append(f"asks {request.url}")
+
+    def _connected(self, socket: Any) -> None:
+        def keep(what: str, text: object = "") -> None:
+            self.messages.append(f"{time.strftime('%X')} {what} {text!s:.200}")
+
+        keep("opened", socket.url)
+        socket.on("framesent", lambda text: keep("sent", text))
+        socket.on("framereceived", lambda text: keep("received", text))
+        socket.on("close", lambda _: keep("closed"))
+
+    def account(self) -> str:
+        """What is on the page, what it and the cloud told each other last, and the runs that the cloud has."""
+        try:
+            runs = [
+                {name: run[name] for name in ("run", "name", "status", "reason", "rounds")}
+                for run in httpx.get(f"{self.url}/runs", timeout=10).json()["runs"]
+            ]
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            runs = [{"error": repr(error)}]
+        lines = [f"{time.strftime('%X')} {self.page.url}", *self.complaints, self.page.locator("body").inner_text()]
+        return "\n".join([*lines, *self.messages, *map(str, runs)])
 
     def go(self, path: str) -> Any:
         """Open a page of the dashboard and wait until it is built."""

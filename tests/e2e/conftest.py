@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,16 @@ from tests.e2e.browser import Visitor, browser
 from tests.soak.deployment import Deployment
 
 pytest.register_assert_rewrite("tests.e2e.real_faults")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the browser showed to the report of a failed test."""
+    report = yield
+    visitor = getattr(item, "funcargs", {}).get("visitor")
+    if report.when == "call" and report.failed and isinstance(visitor, Visitor):
+        report.sections.append(("the browser", visitor.account()))
+    return report
 
 
 @pytest.fixture(scope="session")
