@@ -141,7 +141,7 @@ class Federation:
         self.folder, self.n_edges, self.agent_devices = folder, n_edges, agent_devices
         self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
-        self.heartbeat_s = min(0.5, ttl_s / 10)
+        self.heartbeat_s = min(2.0, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(**{"cache_dir": data_cache(), "fsync": False, **(common or {})})
         self.router, self.clock = Router(), SkippingClock()
