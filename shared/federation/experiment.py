@@ -19,7 +19,7 @@ from torch import nn
 
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
-from shared.core.records import Record
+from shared.core.records import Record, canonical
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import n_bytes
 from shared.core.update_annotations import coded_fields
@@ -42,7 +42,7 @@ from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
-from shared.training.flops import model_and_batch, training_flops
+from shared.training.flops import step_flops, training_flops
 from shared.training.sample_cache import SampleCache
 from shared.training.stacked.layers import check_layers
 from shared.training.stacked.training import StackTrainer
@@ -160,8 +160,7 @@ class Experiment:
         flops = self.local.footprint.flops
         if flops is None:
             return training_flops(self._design)
-        model, x, y = model_and_batch(self._design)
-        return round(flops(self.local_params, model, x, y) / len(y))
+        return step_flops(flops, type(self.local_params), canonical(self.local_params), self._design)
 
     @cached_property
     def units(self) -> Units:

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from shared.core.errors import BadInput
 from shared.core.randomness import seeded_default_generator
+from shared.core.records import Record
 from shared.training.models import Design, built, described, outputs_of
 
 BATCH = 2
@@ -109,6 +110,15 @@ def training_flops(design: Design) -> int:
         cause = f"no operation of {model} can be counted: give the model the attribute `training_flops`"
         raise BadInput(f"{cause}, the operations of training it on one sample", field="model.name")
     return counted
+
+
+@lru_cache(maxsize=64)
+def step_flops(
+    count: Callable[[Any, Any, Tensor, Tensor], float], kind: type[Record], params: str, design: Design
+) -> int:
+    """Returns the operations of training on one sample as an algorithm counts them, from its parameters as JSON."""
+    model, x, y = model_and_batch(design)
+    return round(count(kind.model_validate_json(params), model, x, y) / len(y))
 
 
 def _checked(own: Any, model: str) -> int:

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from shared.training.flops import training_flops
+from shared.algorithms.fedprox import Params
+from shared.training.flops import step_flops, training_flops
 from shared.training.models import MODELS, Design, build
 
 
@@ -37,6 +39,19 @@ def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     assert torch.equal(torch.default_generator.get_state(), before)
     parameters = sum(p.numel() for p in build(name, (3, 16, 16), 10, 0).parameters() if p.dim() > 1)
     assert 2 * 2 * parameters <= small < large
+
+
+def test_what_an_algorithm_counts_is_counted_once_for_parameters_and_design() -> None:
+    asked: list[float] = []
+
+    def count(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
+        asked.append(params.mu)
+        return params.mu * len(y) * sum(p.numel() for p in model.parameters())
+
+    designs = [Design("mlp", (1, 8, 8), n_classes) for n_classes in (7, 10)]
+    found = [step_flops(count, Params, f'{{"mu":{mu}}}', design) for mu in (2, 3, 2) for design in designs]
+    assert found == [mu * (65 * 64 + 65 * n_classes) for mu in (2, 3, 2) for n_classes in (7, 10)]
+    assert asked == [2, 2, 3, 3]
 
 
 @pytest.mark.slow
