@@ -297,9 +297,9 @@ def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float,
     assert objective is not None
     with Operations() as counter:
         objective(made, x, y)
-    assert mean_operations(ctx.params, made, x, y) == pytest.approx(counter.n, rel=0.1)
-    sandwich = [mean_operations(Params(n=k, alpha=alpha, widths="sandwich"), made, x, y) for k in (0, 1, 2)]
-    uniform = [mean_operations(Params(n=k, alpha=alpha), made, x, y) for k in (0, 1, 2)]
+    sandwich = [mean_operations(Params(n=k, alpha=alpha, widths="sandwich"), made, x, y) for k in (0, 1, n)]
+    uniform = [mean_operations(Params(n=k, alpha=alpha), made, x, y) for k in (0, 1, n)]
+    assert uniform[2] == pytest.approx(counter.n, rel=0.1)
     assert sandwich[0] == uniform[0]
     assert sandwich[1] < uniform[1]
     assert sandwich[2] - sandwich[1] == pytest.approx(uniform[2] - uniform[1])
