@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -127,7 +128,11 @@ def _decoded(make: Callable[[], bytes]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Tries all cases; with `--without-limits` only the case bounded by a limit of the codec, without that limit."""
+    """Tries all cases; with `--without-limits` only the case bounded by a limit of the codec, without that limit.
+
+    No garbage is collected: a case then takes no less memory, and half the time.
+    """
+    gc.disable()
     if "--without-limits" in sys.argv:
         parsing.MAX_ITEMS = 2**40
         cases = {name: CASES[name] for name in ("twenty million empty lists",)}
