@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from shared.results.manifest import Manifest
 from shared.results.sweeps import Combination, Sweep
 from shared.results.writer import write_results
 from shared.run_records.runs import SeatInfo
-from strata.runs import progress
+from strata.launcher.topology import Topology
+from strata.runs import progress, run_and_wait
+from tests.fork_server import shared_fork_server
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FILES, FakeCloud
 from tests.strata.samples import a_round, a_run
@@ -453,6 +456,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(strata: Strata, spec_fi
     )
 
 
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local topologies fork their processes from the fork server of the session, which has imported the tiers."""
+    monkeypatch.setattr(run_and_wait, "Topology", partial(Topology, fork=shared_fork_server()))
+
+
+@pytest.mark.usefixtures("imported")
 def test_data_and_devices_that_are_missing_are_refused_before_anything_starts(
     strata: Strata, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,6 +471,7 @@ def test_data_and_devices_that_are_missing_are_refused_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
