@@ -122,10 +122,18 @@ def test_one_run_with_its_figures_tables_spec_and_manifest(folder: Path) -> None
     assert "Runs side by side" not in words
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], str]:
+    """The folders of two runs, and their report with all its pictures."""
+    runs = tmp_path_factory.mktemp("runs")
+    folders = [in_folder(runs / "r1"), in_folder(runs / "r2", name="other")]
+    return folders, report(folders)
+
+
 @pytest.mark.slow
-def test_the_same_folders_give_the_same_bytes(tmp_path: Path, folder: Path) -> None:
-    other = in_folder(tmp_path / "r2", name="other")
-    assert report([folder, other]) == report([folder, other])
+def test_the_same_folders_give_the_same_bytes(compared: tuple[list[Path], str]) -> None:
+    folders, text = compared
+    assert report(folders) == text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -154,8 +162,8 @@ def test_texts_of_users_are_escaped(tmp_path: Path) -> None:
     assert "".join(page.text).count(EVIL) >= 8
 
 
-def test_a_report_loads_nothing_from_the_network_and_its_ids_are_unique(tmp_path: Path, folder: Path) -> None:
-    text = report([folder, in_folder(tmp_path / "r2")])
+def test_a_report_loads_nothing_from_the_network_and_its_ids_are_unique(compared: tuple[list[Path], str]) -> None:
+    _, text = compared
     page = Page(text)
     links = [attrs[name] or "" for _, attrs in page.elements for name in ("src", "href", "xlink:href") if name in attrs]
     assert [link for link in links if not link.startswith(("#", "data:"))] == []
