@@ -31,6 +31,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.service.bodies import Arriving, computed, content_length, pieces
 from shared.service.body_limit import JSON_BYTES
 from shared.service.order_headers import CHECKSUM_HEADER, MEDIA_TYPE
+from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import TRANSIENT, remote_error
 from shared.service.retry import retry
 from shared.wire import codec
@@ -57,7 +58,8 @@ def tier_client(transport: httpx.AsyncBaseTransport | None = None, keys: NodeKey
         transport: replaces the network in tests.
         keys: of the node, where nodes show certificates.
     """
-    limits, verify = httpx.Limits(max_connections=None, max_keepalive_connections=100), keys.client if keys else True
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    verify = keys.client if keys else PublicTrust()
     return httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify)
 
 

@@ -18,6 +18,7 @@ from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
 from shared.service.api.identities import IdentityPage
 from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
+from shared.service.public_trust import PublicTrust
 from shared.service.token_files import token_of
 from strata.api.answers import parse, path, refused
 
@@ -55,13 +56,14 @@ class TopologyClient:
         token = token or _token_of_environment()
         self.url = url.rstrip("/")
         try:
+            trust_env = not is_loopback(httpx.URL(self.url).host)
             self._http = httpx.Client(
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=timeout_s,
                 transport=transport,
-                verify=_trusting(authority),
-                trust_env=not is_loopback(httpx.URL(self.url).host),
+                verify=_trusting(authority) or PublicTrust(trust_env=trust_env),
+                trust_env=trust_env,
             )
         except httpx.InvalidURL as error:
             raise Unreachable(f"{url!r} is not a valid address of a cloud: {error}") from None
@@ -168,15 +170,15 @@ def _token_of_environment() -> str | None:
         raise BadInput(str(error)) from None
 
 
-def _trusting(authority: Path | None) -> ssl.SSLContext | bool:
-    """The certificates to trust: those of this authority alone, or those that this machine trusts.
+def _trusting(authority: Path | None) -> ssl.SSLContext | None:
+    """The certificates to trust: those of this authority alone; None = those that this machine trusts.
 
     Raises:
         BadInput: the file cannot be read, or is no certificate.
     """
     path = authority or os.environ.get("STRATA_CA_FILE")
     if not path:
-        return True
+        return None
     try:
         return ssl.create_default_context(cafile=str(path))
     except OSError as error:  # an `ssl.SSLError` is one too

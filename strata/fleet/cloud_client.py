@@ -14,6 +14,7 @@ from shared.identity.join_tokens import JoinToken
 from shared.identity.names import CLOUD, Identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.api.membership import FleetOrders, FleetReport
+from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import remote_error
 
 ANSWER_S = 5.0
@@ -45,7 +46,7 @@ class CloudClient:
             timeout=ANSWER_S,
             transport=transport,
             trust_env=False,
-            verify=joining[0].client if joining else True,
+            verify=joining[0].client if joining else PublicTrust(),
         )
 
     def __enter__(self) -> Self:
