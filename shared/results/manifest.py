@@ -9,7 +9,6 @@ from shared.core.records import Record
 from shared.core.versions import versions
 from shared.run_records.provenance import ProvenanceChange
 from shared.run_records.runs import FINAL, RunInfo
-from shared.training.compute_device import gpu_model
 
 
 class Manifest(Record):
@@ -76,7 +75,11 @@ class Manifest(Record):
 
 def gpu_of(device: str) -> str | None:
     """The GPU of this machine that a spec's `device` uses, None for one that uses none."""
-    return gpu_model() if device == "cuda" else None
+    if device != "cuda":
+        return None
+    from shared.training.compute_device import gpu_model  # loads torch
+
+    return gpu_model()
 
 
 def cpu_model() -> str:

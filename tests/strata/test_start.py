@@ -48,3 +48,12 @@ def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: st
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert said in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_objects_of_runs_load_no_torch() -> None:
+    program = "import sys, strata; strata.local, strata.compare, strata.sweep; print('torch' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
