@@ -1,7 +1,7 @@
-"""`python -m benchmarks.first_round HOW FOLDER SPEC` starts a topology, HOW `forked` or `executed`, and trains a round.
+"""`python -m benchmarks.first_round HOW FOLDER SPEC AGENTS` starts a topology and trains a round.
 
-It imports no more than `strata up` does, polls over HTTP until the round is over, prints a line, and waits for the end
-of its standard input.
+HOW is `forked` or `executed`. It imports no more than `strata up` does, polls over HTTP until the round is over, prints
+a line, and waits for the end of its standard input.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ READY_S = 120.0
 LOOK_S = 0.005
 
 
-def main(how: str, folder: Path, spec: dict[str, Any]) -> None:
+def main(how: str, folder: Path, spec: dict[str, Any], agents: int) -> None:
     """Start, train and wait."""
     variables = {"STRATA_DATA_DIR": str(folder / "data"), "STRATA_CACHE_DIR": str(folder / "cache")}
-    layout = {"edges": spec["num_edges"], "devices": spec["num_devices"], "agents": 2}
+    layout = {"edges": spec["num_edges"], "devices": spec["num_devices"], "agents": agents}
     with Topology(**layout, runs_dir=folder / "runs", env=variables, fork=how == "forked") as topology:
         topology.wait_ready(READY_S)
         with httpx.Client(base_url=topology.url, trust_env=False, timeout=READY_S) as client:
@@ -39,4 +39,4 @@ def main(how: str, folder: Path, spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))

@@ -111,7 +111,7 @@ def loops(folder: Path, job: Job, *, code: Code, n_processes: int) -> Iterator[L
     model = _shared(initial_model(folder, job).state_dict())
     sums = [_shared(model) for _ in range(n_processes)]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.loops"])
+    context.set_forkserver_preload(["benchmarks.loops", "torch._dynamo"])  # torch.optim would import the latter
     shares = np.array_split(np.arange(job.n_devices), n_processes)
     pipes, processes = [], []
     for share, mine in zip(shares, sums, strict=True):

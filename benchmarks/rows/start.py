@@ -26,12 +26,13 @@ LIMIT_GB = 0.9
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
     """Targets: 3 s from the command to the end of the first round; 0.9 GB for all processes of the row `cnn`."""
-    first = {"data": "digits", "num_edges": 2, "num_devices": 10, "lr": 0.1}
-    seconds = in_turns(
-        {how: partial(first_round, how, folder, first) for how in ("forked", "executed")}, sizes.n_rounds
-    )
+    edges, agents = sizes.start
+    first = {"data": "digits", "num_edges": edges, "num_devices": 10, "lr": 0.1}
+    ways = ("forked", "executed")
+    seconds = in_turns({how: partial(first_round, how, folder, first, agents) for how in ways}, sizes.n_rounds)
     make_images(folder / "data", sizes.cnn.data, sizes.cnn.n_devices * sizes.cnn.n_samples)
-    memory = {how: _memory(folder / how, folder / "data", spec_of(sizes.cnn), how) for how in ("forked", "executed")}
+    spec = {**spec_of(sizes.cnn), "num_edges": edges}
+    memory = {how: _memory(folder / how, folder / "data", spec, agents, how) for how in ways}
     return [
         timed("start", "command to end of first round, forked", seconds["forked"]),
         at_most("start", "median, forked", statistics.median(seconds["forked"]), "s", LIMIT_S),
@@ -41,9 +42,9 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
     ]
 
 
-def first_round(how: str, folder: Path, spec: dict[str, Any]) -> float:
+def first_round(how: str, folder: Path, spec: dict[str, Any], agents: int) -> float:
     """Start a topology in a process of its own; returns the seconds until its first round is over."""
-    command = [sys.executable, "-m", "benchmarks.first_round", how, str(folder), json.dumps(spec)]
+    command = [sys.executable, "-m", "benchmarks.first_round", how, str(folder), json.dumps(spec), str(agents)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
         assert process.stdout is not None  # noqa: S101
@@ -59,10 +60,10 @@ def first_round(how: str, folder: Path, spec: dict[str, Any]) -> float:
     return seconds
 
 
-def _memory(folder: Path, data: Path, spec: dict[str, Any], how: str) -> float:
+def _memory(folder: Path, data: Path, spec: dict[str, Any], agents: int, how: str) -> float:
     """Peak memory of all processes during a round, in GB."""
     with ExitStack() as stack:
-        run = stack.enter_context(federation(folder, spec, fork=how == "forked", env={"STRATA_DATA_DIR": str(data)}))
+        run = stack.enter_context(federation(folder, spec, agents=agents, fork=how == "forked", data=data))
         run.round()
         with monitored(run.pids()) as peak:
             run.round()
