@@ -56,7 +56,7 @@ STILL = "document.getAnimations().every(each => each.playState !== 'running')"
 def violations(page: Any) -> list[str]:
     """What axe-core complains of: rule, help, and the elements concerned."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page).response["violations"]
+    found = axe.run(page, options={"resultTypes": ["violations"], "selectors": False}).response["violations"]
     return [f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes']][:3]}" for each in found]
 
 
@@ -77,27 +77,31 @@ def open_removal(page: Any) -> None:
     page.get_by_role("button", name="Remove").click()
 
 
-DIALOGS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "a device": ("topology", open_device),
-    "an edge": ("topology", open_edge),
-    "result files": ("a run", open_files),
-    "removal": ("runs", open_removal),
+DIALOGS: dict[str, dict[str, Callable[[Any], None]]] = {
+    "topology": {"a device": open_device, "an edge": open_edge},
+    "a run": {"result files": open_files},
+    "runs": {"removal": open_removal},
 }
+"""What opens each dialog, by page."""
 
 
 @pytest.mark.parametrize("dark", THEMES.values(), ids=THEMES)
 def test_axe_complains_of_no_page_and_no_dialog(chromium: Any, url: str, dark: bool) -> None:
     visitor = Visitor(chromium, url, dark=dark)
-    found = {name: violations(visitor.go(path)) for name, path in pages(url).items()}
+    found = {}
+    for name, path in pages(url).items():
+        page = visitor.go(path)
+        found[name] = violations(page)
+        for dialog, open_it in DIALOGS.get(name, {}).items():
+            open_it(page)
+            page.get_by_role("dialog").wait_for()
+            until("it has faded in: half-transparent text has no contrast", partial(page.evaluate, STILL))
+            found[f"dialog: {dialog}"] = violations(page)
+            page.keyboard.press("Escape")
+            page.get_by_role("dialog").wait_for(state="detached")
     visitor.page.goto(f"{url}/ui/runs/r-none")
     visitor.page.get_by_role("alert").filter(has_text="r-none").wait_for()
     found["an unknown run"] = violations(visitor.page)
-    for name, (where, open_it) in DIALOGS.items():
-        page = visitor.go(pages(url)[where])
-        open_it(page)
-        page.get_by_role("dialog").wait_for()
-        until("it has faded in: half-transparent text has no contrast", partial(page.evaluate, STILL))
-        found[f"dialog: {name}"] = violations(page)
     complaints = [f"{name}: {each}" for name, all_of in found.items() for each in all_of]
     assert not complaints, "\n".join(complaints)
     visitor.window.close()
@@ -114,22 +118,34 @@ STATE = f"""() => [
 ].join('\\n')"""
 CHOSEN_ALREADY = ("[aria-pressed=true]", "[aria-current]", "[aria-selected=true]")
 UNUSABLE = f"e => e.matches({', '.join(CHOSEN_ALREADY)!r}) || e.closest('[disabled], [aria-disabled=true]') !== null"
+LEAVE = r"""navigation.addEventListener('navigate', each => {
+  const {sameDocument, url} = each.destination;
+  if (sameDocument || !/^\/ui\/(?!_nicegui)/.test(new URL(url).pathname)) return;
+  each.preventDefault();
+  window.leave(url);
+})"""
+"""Keeps a page where it is: the pages that its links ask for are opened later, each once."""
 COVERS = ".q-dialog, .q-menu, .q-notification"
 
 
 def test_every_button_and_link_of_every_page_does_something(chromium: Any, url: str) -> None:
     """Whatever is clicked changes the page, leads to another, opens a dialog, or sends or asks for a file."""
     visitor = Visitor(chromium, url)
-    files: list[Any] = []
+    files, asked = list[Any](), list[str]()
     for event in ("download", "filechooser"):
         visitor.page.on(event, lambda each: files.append(each))
-    idle = [each for path in pages(url).values() for each in clicked(visitor, path, files)]
+    visitor.page.expose_function("leave", lambda target: asked.append(target))
+    visitor.page.add_init_script(LEAVE)
+    idle = [each for path in pages(url).values() for each in clicked(visitor, path, files, asked)]
     assert not idle, "\n".join(idle)
+    assert len({*asked}) > 4
+    for target in {*asked}:
+        visitor.go(target.removeprefix(f"{visitor.url}/ui"))
     assert visitor.complaints == []
     visitor.window.close()
 
 
-def clicked(visitor: Visitor, path: str, files: list[Any]) -> list[str]:
+def clicked(visitor: Visitor, path: str, files: list[Any], asked: list[str]) -> list[str]:
     """Clicks each control of a page, which is loaded anew if it is no longer there; returns those that did nothing."""
     page, idle, is_gone = visitor.go(path), [], False
     found = controls(page)
@@ -137,11 +153,10 @@ def clicked(visitor: Visitor, path: str, files: list[Any]) -> list[str]:
     for number in range(len(found)):
         if is_gone or is_covered(page) or not is_usable(found[number]):
             found = controls(visitor.go(path))
-        name = "e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)"
-        what, is_link = found[number].evaluate(f"e => [{name}, e.matches('a')]")
-        if not does_something(page, found[number], files):
+        what = found[number].evaluate("e => e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)")
+        if not does_something(page, found[number], files, asked):
             idle.append(f"{path}: {what}")
-        is_gone = is_link or page.url != f"{visitor.url}/ui{path}"
+        is_gone = page.url != f"{visitor.url}/ui{path}"
     return idle
 
 
@@ -155,19 +170,19 @@ def is_covered(page: Any) -> bool:
 
 
 def is_usable(control: Any) -> bool:
-    """Whether a control stays on its page, and is neither disabled nor chosen already; those in cells are made anew."""
-    return bool(control.is_visible()) and not control.evaluate(f"e => e.matches('.in-row') || ({UNUSABLE})(e)")
+    """Whether a control is still on its page, and neither disabled nor chosen already."""
+    return bool(control.is_visible()) and not control.evaluate(UNUSABLE)
 
 
-def does_something(page: Any, control: Any, files: list[Any]) -> bool:
+def does_something(page: Any, control: Any, *heard: list[Any]) -> bool:
     """Clicks a control; returns whether anything follows before a deadline; a report's pictures take long to draw."""
-    before, n_files = settled(page), len(files)
+    before, n_heard = settled(page), sum(map(len, heard))
     control.click()
     for _ in range(120):
         with suppress(pytest.importorskip("playwright.sync_api").TimeoutError):
             page.wait_for_function(f"before => ({STATE})() !== before", arg=before, timeout=250)
             return True
-        if len(files) > n_files:
+        if sum(map(len, heard)) > n_heard:
             return True
     return False
 
@@ -182,9 +197,13 @@ def settled(page: Any) -> str:
 
 
 def controls(page: Any) -> list[Any]:
-    """What can be clicked, without what is disabled and what is chosen already."""
-    found = page.locator(CONTROLS).filter(visible=True).element_handles()
-    return [each for each in found if not each.evaluate(UNUSABLE)]
+    """What can be clicked, without what is disabled and what is chosen already.
+
+    A button in a cell is made anew with each change of its page, and only its id stays.
+    """
+    found = [each for each in page.locator(CONTROLS).filter(visible=True).element_handles() if is_usable(each)]
+    ids = [each.evaluate("e => e.matches('.in-row') && e.id") for each in found]
+    return [page.locator(f"[id='{own}']") if own else each for each, own in zip(found, ids, strict=True)]
 
 
 FIELDS = f"{CONTROLS}, input, textarea, select, th.sortable, [role=combobox]"
