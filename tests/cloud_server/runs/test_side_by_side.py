@@ -17,7 +17,7 @@ TWO = {"max_concurrent_runs": 2}
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    return small_spec(num_rounds=3, algorithm="scaffold", timeouts={"ready_s": 60}, **changes)
+    return small_spec(**{"num_rounds": 3, "algorithm": "scaffold", "timeouts": {"ready_s": 60}, **changes})
 
 
 def result(info: RunInfo) -> tuple[Any, ...]:
@@ -76,24 +76,22 @@ async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(
         assert hosts[2] <= hosts[0] | hosts[1]
 
 
-@pytest.mark.slow
 async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     (expected,) = await alone(tmp_path / "alone", spec())
     async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
         gate = Gate(fed)
-        steady, other = await fed.submit(spec()), await fed.submit(spec(seed=1))
+        steady, other = await fed.submit(spec()), await fed.submit(spec(seed=1, num_rounds=6))
         await fed.until(lambda: len(fed.apps["cloud"].state.cloud.runs.training) == 2)
         await fed.control(other, "pause")
-        gate.open.set()
         await fed.until_status(other, "paused")
         await fed.control(other, "resume")
         await fed.control(other, "stop")
-        broken = await fed.submit(
-            spec(model={"name": "cnn_digits"}, data="digits", min_devices=6, num_devices=6, seed=2)
-        )
+        await fed.until_status(other, "stopped")
+        broken = await fed.submit(spec(seed=2, algorithm={"name": "fedper", "params": {"personal_layers": 9}}))
+        assert (await fed.finish(broken)).status == "failed"
+        assert (await fed.info(steady)).status == "running"
+        gate.open.set()
         assert result(await fed.finish(steady)) == expected
-        assert (await fed.info(other)).status in ("stopped", "completed")
-        await fed.finish(broken)
         await fed.control(other, "resume")
         assert (await fed.finish(other)).status == "completed"
 
