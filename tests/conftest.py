@@ -68,7 +68,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return wanted not in collection_path.read_text(encoding="utf-8") or None
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """Let the garbage collector work from here on, and leave alone what the imports and the collection made."""
     gc.collect()
     gc.freeze()

@@ -19,7 +19,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     visitor = getattr(item, "funcargs", {}).get("visitor")
     if report.when == "call" and report.failed and isinstance(visitor, Visitor):
-        report.sections.append(("the browser", visitor.account()))
+        try:
+            account = visitor.account()
+        except Exception as error:  # the page has crashed or hangs, which must not end the session
+            account = f"the page cannot be read: {error!r}"
+        report.sections.append(("the browser", account))
     return report
 
 
