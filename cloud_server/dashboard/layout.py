@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,7 +31,12 @@ log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """Seconds between two refreshes of an open page."""
 KEPT_S = 60.0
-"""Seconds for which a page that lost its connection is kept, with all that was entered; later it is loaded anew."""
+"""Seconds for which a page that lost its connection is kept, with all that was entered; later it is loaded anew.
+
+NiceGUI closes the connection of a page that stands still for two fifths of this: a click on its way is lost then.
+"""
+DRAWN_S = 20.0
+"""Longest wait for a browser to draw a refresh until it gets the next one."""
 _MEASURES: dict[By, str] = {
     "round": "by round", "time": "by simulated time", "bytes": "by bytes", "wall": "by wall-clock time",
 }  # fmt: skip
@@ -100,12 +106,17 @@ class Page:
             redraw()
 
     def start_refreshing(self, refresh: Callable[[], Awaitable[None]], every_s: float = REFRESH_S) -> None:
-        """Call `refresh` periodically while a browser shows the page. An error stays at the top until one succeeds."""
+        """Call `refresh` periodically while a browser shows the page. An error stays at the top until one succeeds.
+
+        A refresh waits until the browser has drawn the one before, and then as long as that took: a slow browser, or a
+        run of many rounds, has fewer refreshes, and what a viewer does comes first.
+        """
         self.is_refreshed = True
 
         async def refresh_once() -> None:
             if not ui.context.client.has_socket_connection:
                 return
+            began = time.monotonic()
             try:
                 await refresh()
             except StrataError as error:
@@ -116,8 +127,11 @@ class Page:
             else:
                 self._show_error(self.notice())
             await self.show()
+            with suppress(TimeoutError):
+                await ui.run_javascript("0", timeout=DRAWN_S)  # the browser answers once it has drawn what came before
+            timer.interval = max(every_s, 2 * (time.monotonic() - began))
 
-        ui.timer(every_s, refresh_once, immediate=True)
+        timer = ui.timer(every_s, refresh_once, immediate=True)
 
     async def show(self) -> None:
         """Make the content visible, once the browser has laid it out: what arrives in the same frame still jumps."""

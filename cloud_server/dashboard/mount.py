@@ -27,7 +27,7 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(settings.state_dir / "nicegui"))  # NiceGUI reads it on import
     from nicegui import core, ui
 
-    from cloud_server.dashboard.layout import Dashboard
+    from cloud_server.dashboard.layout import KEPT_S, Dashboard
     from cloud_server.dashboard.pages import new, run, runs, topology
 
     core.sio.eio.cors_allowed_origins = None  # same origin only, which `Login` checks too
@@ -48,7 +48,7 @@ def attach(app: FastAPI, settings: CloudSettings) -> None:
         language="en-US",
         show_welcome_message=False,
         binding_refresh_interval=None,
-        reconnect_timeout=10.0,
+        reconnect_timeout=KEPT_S,
     )
     login = Middleware(
         Login, token=settings.common.api_token, networks=settings.user_networks, hosts=settings.allowed_hosts

@@ -51,7 +51,7 @@ class Visitor:
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
-        self.messages: deque[str] = deque(maxlen=40)
+        self.messages: deque[str] = deque(maxlen=20)
         self.page.on("websocket", self._connected)
 
     def _said(self, message: Any) -> None:
@@ -64,7 +64,7 @@ class Visitor:
 
     def _connected(self, socket: Any) -> None:
         def keep(what: str, text: object = "") -> None:
-            self.messages.append(f"{time.strftime('%X')} {what} {text!s:.200}")
+            self.messages.append(f"{time.strftime('%X')} {what} {text!s:.120}")
 
         keep("opened", socket.url)
         socket.on("framesent", lambda text: keep("sent", text))
@@ -80,8 +80,9 @@ class Visitor:
             ]
         except (httpx.HTTPError, LookupError, ValueError) as error:
             runs = [{"error": repr(error)}]
-        lines = [f"{time.strftime('%X')} {self.page.url}", *self.complaints, self.page.locator("body").inner_text()]
-        return "\n".join([*lines, *self.messages, *map(str, runs)])
+        text = " | ".join(self.page.locator("body").inner_text().split("\n"))
+        lines = [f"{time.strftime('%X')} {self.page.url}", *self.complaints, f"{text:.900}"]
+        return "\n".join([*lines, *self.messages, *map(str, runs[:4])])
 
     def go(self, path: str) -> Any:
         """Open a page of the dashboard and wait until it is built."""

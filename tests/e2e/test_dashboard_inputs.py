@@ -252,6 +252,26 @@ def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
     assert "name: before" in text_of(page)
 
 
+def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_up_behind_it(visitor: Visitor) -> None:
+    spec = SPEC | {"name": "while it stands still", "num_rounds": 100_000}
+    run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=30).json()["run"]
+    page = visitor.go(f"/runs/{run}")
+    status = page.get_by_role("status")
+    status.filter(has_text="running").wait_for(timeout=60_000)
+    page.evaluate(
+        "window.standing = 0; setTimeout(() => { const end = Date.now() + 15_000; while (Date.now() < end); })"
+    )
+    visitor.messages.clear()
+    page.get_by_role("button", name="Pause").click()
+    status.filter(has_text="paused").wait_for()
+    said = [message.split(" ", 2)[1:] for message in visitor.messages]
+    assert not [what for what, _ in said if what in ("opened", "closed")]
+    updates = [text for what, text in said if what == "received" and '"update"' in text]
+    assert len(updates) < 10, "15 s stood still, at one refresh a second"
+    page.get_by_role("button", name="Stop").click()
+    status.filter(has_text="stopped").wait_for()
+
+
 @pytest.mark.parametrize(("field", "name"), [("data", "mnist"), ("model", "resnet18"), ("partition", "dirichlet")])
 def test_the_form_offers_names_where_it_takes_yaml(visitor: Visitor, field: str, name: str) -> None:
     page = visitor.go("/new")

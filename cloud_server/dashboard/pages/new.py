@@ -14,7 +14,7 @@ from nicegui import events, ui
 from nicegui.elements.mixins.validation_element import ValidationElement
 
 from cloud_server.dashboard.forms import FormField, fields_of, flow_yaml, help_line, parse_value, with_value
-from cloud_server.dashboard.layout import KEPT_S, Dashboard, Page, card, open_page, with_field
+from cloud_server.dashboard.layout import Dashboard, Page, card, open_page, with_field
 from cloud_server.dashboard.spec_checks import about, example_specs, known_names, warnings_of
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
@@ -43,7 +43,7 @@ _UPLOAD_OVERHEAD_BYTES = 1024
 def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
-    @ui.page("/new", reconnect_timeout=KEPT_S)
+    @ui.page("/new")
     async def new_run_page() -> None:
         async with open_page(dashboard, "New run", "/new") as page:
             View(dashboard, page).build()

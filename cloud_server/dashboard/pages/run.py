@@ -10,7 +10,6 @@ from nicegui.events import GenericEventArguments
 
 from cloud_server.dashboard.forms import whole_number
 from cloud_server.dashboard.layout import (
-    KEPT_S,
     Dashboard,
     Page,
     Panel,
@@ -54,7 +53,7 @@ _ALLOWED_STATUSES = {
 def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
-    @ui.page("/runs/{run_id}", reconnect_timeout=KEPT_S)
+    @ui.page("/runs/{run_id}")
     async def run_page(run_id: str) -> None:
         async with open_page(dashboard, "Run") as page:
             try:

@@ -9,7 +9,7 @@ from fastapi import Query
 from nicegui import ui
 
 from cloud_server.dashboard.comparison_view import MOST_COMPARED, ComparisonView
-from cloud_server.dashboard.layout import KEPT_S, Dashboard, Page, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, notify_outcome, open_page
 from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
 from shared.core.formatting import size
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
@@ -33,12 +33,12 @@ _MAX_LISTED = 1000
 def register(dashboard: Dashboard) -> None:
     """Add the pages."""
 
-    @ui.page("/runs", reconnect_timeout=KEPT_S)
+    @ui.page("/runs")
     async def runs_page(selected: list[str] = Query(default=[]), text: str = "") -> None:  # noqa: B008
         async with open_page(dashboard, "Runs", "/runs") as page:
             View(dashboard, page, set(selected), text).build()
 
-    @ui.page("/compare", reconnect_timeout=KEPT_S)
+    @ui.page("/compare")
     async def compare_page(run: list[str] = Query(default=[])) -> None:  # noqa: B008
         async with open_page(dashboard, "Compare runs") as page:
             await ComparisonView(dashboard, page, run[:MOST_COMPARED]).build()

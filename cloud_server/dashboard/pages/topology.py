@@ -5,7 +5,7 @@ from __future__ import annotations
 from nicegui import ui
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import KEPT_S, Dashboard, Page, card, notify_outcome, open_page
+from cloud_server.dashboard.layout import Dashboard, Page, card, notify_outcome, open_page
 from cloud_server.dashboard.node_dialogs import NodeDialog
 from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
@@ -21,7 +21,7 @@ from shared.service.api.nodes import TopologyInfo
 def register(dashboard: Dashboard) -> None:
     """Add the page."""
 
-    @ui.page("/", reconnect_timeout=KEPT_S)
+    @ui.page("/")
     async def topology_page(run: str = "", opened: str = "") -> None:
         async with open_page(dashboard, "Topology", "/") as page:
             try:
