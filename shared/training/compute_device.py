@@ -62,6 +62,8 @@ class ComputeDevice:
             torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.deterministic = True
             torch.backends.cudnn.benchmark = False
+            deterministic: Any = torch.utils.deterministic
+            deterministic.fill_uninitialized_memory = False  # helps debugging, and takes much of a small model's time
 
 
 def compute_device_of(name: DeviceName) -> ComputeDevice:

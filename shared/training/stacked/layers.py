@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from shared.core.errors import BadInput
 from shared.training.models import tied_names
+from shared.training.stacked.convolution import StackedConvolution, Windows
 from shared.training.stacked.memory import empty_stack
 
 PER_SAMPLE: tuple[type[nn.Module], ...] = (
@@ -110,18 +111,30 @@ class StackedLinear(StackedLayer):
 
 
 class StackedConv2d(StackedLayer):
-    """`nn.Conv2d`: on the CPU one convolution after another, each on its device's rows; on a GPU one grouped one."""
+    """`nn.Conv2d`: on the CPU one convolution after another, on a GPU one batched product, or one in groups.
+
+    Depthwise and other grouped convolutions are grouped ones of more groups there.
+    """
 
     def __init__(self, layer: nn.Conv2d, places: Places) -> None:
         super().__init__(places)
         how: Any = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
         self.convolved: Callable[..., Tensor] = partial(functional.conv2d, **how)
         self.groups = layer.groups
+        left_right, top_bottom = layer._reversed_padding_repeated_twice[:2], layer._reversed_padding_repeated_twice[2:]
+        self.windows = Windows(layer.kernel_size, layer.stride, layer.dilation, (*left_right, *top_bottom))
 
     def forward(self, x: Tensor) -> Tensor:
         """(width * rows, in, height, width) -> (width * rows, out, ...)."""
         weight, bias = self.tensors["weight"], self.tensors.get("bias")
-        return self.of_each(x, weight, bias) if x.device.type == "cpu" else self.grouped(x, weight, bias)
+        if x.device.type == "cpu":
+            return self.of_each(x, weight, bias)
+        return self.in_windows(x, weight, bias) if self.groups == 1 else self.grouped(x, weight, bias)
+
+    def in_windows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One batched product of the inputs under all windows with the devices' weights."""
+        found: Tensor = StackedConvolution.apply(x, weight, bias, self.windows)  # type: ignore[no-untyped-call]
+        return found
 
     def of_each(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """One convolution after another, each of one device's rows."""

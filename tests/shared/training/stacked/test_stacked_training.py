@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,14 +93,15 @@ class Client:
         """Every client starts from a model of its own."""
         noise = seeded(self.seed)
         return {
-            name: tensor + 0.01 * torch.randn(tensor.shape, generator=noise).abs() if tensor.dim() else tensor
+            name: tensor.cpu() + 0.01 * torch.randn(tensor.shape, generator=noise).abs() if tensor.dim() else tensor
             for name, tensor in read_state(model).items()
         }
 
-    def correction(self, model: nn.Module) -> Elementwise | None:
+    def correction(self, model: nn.Module, compute: torch.device = CPU) -> Elementwise | None:
         if self.shift is None:
             return None
-        return Elementwise(pull, ([self.shift * torch.ones_like(p) for p in model.parameters()],))
+        anchors = [torch.full_like(p, self.shift, device=compute) for p in model.parameters()]
+        return Elementwise(pull, (anchors,))
 
 
 def pull(parameters: list[Tensor], gradients: list[Tensor], anchors: list[Tensor]) -> None:
@@ -120,7 +122,12 @@ def stack(
     """Trains clients in one stack."""
     clients = sorted(clients, key=lambda client: -len(client.order()))
     devices = [
-        Device(client.start(model), [len(b) for b in client.order()], client.correction(model), seeded(client.seed))
+        Device(
+            client.start(model),
+            [len(b) for b in client.order()],
+            client.correction(model, compute),
+            seeded(client.seed),
+        )
         for client in clients
     ]
     data = [client.samples(shape, n_classes) for client in clients]
@@ -152,7 +159,7 @@ def alone(model: nn.Module, shape: Shape, client: Client, n_classes: int = 10) -
 
 def model_of(result: Result) -> dict[str, Tensor]:
     assert not isinstance(result, NotFinite), result
-    return result[0]
+    return {name: tensor.cpu() for name, tensor in result[0].items()}
 
 
 def bits_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -210,20 +217,33 @@ def test_dropout_draws_from_each_devices_own_stream() -> None:
         assert distance(model_of(result), alone(model, shape, client, n_classes=5)[0]) < 2e-5
 
 
-@pytest.mark.parametrize(("groups", "bias"), [(1, True), (2, False)])
-def test_the_grouped_convolution_of_gpus_is_the_one_of_each_device(groups: int, bias: bool) -> None:
-    """On the CPU, where both can be computed."""
+WINDOWS: list[dict[str, Any]] = [
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 5, "padding": 2, "bias": False},
+    {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)},
+    {"kernel_size": 1, "stride": 2},
+    {"kernel_size": (2, 3), "padding": "same", "bias": False},
+]
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("how", [*WINDOWS, {"kernel_size": 3, "stride": 2, "padding": 1, "groups": 2}], ids=str)
+def test_the_convolutions_of_gpus_are_the_ones_of_each_device(how: dict[str, Any]) -> None:
+    """On the CPU, where all can be computed, in 64 bits."""
     places, noise = Places(3, 16), seeded(0)
-    layer = StackedConv2d(nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=groups, bias=bias), places)
-    x = torch.randn(48, 4, 9, 9, generator=noise, requires_grad=True)
-    weight = torch.randn(3, 6, 4 // groups, 3, 3, generator=noise, requires_grad=True)
-    shift = torch.randn(3, 6, generator=noise) if bias else None
-    each, grouped = layer.of_each(x, weight, shift), layer.grouped(x, weight, shift)
-    assert each.shape == (48, 6, 5, 5)
-    assert torch.allclose(each, grouped, atol=1e-5)
-    ways = (torch.autograd.grad(made.square().sum(), (x, weight)) for made in (each, grouped))
-    for one, other in zip(*ways, strict=True):
-        assert torch.allclose(one, other, rtol=1e-4, atol=1e-3)
+    layer = nn.Conv2d(4, 6, **how, dtype=torch.float64)
+    stacked = StackedConv2d(layer, places)
+    draw = partial(torch.randn, generator=noise, dtype=torch.float64, requires_grad=True)
+    x, weight = draw(48, 4, 9, 8), draw(3, *layer.weight.shape)
+    tensors = [x, weight] if layer.bias is None else [x, weight, draw(3, 6)]
+    shift = tensors[2] if len(tensors) > 2 else None
+    each = stacked.of_each(x, weight, shift)
+    gradients = torch.autograd.grad(each.square().sum(), tensors)
+    for way in (stacked.grouped, *([] if "groups" in how else [stacked.in_windows])):
+        made = way(x, weight, shift)
+        assert torch.allclose(made, each, rtol=1e-10, atol=1e-10)
+        for one, other in zip(torch.autograd.grad(made.square().sum(), tensors), gradients, strict=True):
+            assert torch.allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_running_statistics_count_no_padding() -> None:
@@ -273,6 +293,13 @@ def check_bits(name: str, n_classes: int, compute: torch.device) -> None:
 @pytest.mark.parametrize(("name", "n_classes"), CASES)
 def test_bits_depend_on_neither_neighbours_nor_place(name: str, n_classes: int) -> None:
     check_bits(name, n_classes, CPU)
+
+
+@pytest.mark.parametrize("name", ["cnn_6_16", "cnn_mnist"])
+def test_bits_of_the_convolution_of_gpus_do_neither(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU: its products must lie in aligned memory."""
+    monkeypatch.setattr(StackedConv2d, "of_each", StackedConv2d.in_windows)
+    check_bits(name, 10, CPU)
 
 
 @ON_GPU
