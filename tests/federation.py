@@ -124,6 +124,7 @@ class Federation:
     """One cloud, `n_edges` edges, and agents that can host the numbers of devices in `agent_devices`.
 
     A node counts as lost only after `pass_time` or `lose`: on a busy machine the real time to live is too long to pass.
+    A test that waits for what heartbeats bring shortens `heartbeat_s`.
     """
 
     def __init__(
@@ -136,12 +137,13 @@ class Federation:
         common: dict[str, Any] | None = None,
         cloud: dict[str, Any] | None = None,
         ttl_s: float = 30.0,
+        heartbeat_s: float = 2.0,
         profiles: tuple[str, ...] | None = None,
     ) -> None:
         self.folder, self.n_edges, self.agent_devices = folder, n_edges, agent_devices
         self.order = order or tuple(range(len(agent_devices)))
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
-        self.heartbeat_s = min(2.0, ttl_s / 10)
+        self.heartbeat_s = min(heartbeat_s, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
         self.common = CommonSettings(**{"cache_dir": data_cache(), "fsync": False, **(common or {})})
         self.router, self.clock = Router(), SkippingClock()

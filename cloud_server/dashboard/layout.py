@@ -35,8 +35,10 @@ KEPT_S = 60.0
 
 NiceGUI closes the connection of a page that stands still for two fifths of this: a click on its way is lost then.
 """
-DRAWN_S = 20.0
+DRAWN_S = 10.0
 """Longest wait for a browser to draw a refresh until it gets the next one."""
+REST_S = 5.0
+"""Longest rest after a refresh that took long."""
 _MEASURES: dict[By, str] = {
     "round": "by round", "time": "by simulated time", "bytes": "by bytes", "wall": "by wall-clock time",
 }  # fmt: skip
@@ -129,7 +131,8 @@ class Page:
             await self.show()
             with suppress(TimeoutError):
                 await ui.run_javascript("0", timeout=DRAWN_S)  # the browser answers once it has drawn what came before
-            timer.interval = max(every_s, 2 * (time.monotonic() - began))
+            took_s = time.monotonic() - began
+            timer.interval = took_s + min(max(every_s - took_s, took_s), REST_S)
 
         timer = ui.timer(every_s, refresh_once, immediate=True)
 

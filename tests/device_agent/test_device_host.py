@@ -52,7 +52,7 @@ async def test_an_agent_forgets_the_answers_of_a_run_that_orders_nothing_any_mor
 
 
 async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_and_not_before(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), heartbeat_s=0.2) as fed:
         gate = Gate(fed, path="/uploads")
         run_id = await fed.submit(small_spec(num_edges=1, num_devices=1, round_deadline_s=1e6))
         await gate.reached.wait()

@@ -92,7 +92,7 @@ async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_fil
 
 
 async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, counter_algorithm: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,), heartbeat_s=0.2) as fed:
         spec = small_spec(num_edges=1, num_devices=2, algorithm=counter_algorithm)
         first, second = await fed.run(spec), await fed.run(spec)
         folder = tmp_path / "f" / "agent-0" / "seats"

@@ -232,7 +232,7 @@ async def test_requests_that_need_a_started_run_are_conflicts_before_it(tmp_path
 async def test_deleting_an_ended_run_removes_it_from_every_tier_but_keeps_its_folder(
     tmp_path: Path, counter_algorithm: str
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
+    async with Federation(tmp_path / "f", heartbeat_s=0.2) as fed:
         kept = await fed.run(small_spec(name="kept", algorithm=counter_algorithm))
         gone = await fed.run(small_spec(name="gone", algorithm=counter_algorithm))
         folders = [tmp_path / "f" / f"agent-{number}" / "seats" for number in range(6)]

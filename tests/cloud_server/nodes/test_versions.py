@@ -92,7 +92,7 @@ async def test_a_restarted_cloud_of_another_version_leaves_out_the_nodes_that_it
 
 
 async def test_nodes_whose_stored_entries_cannot_be_read_register_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
+    async with Federation(tmp_path / "f", heartbeat_s=0.2) as fed:
         await fed.stop("cloud")
         await fed.store.put(redis_keys.cloud_agent(fed.agent_id(0)), b'{"agent": "of another version"}')
         await fed.store.put(redis_keys.cloud_edge("edge-1"), b"nothing")

@@ -328,7 +328,7 @@ async def test_a_cloud_restarted_during_a_run_ends_it_with_the_same_bytes(tmp_pa
 
 
 async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
+    async with Federation(tmp_path / "f", heartbeat_s=0.2) as fed:
         plain = await fed.run(small_spec())
         await fed.stop("cloud")
         for prefix in ("cloud:agent", "cloud:edge"):
@@ -361,7 +361,7 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
 
 
 async def test_requests_made_before_a_restart_stay_in_force(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
+    async with Federation(tmp_path / "f", heartbeat_s=0.2) as fed:
         gates, runs = [], []
         for what in ("pause", "stop"):
             gates.append(Gate(fed))
