@@ -101,8 +101,8 @@ def _words(cells: Sequence[str | Text]) -> list[str]:
     return [max(str(cell).split(), key=len, default="")[:_MAX_CHARS] for cell in cells]
 
 
-_WIDE = 160
-"""Width when the output is not a terminal, so that a table in a log keeps its columns."""
+_WIDE = 200
+"""Width when the output is not a terminal: a table of rounds keeps its columns, however many digits its times have."""
 
 _STATUS_STYLES = {
     "completed": "green",

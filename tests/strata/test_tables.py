@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console, RenderableType
 
 from shared.core.formatting import duration
+from shared.core.scores import Spread
 from shared.federation.spec_parser import parse_spec
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
 from shared.run_records.runs import UnreadableRun
 from shared.run_records.visits import VisitRow
-from strata.output import Column, FittedTable
+from strata.output import Column, FittedTable, Terminal
 from strata.tables import rounds_table, runs_table, visits_table
 from tests.strata.conftest import Strata
 from tests.strata.samples import a_round, a_run
@@ -48,6 +49,15 @@ def test_no_cell_is_truncated_or_wrapped_in_any_usual_terminal(table: FittedTabl
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
     assert len([line for line in lines if line.startswith("│")]) == len(table.columns[0].cells)
+
+
+@pytest.mark.parametrize("wall_s", [0.1064, 59.96, 86_399.0])
+def test_a_file_gets_every_column_of_the_rounds_however_long_they_took(wall_s: float) -> None:
+    spread = Spread.of([0.2333, 0.3263, 0.5, 1.0])
+    rows = [a_round(200, **SAMPLE | {"wall_s": wall_s, "energy_j": 30.8, "attempts": 2, "clients": {"own": spread}})]
+    Terminal(written := io.StringIO()).print(rounds_table(rows))
+    assert "energy" in written.getvalue()
+    assert "wider terminal" not in written.getvalue()
 
 
 def test_the_least_important_columns_are_omitted_and_named() -> None:
