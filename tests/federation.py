@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -373,15 +373,19 @@ class PersistentStore:
 
 
 class Gate:
-    """Holds the orders to a port from the n-th on, by default an agent's visits; `reached` is set when one waits."""
+    """Holds orders to some ports from the n-th on, by default the first agent's visits; `reached` is set when one waits.
+
+    For which of several runs the first agent trains is open: such a test says by `ports` what is held.
+    """
 
     def __init__(self, fed: Federation, closed_at: int = 1, path: str = "/visits", port: int = AGENT_PORT) -> None:
         self.open, self.reached = asyncio.Event(), asyncio.Event()
-        self._left, self._where = closed_at, (path, port)
+        self.ports: Collection[int | None] = {port}
+        self._left, self._path = closed_at, path
         fed.router.tamper = self._tamper
 
     async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        if (request.url.path, request.url.port) == self._where:
+        if request.url.path == self._path and request.url.port in self.ports:
             self._left -= 1
             if self._left <= 0:
                 self.reached.set()

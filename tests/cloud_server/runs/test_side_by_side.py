@@ -11,7 +11,7 @@ import pytest
 
 from shared.core.errors import BadInput
 from shared.run_records.runs import RunInfo
-from tests.federation import Federation, Gate, PassOn, small_spec
+from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
 
 TWO = {"max_concurrent_runs": 2}
 
@@ -26,6 +26,10 @@ def result(info: RunInfo) -> tuple[Any, ...]:
 
 async def agents_of(fed: Federation, run_id: str) -> set[str | None]:
     return {seat.agent for seat in (await fed.seats(run_id)).seats}
+
+
+def ports(fed: Federation, agents: set[str | None]) -> set[int]:
+    return {AGENT_PORT + number for number in range(len(fed.agent_devices)) if fed.agent_id(number) in agents}
 
 
 async def alone(folder: Path, *specs: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -61,6 +65,7 @@ async def test_two_runs_train_at_a_time_on_agents_of_their_own_with_the_bits_of_
 async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(3, 3), cloud=TWO) as fed:
         gate = Gate(fed)
+        gate.ports = ports(fed, {fed.agent_id(0), fed.agent_id(1)})
         first, second, third = [await fed.submit(spec(seed=seed, num_devices=3)) for seed in range(3)]
         await fed.until(lambda: len(fed.apps["cloud"].state.cloud.runs.training) == 2)
         waits = await fed.info(third)
@@ -80,7 +85,11 @@ async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(tm
     (expected,) = await alone(tmp_path / "alone", spec())
     async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
         gate = Gate(fed)
-        steady, other = await fed.submit(spec()), await fed.submit(spec(seed=1, num_rounds=6))
+        gate.ports = ports(fed, {fed.agent_id(number) for number in range(4)})
+        steady = await fed.submit(spec())
+        await gate.reached.wait()
+        gate.ports = ports(fed, await agents_of(fed, steady))
+        other = await fed.submit(spec(seed=1, num_rounds=6))
         await fed.until(lambda: len(fed.apps["cloud"].state.cloud.runs.training) == 2)
         await fed.control(other, "pause")
         await fed.until_status(other, "paused")
