@@ -373,7 +373,7 @@ class PersistentStore:
 
 
 class Gate:
-    """Holds orders to some ports from the n-th on, by default the first agent's visits; `reached` is set when one waits.
+    """Holds orders to a port from the n-th on, by default the first agent's visits; `reached` is set when one waits.
 
     For which of several runs the first agent trains is open: such a test says by `ports` what is held.
     """
