@@ -51,7 +51,7 @@ class Visitor:
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._asked)
-        self.messages: deque[str] = deque(maxlen=20)
+        self.messages: deque[str] = deque(maxlen=1000)
         self.page.on("websocket", self._connected)
 
     def _said(self, message: Any) -> None:
@@ -82,7 +82,7 @@ class Visitor:
             runs = [{"error": repr(error)}]
         text = " | ".join(self.page.locator("body").inner_text().split("\n"))
         lines = [f"{time.strftime('%X')} {self.page.url}", *self.complaints, f"{text:.900}"]
-        return "\n".join([*lines, *self.messages, *map(str, runs[:4])])
+        return "\n".join([*lines, *[*self.messages][-20:], *map(str, runs[:4])])
 
     def go(self, path: str) -> Any:
         """Open a page of the dashboard and wait until it is built."""

@@ -9,16 +9,7 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from cloud_server.dashboard.forms import whole_number
-from cloud_server.dashboard.layout import (
-    Dashboard,
-    Page,
-    Panel,
-    card,
-    facts,
-    measure_switch,
-    notify_outcome,
-    open_page,
-)
+from cloud_server.dashboard.layout import Dashboard, Page, Panel, card, facts, measure_switch, notify_outcome, open_page
 from cloud_server.dashboard.round_rows import VisitCounts, round_table
 from cloud_server.dashboard.round_timeline import TimelineCard
 from cloud_server.dashboard.run_downloads import Downloads

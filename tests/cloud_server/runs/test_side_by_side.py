@@ -126,8 +126,10 @@ async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_h
 async def test_a_lost_agent_concerns_its_own_run_only(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO, ttl_s=2.0) as fed:
         gate = Gate(fed)
+        gate.ports = ports(fed, {fed.agent_id(number) for number in range(4)})
         runs = [await fed.submit(spec(seed=seed)) for seed in (0, 1)]
-        await gate.reached.wait()
+        for run in runs:
+            await fed.until_status(run, "running")
         hosts = [await agents_of(fed, run) for run in runs]
         lost = next(n for n in range(4) if fed.agent_id(n) in hosts[1])
         await fed.lose(f"agent-{lost}")

@@ -238,6 +238,7 @@ def test_the_convolutions_of_gpus_are_the_ones_of_each_device(how: dict[str, Any
     tensors = [x, weight] if layer.bias is None else [x, weight, draw(3, 6)]
     shift = tensors[2] if len(tensors) > 2 else None
     each = stacked.of_each(x, weight, shift)
+    assert each.shape == layer(x).shape
     gradients = torch.autograd.grad(each.square().sum(), tensors)
     for way in (stacked.grouped, *([] if "groups" in how else [stacked.in_windows])):
         made = way(x, weight, shift)
