@@ -127,7 +127,7 @@ def _wrap(clock: Clock, stage: str, place: str) -> None:
     timed = clock.waited if work.__code__.co_flags & 0x80 else clock.timed  # 0x80: a coroutine function
     wrapped = timed(stage, work)
     setattr(owner, name, wrapped)
-    for user in [known for known in sys.modules.values() if getattr(known, name, None) is work]:
+    for user in [known for known in list(sys.modules.values()) if getattr(known, name, None) is work]:
         setattr(user, name, wrapped)  # modules that imported it by name before
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from cloud_server.runs.round_map import RoundMap
 from cloud_server.runs.round_record import EdgeReplies
 from shared.core.errors import NotReady
-from shared.core.number_sets import EMPTY, NumberSet, SetIndex
+from shared.core.number_sets import EMPTY, NumberSet
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.selection import n_wanted
@@ -57,7 +56,7 @@ class RoundQuorum:
             self._check("edges", n_answered, n, max(spec.quorum_of(n), 1), self._why(answers) or "no edge is alive")
             return
         away = sum(map(self._n_expected, answers.failed))
-        lines = [line for _, reply in answers.each for line in self._counted(reply.answer.lines)]
+        lines = [line for edge, reply in answers.each for line in self._counted(edge, reply.answer.lines)]
         lost = [line for line in lines if self._is_lost(line)]
         n_lost, n_visits = (Counter(line.edge_round for line in some) for some in (lost, lines))
         for edge_round in sorted({0, *n_visits}):
@@ -70,31 +69,25 @@ class RoundQuorum:
         if n_answered < need:
             raise QuorumMissed(f"round {self.ctx.round_no}: quorum of {need} of {n} {what} missed: {why}")
 
-    def _counted(self, lines: Iterable[VisitRecord]) -> Iterator[VisitRecord]:
-        """The visits of devices that train and were asked to, whose answers this round awaited."""
-        population = self.experiment.population
+    def _counted(self, edge: int, lines: Iterable[VisitRecord]) -> Iterator[VisitRecord]:
+        """The visits of an edge's devices that train and were asked to, whose answers this round awaited."""
+        population, present = self.experiment.population, self.round_map.present_at(edge)
         for line in lines:
             simulated = line.outcome == "failed" and line.reason in SIMULATED_LOSSES
             unsent = line.outcome == "refused" and not line.down_bytes  # too late before it began
             if line.outcome in ("evaluated", "used_late") or simulated or unsent:
                 continue
-            if line.seat in self._present and line.seat not in population.held_out:
+            if line.seat in present and line.seat not in population.held_out:
                 yield line
 
     def _is_lost(self, line: VisitRecord) -> bool:
         """Whether a visit was lost; where shares are planned, others do those of a lost one."""
         return line.outcome == "failed" and not self.experiment.spec.plans
 
-    @cached_property
-    def _present(self) -> NumberSet:
-        """The seats whose agents were connected when the round began: no other gets an order."""
-        hosts = [host for of_edge in self.round_map.hosts.values() for host in of_edge]
-        return SetIndex([host.seats for host in hosts if host.presence == "present"]).all
-
     def _n_expected(self, edge: int) -> int:
         """The number of visits that an edge which failed would have awaited in an edge round."""
         population, sync = self.experiment.population, self.experiment.spec.sync.devices
-        there = (self.round_map.seats_at(edge) & self._present) - population.held_out - NumberSet(self.retired)
+        there = self.round_map.present_at(edge) - population.held_out - NumberSet(self.retired)
         if not len(there):
             return 0
         if sync.asynchronous:

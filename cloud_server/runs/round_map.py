@@ -42,6 +42,10 @@ class RoundMap:
         """The hosted seats that visit an edge."""
         return self.placements[edge].seats if edge in self.placements else EMPTY
 
+    def present_at(self, edge: int) -> NumberSet:
+        """Those of them whose agents were present when the round began."""
+        return self.placements[edge].present if edge in self.placements else EMPTY
+
     def edge_of(self, seat: int) -> int | None:
         """The edge that a hosted seat visits, if any."""
         return next((edge for edge, placement in self.placements.items() if seat in placement.seats), None)

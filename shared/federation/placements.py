@@ -52,6 +52,11 @@ class EdgePlacement(Record):
         """All seats that visit the edge."""
         return self._index.all
 
+    @cached_property
+    def present(self) -> NumberSet:
+        """Those whose agents are present: no other gets an order."""
+        return SetIndex([host.seats for host in self.hosts if host.presence == "present"]).all
+
     def check_seats(self, n_seats: int) -> None:
         """Checks that all seats are of the run.
 

@@ -12,7 +12,7 @@ import numpy as np
 from shared.core.errors import BadInput
 from shared.core.plugins import Kind, Value
 from shared.federation.context import Context, EdgeView
-from shared.federation.population import Seat, by_home_edge
+from shared.federation.population import Seat, by_home_edge, numbers_of
 from shared.federation.visit_estimates import expected, plain_task, samples_due
 from shared.spec.experiment import ExperimentSpec
 
@@ -72,7 +72,8 @@ def n_wanted(ctx: Context, seats: Sequence[Seat]) -> int:
 
 
 def _all(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-    return [seat.number for seat in seats]
+    numbers: list[int] = numbers_of(seats).tolist()
+    return numbers
 
 
 def within_home_edges(choose: Callable[..., list[int]]) -> Callable[..., list[int]]:
@@ -93,7 +94,8 @@ def _random(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """Draws `fraction_train` of the seats (FedAvg's C), at least one, without replacement."""
     n = n_chosen(ctx, len(seats))
     chosen = ctx.numpy_rng("select").choice(len(seats), size=n, replace=False)
-    return [seats[i].number for i in chosen]
+    selected: list[int] = numbers_of(seats)[chosen].tolist()
+    return selected
 
 
 def _fastest(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:

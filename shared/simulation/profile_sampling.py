@@ -43,12 +43,11 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
 def drawn_profiles(devices: DeviceSpec, seeds: Callable[[str], Seeds]) -> Profiles:
     """Return the profiles of any number of seats: each draws its part of the mixture from its own stream."""
     mixture, factors = devices.mixture, (1.0, devices.straggler_slowdown)
-    shares, slow_shares = [part.share for part in mixture], _slow_shares(devices)
+    kind_of, slow_of = _drawing([part.share for part in mixture]), _drawing(_slow_shares(devices))
 
     def profile(seat: int) -> Profile:
         own = seeds(f"seat {seat}")
-        kind, slow = _drawn_part(shares, own, "profile"), _drawn_part(slow_shares, own, "straggler")
-        return profile_of(mixture[kind].profile, own, factors[slow])
+        return profile_of(mixture[kind_of(own, "profile")].profile, own, factors[slow_of(own, "straggler")])
 
     return profile
 
@@ -57,34 +56,38 @@ def _slow_shares(devices: DeviceSpec) -> list[float]:
     return [1 - devices.straggler_ratio, devices.straggler_ratio]
 
 
-def _drawn_part(shares: Sequence[float], seeds: Seeds, purpose: str) -> int:
-    """Return the index of one of several parts with these shares, of which the last that has one ends the search."""
+def _drawing(shares: Sequence[float]) -> Callable[[Seeds, str], int]:
+    """Return a function that draws the index of one of several parts with these shares, for a purpose.
+
+    The last part that has a share ends the search.
+    """
     there = [index for index, share in enumerate(shares) if share]
-    if len(there) == 1:
-        return there[0]
-    sums = np.cumsum([shares[index] for index in there])
-    return there[min(int(np.searchsorted(sums, uniform01(seeds(purpose)), side="right")), len(there) - 1)]
+    sums = np.cumsum([shares[index] for index in there])[:-1]
+    if not len(sums):
+        return lambda seeds, purpose: there[0]
+    return lambda seeds, purpose: there[int(sums.searchsorted(uniform01(seeds(purpose)), side="right"))]
 
 
 def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
     """Return one seat's profile, drawn from its streams; a straggler's compute is divided by `slowdown`."""
-    base = _base(spec)
-    drawing = {name: _drawn(amount, seeds, name) for name, amount in _distributions(spec).items()}
-    if not drawing and slowdown == 1:
+    base, distributions = _base(spec)
+    if not distributions and slowdown == 1:
         return base  # the same object for all such seats
+    drawing = {name: _drawn(amount, seeds, name) for name, amount in distributions.items()}
     compute_sps = drawing.pop("compute_sps", base.compute_sps) / slowdown
     return base.replace(**drawing, compute_sps=compute_sps, slowdown=slowdown)
 
 
 @lru_cache(maxsize=256)
-def _base(spec: ProfileSpec) -> Profile:
-    """Return the profile before anything is drawn."""
+def _base(spec: ProfileSpec) -> tuple[Profile, dict[str, Any]]:
+    """Return the profile before anything is drawn, and the fields that are."""
     values: dict[str, Any] = {"name": spec.label or spec.name}
     if spec.link is not None:
         values |= LINKS[spec.link].link.model_dump(exclude={"name"})
     own = {name: getattr(spec, name) for name in type(spec).model_fields if name not in _NO_VALUES}
-    fixed = {name: v for name, v in own.items() if v is not None and name not in _distributions(spec)}
-    return catalogue_profile(spec.name).replace(**(values | fixed))
+    distributions = _distributions(spec)
+    fixed = {name: v for name, v in own.items() if v is not None and name not in distributions}
+    return catalogue_profile(spec.name).replace(**(values | fixed)), distributions
 
 
 def catalogue_profile(name: str, slowdown: float = 1.0) -> Profile:
@@ -95,8 +98,7 @@ def catalogue_profile(name: str, slowdown: float = 1.0) -> Profile:
     return known.replace(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
 
 
-@lru_cache(maxsize=256)
-def _distributions(spec: ProfileSpec | LinkSpec) -> dict[str, Any]:
+def _distributions(spec: ProfileSpec) -> dict[str, Any]:
     """Return the fields that are distributions and are drawn once."""
     amounts = ("compute_sps", "up_bps", "down_bps", "latency_s", "jitter_s")
     given = {name: getattr(spec, name, None) for name in amounts}

@@ -11,6 +11,7 @@ from shared.federation.population.seats import Seat as Seat
 from shared.federation.population.seats import Seats as Seats
 from shared.federation.population.seats import SeatSamples as SeatSamples
 from shared.federation.population.seats import by_home_edge as by_home_edge
+from shared.federation.population.seats import numbers_of as numbers_of
 from shared.federation.population.seats import seated as seated
 from shared.federation.test_sets import Indices as Indices
 from shared.federation.test_sets import Samples as Samples

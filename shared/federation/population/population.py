@@ -8,9 +8,10 @@ million of which a round visits a thousand.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -75,6 +76,11 @@ class Population:
     def seat(self, number: int) -> Seat:
         """A seat by its number."""
         return self.seats.make(number)
+
+    def prepare(self, numbers: Iterable[int]) -> None:
+        """Makes seats and draws their training samples; in the midst of trainings it would take three times as long."""
+        for number in islice(numbers, KEPT_SEATS):
+            _ = self.seat(number).train
 
     def role(self, number: int) -> Role:
         """The role of a seat, which need not be made for it."""

@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from shared.core.number_sets import NumberSet
+from shared.core.number_sets import NumberSet, Numbers
 from shared.federation.test_sets import Indices, Samples
 from shared.simulation import Link, Profile, catalogue_profile
 
@@ -157,6 +157,11 @@ class Seats(Sequence[Seat]):
     def by_home_edge(self) -> dict[int, Seats]:
         """The seats of each home edge."""
         return {edge: self.among(numbers) for edge, numbers in self._by_home(self.numbers).items()}
+
+
+def numbers_of(seats: Sequence[Seat]) -> Numbers:
+    """The numbers of some seats, (n,), none of which is made for it."""
+    return seats.numbers.array if isinstance(seats, Seats) else np.array([seat.number for seat in seats], np.int64)
 
 
 def by_home_edge(seats: Sequence[Seat]) -> Mapping[int, Sequence[Seat]]:

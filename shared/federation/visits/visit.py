@@ -56,6 +56,7 @@ def run_visits(
             "the population digest differs from the edge's; do both use the same data set and package versions?",
             field="population",
         )
+    experiment.population.prepare(visit.seat for visit in order.visits)
     uploads = UploadBuilder(experiment, hold=order.hold, n_due=sum(v.task.kind != "evaluate" for v in order.visits))
     with log_context(**wave_fields(order.stage), home=order.edge):
         for finished, wall_s in _Visits(experiment, order, states, keep_from, stopped, on_start).run():
