@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from shared.core.number_sets import NumberSet, Numbers
+from shared.core.number_sets import Numbers, NumberSet
 from shared.federation.test_sets import Indices, Samples
 from shared.simulation import Link, Profile, catalogue_profile
 

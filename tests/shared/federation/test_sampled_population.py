@@ -14,6 +14,7 @@ from shared.core.exact_sum import fixed_point_exponent
 from shared.federation.context import Context, EdgeView, NoParams
 from shared.federation.population import Population, Seat
 from shared.federation.population import sampled as sampled_module
+from shared.federation.population.devices import Devices
 from shared.federation.selection import select
 from shared.spec.experiment import ExperimentSpec
 from shared.training.partition import ClassPools
@@ -124,7 +125,16 @@ def test_a_million_devices_are_known_before_one_of_them_is_made(monkeypatch: pyt
         _ = found.seat(123_456).test
 
 
-def test_random_draws_among_a_million_devices_without_a_list_of_them() -> None:
+def test_seats_that_are_prepared_have_drawn_their_samples_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, expected = sampled(MILLION), content(sampled(MILLION).seat(77))
+    found.prepare([123_456, 77])
+    monkeypatch.setattr(ClassPools, "draw", None)
+    assert len(found.seat(123_456).train) == 20
+    assert found.seat(77).train.tolist() == expected[2]
+
+
+def test_random_draws_among_a_million_devices_without_making_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Devices, "seat", None)
     changes: dict[str, Any] = {"select": "random", "fraction_train": 0.0005}
     found = sampled(MILLION, 4, **changes)
     spec = ExperimentSpec(num_devices=MILLION, max_devices=MILLION, num_edges=4, **changes)
