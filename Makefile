@@ -18,8 +18,8 @@ SOAK_SEED ?= 1
 # Device containers of `make up`.
 DEVICES ?= 6
 COMPOSE ?= docker compose
-# Processes among which tests are divided: three for two cores, since some tests wait.
-TEST_WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 3 + 1) / 2 )))
+# Processes among which tests are divided: two for each core, since some tests wait.
+TEST_WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || sysctl -n hw.ncpu) * 2 )))
 # Specs of `make experiment-times`, and the rounds of each; empty = all.
 EXPERIMENTS ?=
 ROUNDS ?=

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-CHROMIUM = shutil.which("chromium")
-NO_BROWSER = "no chromium on the path: apt-get install chromium"
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The one without windows takes a quarter less of the processors' time."""
+NO_BROWSER = "no chromium on the path: apt-get install chromium-headless-shell"
 
 
 @contextmanager
