@@ -40,16 +40,27 @@ def _layers_of(model: nn.Module) -> list[nn.Linear] | None:
     plain = type(flatten) is nn.Flatten and (flatten.start_dim, flatten.end_dim) == (1, -1)
     if not plain or len(layers) < len(linear) or len(relus) != len(rest) // 2 or len(rest) % 2:
         return None
-    if any(type(each) is not nn.ReLU for each in relus) or any(_has_hooks(module) for module in model.modules()):
+    if any(type(each) is not nn.ReLU for each in relus) or len(model._modules) > 2:
         return None
-    parameters = [*model.parameters()]
-    usual = all(p.requires_grad and p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
-    return layers if usual and len(parameters) == 2 * len(layers) else None
+    leaves = (flatten, *rest, model.head)
+    if any(each._modules for each in leaves) or any(map(_has_hooks, (model, model.features, *leaves))):
+        return None
+    parameters = [p for module in (model, model.features, *leaves) for p in module._parameters.values()]
+    apart = len({id(parameter) for parameter in parameters}) == 2 * len(layers)
+    return layers if apart and all(map(_is_usual, parameters)) else None
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    of_module = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(of_module) or any(p._backward_hooks for p in module.parameters(recurse=False))
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def _is_usual(parameter: nn.Parameter | None) -> bool:
+    """Whether a parameter is there, is trained on the CPU in float32 and has no hook."""
+    if parameter is None or parameter._backward_hooks:
+        return False
+    return parameter.requires_grad and parameter.dtype == torch.float32 and parameter.device.type == "cpu"
 
 
 def _gradients(layers: list[nn.Linear], x: Tensor, y: Tensor) -> Gradients:

@@ -123,6 +123,25 @@ def frozen() -> nn.Module:
     return model
 
 
+def tied() -> nn.Module:
+    first, second = nn.Linear(36, 36), nn.Linear(36, 36)
+    second.weight = first.weight
+    return Classifier(nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU()), 36, N_CLASSES)
+
+
+def with_more(where: str) -> nn.Module:
+    model = dense(7)
+    part = {"classifier": model, "features": model.features, "head": model.head}[where]
+    part.register_module("more", nn.Identity())
+    return model
+
+
+def with_a_parameter_of_its_own() -> nn.Module:
+    model = dense(7)
+    model.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    return model
+
+
 def chain(*modules: nn.Module) -> nn.Module:
     return Classifier(nn.Sequential(*modules), 7, N_CLASSES)
 
@@ -132,6 +151,11 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "a hook of a parameter": with_parameter_hook,
     "a hook before backward": with_backward_hook,
     "a frozen parameter": frozen,
+    "a parameter that two layers share": tied,
+    "a parameter of its own": with_a_parameter_of_its_own,
+    "a further module": lambda: with_more("classifier"),
+    "a further module of the features": lambda: with_more("features"),
+    "a module of the head": lambda: with_more("head"),
     "float64": lambda: dense(7).double(),
     "dropout": lambda: chain(nn.Flatten(), nn.Linear(36, 7), nn.ReLU(), nn.Dropout()),
     "another activation": lambda: chain(nn.Flatten(), nn.Linear(36, 7), nn.Tanh()),
