@@ -50,7 +50,10 @@ def pages(url: str) -> dict[str, str]:
     }
 
 
-STILL = "document.getAnimations().every(each => each.playState !== 'running')"
+STILL = (
+    "!document.querySelector('[class*=-enter-from]')"  # what has been added and begins to fade in with the next frame
+    " && document.getAnimations().every(each => each.playState !== 'running')"
+)
 
 
 def violations(page: Any) -> list[str]:
