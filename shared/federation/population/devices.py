@@ -50,8 +50,8 @@ class Devices:
 
     def seat(self, number: int, role: Role, samples: SeatSamples) -> Seat:
         """The seat of a device."""
-        profile = self.profiles(number)
-        far = tuple(profile.latency_s + s for s in self.latencies.row(number))
+        profile, row = self.profiles(number), self.latencies.rows(number, 1)[0]
+        far = tuple(profile.latency_s + s for s in row.tolist())
         return Seat(number, int(self.home_edges[number]), role, profile, samples, far)
 
 

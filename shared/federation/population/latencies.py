@@ -32,11 +32,6 @@ class Latencies:
         self._amount, self._n_edges = spec.devices.edge_latency_s, spec.num_edges or 1
         self._seed = stream_seed(f"{spec.seed}|population|latency")
         self._streams = threading.local()
-        self._same = (float(amount),) * self._n_edges if isinstance(amount := self._amount, int | float) else None
-
-    def row(self, seat: int) -> tuple[float, ...]:
-        """Returns the latencies of one seat, (num_edges,)."""
-        return tuple(self.rows(seat, 1)[0].tolist()) if self._same is None else self._same
 
     def rows(self, first: int, n: int) -> Rows:
         """Returns the latencies of n seats from the first on, (n, num_edges)."""

@@ -46,11 +46,9 @@ class ClassPools:
         if n > len(self):
             raise BadInput(f"{n} samples for each device, there are {len(self)}", field="partition.samples")
         counts = rng.multinomial(n, mix)
-        if (2 * counts <= self.sizes).all():
-            places = self._few(counts, rng)
-        else:
-            places = self._many(self._within(n, np.minimum(counts, self.sizes), mix, rng), rng)
-        drawn: Ints = np.sort(self._flat[places])
+        if (counts > self.sizes).any():
+            counts = self._within(n, np.minimum(counts, self.sizes), mix, rng)
+        drawn: Ints = np.sort(self._flat[self._places(counts, rng)])
         return drawn
 
     def _within(self, n: int, counts: Ints, mix: Floats, rng: np.random.Generator) -> Ints:
@@ -62,16 +60,14 @@ class ClassPools:
             counts = counts + np.minimum(rng.multinomial(left, shares / shares.sum()), room)
         return counts
 
-    def _many(self, counts: Ints, rng: np.random.Generator) -> Ints:
-        """Different places in the list of all samples, so many of each class, of some more than half."""
-        if (2 * counts <= self.sizes).all():
-            return self._few(counts, rng)
-        drawn = [rng.choice(size, size=count, replace=False) for size, count in zip(self.sizes, counts, strict=True)]
-        places: Ints = np.repeat(self._starts, counts) + np.concatenate(drawn)
-        return places
-
-    def _few(self, counts: Ints, rng: np.random.Generator) -> Ints:
-        """The same where no class gives more than half of its samples."""
+    def _places(self, counts: Ints, rng: np.random.Generator) -> Ints:
+        """Different places in the list of all samples, so many of each class."""
+        if (2 * counts > self.sizes).any():
+            drawn = [
+                rng.choice(size, size=count, replace=False) for size, count in zip(self.sizes, counts, strict=True)
+            ]
+            all_places: Ints = np.repeat(self._starts, counts) + np.concatenate(drawn)
+            return all_places
         starts, sizes = self._starts.repeat(counts), self.sizes.repeat(counts)
         places: Ints = starts + rng.integers(0, sizes)
         while True:  # of equal places all but one are drawn again, as if the samples were drawn one after another
