@@ -41,14 +41,8 @@ CODE := $(wildcard $(PRODUCT) benchmarks docs_site tests)
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
-SPREAD = -n $(TEST_WORKERS) --dist worksteal
-# Two sessions: $(1) starts no processes of its own; $(2) does, and each of its files stays with one worker. Exit
-# status 5 is "nothing to run", which one of them may have to say (PYTEST_ARGS=-k...), but not both.
-define sessions
-	@$(BIN)/pytest -m $(1) $(SPREAD) $(PYTEST_ARGS); within=$$?; \
-	$(BIN)/pytest -m $(2) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS); apart=$$?; \
-	case "$$within $$apart" in "0 0" | "0 5" | "5 0") ;; *) exit 1 ;; esac
-endef
+# Each file stays with one process; tests/conftest.py orders them.
+SPREAD = -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
@@ -71,10 +65,10 @@ quick: install ## Run the tests of single functions and classes, without tiers a
 	$(BIN)/pytest -m 'not integration and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
 test: install ## Run the unit tests and a few with real local processes; needs no network and no Docker
-	$(call sessions,'not slow and not e2e and not compose',smoke)
+	$(BIN)/pytest -m 'smoke or not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
 test-all: install ## Run all tests that need no network and no Docker, real faults included
-	$(call sessions,'not e2e and not compose',e2e)
+	$(BIN)/pytest $(SPREAD) $(PYTEST_ARGS)
 
 lint: install ## Lint, formatting and types
 	$(BIN)/ruff check .

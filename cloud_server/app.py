@@ -127,10 +127,10 @@ def build(
     revoked = Revoked(folder / "revoked.json") if revoked is None else revoked
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     thread, evaluating = ComputeThread(), ComputeThread()
-    ownership = Ownership(store, kept_id(settings.state_dir / "installation-id", "c-"), settings.lease_s)
+    installation = kept_id(settings.state_dir / "installation-id", "c-", durable=settings.common.fsync)
+    ownership = Ownership(store, installation, settings.lease_s)
     store = FencedStore(store, ownership)
     signer = Signer(keys, next_count(folder / "starts")) if keys else None
-    assigner = Assigner(signer) if signer else None
     registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
@@ -142,7 +142,7 @@ def build(
         ownership=ownership,
         repository=repository,
         registry=registry,
-        edges=EdgeClient(registry, caller, assigner),
+        edges=EdgeClient(registry, caller, Assigner(signer) if signer else None),
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         thread=thread,
         evaluator=Evaluator(repository, evaluating),

@@ -11,7 +11,8 @@ from shared.service.server import serve
 
 def keys_of(settings: AgentSettings) -> NodeKeys:
     """The agent's keys, with a certificate of the cloud."""
-    return joined(agent_identity(agent_id(settings.state_dir)), settings, settings.cloud_url)
+    own = agent_id(settings.state_dir, durable=settings.common.fsync)
+    return joined(agent_identity(own), settings, settings.cloud_url)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def build(
     metrics, revoked = AgentMetrics(), revoked or Revocations(CloudKey())
     host = DeviceHost(settings.state_dir, experiments, ComputeThread(), metrics, fsync=settings.common.fsync)
     registration = AgentRegistration(
-        agent=agent_id(settings.state_dir),
+        agent=agent_id(settings.state_dir, durable=settings.common.fsync),
         name=settings.name,
         devices=settings.devices,
         profile=settings.profile,

@@ -38,9 +38,9 @@ FORGET_EDGE_S = 60.0
 """Seconds after its last order for which an edge other than the home edge still receives heartbeats."""
 
 
-def agent_id(state_dir: Path) -> str:
+def agent_id(state_dir: Path, *, durable: bool = True) -> str:
     """The agent's id, drawn once and kept in its own folder: it survives restarts and a new container."""
-    return kept_id(state_dir / "agent-id", "a-")
+    return kept_id(state_dir / "agent-id", "a-", durable=durable)
 
 
 class EdgeAddress(NamedTuple):

@@ -99,6 +99,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = float(mark.args[0]) if mark else usual
             if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
+    if hasattr(config, "workerinput"):
+        _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> None:
+    """Order the files for several processes, which take them in this order.
+
+    Files with real processes, which often wait, lie evenly among those that run the tiers in the test's process, which
+    compute. Short files come last, so that all processes end at about the same time.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    marks = {path: {mark.name for item in of_file for mark in item.iter_markers()} for path, of_file in files.items()}
+    waiting = [path for path in files if "e2e" in marks[path]]
+    computing = [path for path in files if "e2e" not in marks[path] and marks[path] & {"integration", "slow"}]
+    places = [((number + 0.5) / len(kind), path) for kind in (waiting, computing) for number, path in enumerate(kind)]
+    first = [path for _, path in sorted(places)]
+    items[:] = [item for path in dict.fromkeys([*first, *files]) for item in files[path]]
 
 
 def _integrates(item: pytest.Function) -> bool:

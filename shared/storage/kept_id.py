@@ -10,13 +10,19 @@ from shared.core.files import write_file
 from shared.core.validation import ID
 
 
-def kept_id(path: Path, prefix: str) -> str:
-    """Returns the id in a file; if the file holds none, draws one that begins with `prefix`, and writes it."""
+def kept_id(path: Path, prefix: str, *, durable: bool = True) -> str:
+    """Returns the id in a file; if the file holds none, draws one that begins with `prefix`, and writes it.
+
+    Args:
+        path: of the file.
+        prefix: of a new id.
+        durable: whether a new id survives a power cut.
+    """
     kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
     if re.fullmatch(ID, kept):
         return kept
     drawn = f"{prefix}{secrets.token_hex(6)}"
-    write_file(path, drawn.encode(), durable=True)
+    write_file(path, drawn.encode(), durable=durable)
     return drawn
 
 

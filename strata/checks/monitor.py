@@ -11,6 +11,8 @@ from shared.core.records import Record
 from shared.core.tensors import bytes_of
 from shared.federation.hooks import Algorithm
 
+_PLAIN = (str, int, float, type(None))
+
 
 class CheckFailed(Exception):
     """A value does not keep the contract of its kind; the message says how."""
@@ -78,6 +80,8 @@ def with_monitor(algorithm: Algorithm, monitor: Monitor) -> Algorithm:
 
 def leaves(value: Any) -> Any:
     """A value as bytes and plain values, for comparison."""
+    if isinstance(value, _PLAIN):
+        return value
     if isinstance(value, Record):
         return type(value).__name__, {name: leaves(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, torch.Tensor):
@@ -88,4 +92,4 @@ def leaves(value: Any) -> Any:
         return [leaves(item) for item in value]
     if is_dataclass(value) and not hasattr(value, "fit"):
         return {item.name: leaves(getattr(value, item.name)) for item in fields(value)}
-    return value if isinstance(value, str | int | float | None) else type(value).__name__
+    return type(value).__name__
