@@ -77,10 +77,10 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what uses the tiers and what is slow, and give each coroutine its own deadline before pytest-timeout's.
+    """Mark what uses the tiers and what is slow, order the files for several processes, and set deadlines.
 
-    The exception raised by pytest-timeout can end up in a callback of the event loop, which logs it and continues: a
-    test that waits for an event that never comes would then wait for ever.
+    Each coroutine has its own deadline before pytest-timeout's, whose exception can end up in a callback of the event
+    loop, which logs it and continues: a test that waits for an event that never comes would then wait for ever.
     """
     seen: Counter[str] = Counter()
     for item in items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ def test_a_damaged_id_is_replaced(tmp_path: Path, content: bytes) -> None:
     drawn = agent_id(tmp_path)
     assert drawn.startswith("a-")
     assert agent_id(tmp_path) == drawn
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+async def test_the_ids_of_tiers_wait_for_the_disk_only_with_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    async with Federation(tmp_path, n_edges=1, agent_devices=(1, 1), common={"fsync": fsync}):
+        assert len(flushed) == 3 * fsync  # of the cloud and of both agents
 
 
 # ---- restarts
