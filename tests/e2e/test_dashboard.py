@@ -17,6 +17,7 @@ from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment, until
+from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WORD = "a token of the tests"
@@ -227,7 +228,7 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page.get_by_label("Devices").fill("6")
     page.get_by_role("button", name="Scale").click()
     page.get_by_role("heading", name="2 edges, 6 devices").wait_for(timeout=90_000)
-    spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 1000, "num_devices": 6}
+    spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 1000, "num_devices": 6, **PACED}
     run = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=30).json()["run"]
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)

@@ -13,9 +13,10 @@ from tests.domains import write_domains
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import until
 from tests.fork_server import shared_fork_server
+from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
-SPEC = {"data": {"name": "usps"}, "num_devices": 2, "num_edges": 1, "num_rounds": 5000, "eval_every": 5000}
+SPEC = {"data": {"name": "usps"}, "num_devices": 2, "num_edges": 1, "num_rounds": 5000, **PACED}
 
 
 def test_a_run_whose_data_have_changed_goes_on_only_if_the_viewer_says_so(chromium: Any, tmp_path: Path) -> None:

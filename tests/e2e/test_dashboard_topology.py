@@ -18,6 +18,7 @@ from shared.core.formatting import size
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
 from tests.e2e.test_scaling import environment, until
+from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 STRAGGLERS: dict[str, Any] = {
@@ -62,7 +63,7 @@ def stragglers(url: str) -> str:
 def endless(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """A run that trains: each refresh of the page finds new rounds."""
     spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 100_000, "num_devices": 4}
-    found = begun(url, **spec, **getattr(request, "param", {}))
+    found = begun(url, **spec, **getattr(request, "param", PACED))
     yield found
     httpx.post(f"{url}/runs/{found}/stop", timeout=30).raise_for_status()
     until("the run has stopped", lambda: ask(url, f"/runs/{found}")["status"] == "stopped")

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
+from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -75,7 +77,7 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
     with Client(up["url"]) as client:
         before = {agent.name: agent.agent for agent in client.agents().agents}
         data = {"name": "digits", "n_train": 300, "n_test": 100}
-        spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, "eval_every": 10_000}
+        spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, **PACED}
         run = client.create_run(spec).run
         until("a round of three", rounds_with(3))
         check_number(scale(tmp_path, "5"), 5)
@@ -110,9 +112,9 @@ def test_an_impossible_number_is_refused_with_its_field(up: dict[str, Any], tmp_
 
 
 def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_path: Path) -> None:
-    data = "{name: digits, n_train: 300, n_test: 100}"
-    spec = f"data: {data}\nnum_rounds: 10000\nnum_edges: 1\nnum_devices: 2\nmax_devices: 3\neval_every: 10000\n"
-    (tmp_path / "scaled.yaml").write_text(spec, encoding="utf-8")
+    data = {"name": "digits", "n_train": 300, "n_test": 100}
+    spec = {"data": data, "num_rounds": 10_000, "num_edges": 1, "num_devices": 2, "max_devices": 3, **PACED}
+    (tmp_path / "scaled.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     words = ["run", "scaled.yaml", "--agents", "2", "--format", "json"]
     with subprocess.Popen(
         [*STRATA, *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE

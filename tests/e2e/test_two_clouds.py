@@ -19,7 +19,7 @@ from strata.launcher.process import Process, end_all, execute
 from strata.launcher.topology import Topology
 from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
-from tests.soak.waits import until
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 LEASE_S = 2.0
@@ -55,7 +55,7 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
         with Client(topology.url) as first:
             done = first.create_run({**SPEC, "num_rounds": 3}).run
             until("the end of the first run", lambda: first.run(done).status == "completed", WAIT_S)
-            running = first.create_run({**SPEC, "num_rounds": 2000, "eval_every": 1000}).run
+            running = first.create_run({**SPEC, **PACED, "num_rounds": 2000}).run
             until("rounds of the second run", lambda: first.run(running).rounds >= 3, WAIT_S)
             with second_cloud(topology, tmp_path / "second") as (_, url), Client(url) as second:
                 says = until("what the second cloud waits for", lambda: _not_ready(url), WAIT_S)

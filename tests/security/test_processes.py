@@ -17,6 +17,7 @@ from strata.api.client import Client as Api
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
 from tests.security.sockets import Client, until
+from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -26,6 +27,7 @@ SPEC = {
     "num_rounds": 100_000,
     "num_devices": 4,
     "num_edges": 1,
+    **PACED,
 }
 HALVES = (
     b"",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shared.core.errors import StrataError
 
 T = TypeVar("T")
 POLL_S = 0.05
+PACED: dict[str, Any] = {"clock": "real", "devices": {"profile": {"delay_s": 0.3}}}
+"""Fields of a spec whose devices rest during a visit: a run that lasts until a test stops it takes little of the
+processor from what the test waits for."""
 
 
 class Hang(AssertionError):
