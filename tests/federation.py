@@ -272,7 +272,7 @@ class Federation:
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
-    async def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = 120.0) -> None:
         """Wait for a condition; the limit is generous for a busy machine."""
         async with asyncio.timeout(limit_s):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
@@ -294,7 +294,7 @@ class Federation:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["run"])
 
-    async def finish(self, run_id: str, limit_s: float = 100.0) -> RunInfo:
+    async def finish(self, run_id: str, limit_s: float = 200.0) -> RunInfo:
         """Wait until a run has ended; a completed one has done something, which two equal runs alone would not show."""
         info = await self.until_status(run_id, *FINAL, limit_s=limit_s)
         if info.status == "completed":
@@ -303,11 +303,11 @@ class Federation:
             assert "global" not in info.models or re.fullmatch("[0-9a-f]{64}", info.model_sha256 or "")
         return info
 
-    async def run(self, spec: dict[str, Any], limit_s: float = 100.0) -> RunInfo:
+    async def run(self, spec: dict[str, Any], limit_s: float = 200.0) -> RunInfo:
         """Submit a run and wait until it has ended."""
         return await self.finish(await self.submit(spec), limit_s)
 
-    async def until_status(self, run_id: str, *wanted: str, limit_s: float = 60.0) -> RunInfo:
+    async def until_status(self, run_id: str, *wanted: str, limit_s: float = 120.0) -> RunInfo:
         """Wait until a run has one of these statuses."""
         info, seen = await self.info(run_id), b""
         ends = time.monotonic() + limit_s

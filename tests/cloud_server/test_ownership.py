@@ -133,6 +133,7 @@ async def test_the_same_installation_takes_over_at_once(tmp_path: Path, ends: st
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec())
         await asyncio.wait_for(gate.reached.wait(), 60)
+        await first(fed).ownership._checking.stop()  # which would take it again
         first(fed).ownership._mine = None  # gives nothing back, as a killed process
         await fed.stop("cloud")
         assert await fed.store.get(redis_keys.CLOUD_LEASE)

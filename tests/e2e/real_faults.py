@@ -35,7 +35,7 @@ def timeouts(**changes: float) -> dict[str, Any]:
 
 
 def completed_run(
-    deployment: Deployment, run: str, limit_s: float = 150.0
+    deployment: Deployment, run: str, limit_s: float = 300.0
 ) -> tuple[RunInfo, list[RoundDetail], list[Event]]:
     """Wait until a run has completed and check its record; returns the run, its rounds and its events."""
     info = deployment.finish(run, limit_s)

@@ -14,7 +14,7 @@ from tests.soak.deployment import Deployment
 from tests.soak.gate import Gate
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 # ---- an agent
 
@@ -150,7 +150,7 @@ def test_edge_killed_between_rounds_of_either_phase_restores_twins_layers_and_gr
             assert until("the twins", lambda: twins_in(long_ttl, run), 40) == kept
             assert any(twin.n_learned for twin in kept[0].twins)
             resume(long_ttl, run)
-    assert long_ttl.finish(run, 150).status == "completed"
+    assert long_ttl.finish(run).status == "completed"
     assert results_of(long_ttl, run) == reference_results
 
 
@@ -173,5 +173,5 @@ def test_edge_killed_during_an_edge_round_of_either_phase_restores_them(
             with long_ttl.killed("edge-1"):
                 pass
             assert long_ttl.info(run).rounds == round_no - 1
-    assert long_ttl.finish(run, 150).status == "completed"
+    assert long_ttl.finish(run).status == "completed"
     assert results_of(long_ttl, run) == reference_results
