@@ -13,7 +13,6 @@ import pytest
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
 from tests.e2e.test_scaling import until
-from tests.soak.waits import PACED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"
@@ -254,7 +253,7 @@ def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
 
 
 def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_up_behind_it(visitor: Visitor) -> None:
-    spec = SPEC | PACED | {"name": "while it stands still", "num_rounds": 100_000}
+    spec = SPEC | {"name": "while it stands still", "num_rounds": 100_000}
     run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=30).json()["run"]
     page = visitor.go(f"/runs/{run}")
     status = page.get_by_role("status")
