@@ -186,7 +186,7 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path:
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed)
         run_id = await fed.submit(small_spec(num_rounds=1, timeouts=LONG))
-        await asyncio.wait_for(gate.reached.wait(), 30)
+        await asyncio.wait_for(gate.reached.wait(), 60)
         silent, beats = fed.agent_id(5), fed.apps["agent-5"].state.agent.membership
 
         async def reported() -> list[str]:
@@ -272,7 +272,7 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_p
         await asyncio.wait_for(gate.reached.wait(), 60)
         fed.store_error = "Redis does not answer"
         gate.open.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not str((await fed.info(run_id)).reason).startswith("waiting: Redis"):  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.05)
         other = await fed.client.get("/runs/some-other")

@@ -46,7 +46,7 @@ class Visitor:
         self.url = url.rstrip("/")
         scheme = "dark" if dark else "light"
         self.window = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.window.set_default_timeout(30_000)
+        self.window.set_default_timeout(60_000)
         self.page = self.window.new_page()
         self.complaints: list[str] = []
         self.page.on("console", self._said)
@@ -77,7 +77,7 @@ class Visitor:
         try:
             runs = [
                 {name: run[name] for name in ("run", "name", "status", "reason", "rounds")}
-                for run in httpx.get(f"{self.url}/runs", timeout=10).json()["runs"]
+                for run in httpx.get(f"{self.url}/runs", timeout=60).json()["runs"]
             ]
         except (httpx.HTTPError, LookupError, ValueError) as error:
             runs = [{"error": repr(error)}]

@@ -24,7 +24,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     """A topology with a run of 10 rounds and a hostile name, and one of 9 rounds with a larger model, both over."""
     process, found = started(tmp_path_factory.mktemp("inputs"))
     for further in ({"name": HOSTILE, "num_rounds": 10}, {"name": "nine", "num_rounds": 9}):
-        httpx.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=30).raise_for_status()
+        httpx.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=120).raise_for_status()
     until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
     yield found
     process.send_signal(signal.SIGTERM)
@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 
 def wanted_devices(url: str) -> dict[str, int]:
-    wanted: dict[str, int] = httpx.get(f"{url}/topology", timeout=30).json()["wanted"]
+    wanted: dict[str, int] = httpx.get(f"{url}/topology", timeout=120).json()["wanted"]
     return wanted
 
 
@@ -79,9 +79,9 @@ def test_scale_refuses_what_is_no_number_of_devices(visitor: Visitor, url: str, 
     devices = page.get_by_label("Devices")
     until("the number is there", lambda: devices.input_value() == "4")
     devices.fill(entered)
-    agent = httpx.get(f"{url}/agents", timeout=30).json()["agents"][0]["agent"]
+    agent = httpx.get(f"{url}/agents", timeout=120).json()["agents"][0]["agent"]
     for online, shown in ((False, 1), (True, 0)):  # the page refreshes, and leaves what was entered
-        httpx.patch(f"{url}/agents/{agent}", json={"online": online}, timeout=30).raise_for_status()
+        httpx.patch(f"{url}/agents/{agent}", json={"online": online}, timeout=120).raise_for_status()
         page.get_by_role("button", name=f"offline {shown}").wait_for()
         assert devices.input_value() == entered
     page.get_by_role("button", name="Scale").click()
@@ -254,7 +254,7 @@ def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
 
 def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_up_behind_it(visitor: Visitor) -> None:
     spec = SPEC | {"name": "while it stands still", "num_rounds": 100_000}
-    run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=30).json()["run"]
+    run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
     status = page.get_by_role("status")
     status.filter(has_text="running").wait_for(timeout=60_000)

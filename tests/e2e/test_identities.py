@@ -88,7 +88,7 @@ def without_certificate(topology: Topology) -> ssl.SSLContext:
 def ask(topology: Topology, context: ssl.SSLContext, target: str, method: str, path: str, **options: Any) -> Any:
     """Returns the answer of a process to a request."""
     called = {"sni_hostname": identity_of(topology, target).server_name}
-    with httpx.Client(verify=context, trust_env=False, timeout=20) as client:
+    with httpx.Client(verify=context, trust_env=False, timeout=120) as client:
         url = f"https://127.0.0.1:{topology.ports[target]}{path}"
         return client.request(method, url, extensions=called, **options)
 
@@ -168,7 +168,7 @@ def test_metrics_are_for_the_token_of_metrics_under_one_name_of_all_nodes(up: To
     context = without_certificate(up)
     for process in sorted(up.processes.keys() - {"cloud"}):  # whose users show no token on this machine
         url = f"https://127.0.0.1:{up.ports[process]}/metrics"
-        with httpx.Client(verify=context) as client:
+        with httpx.Client(verify=context, timeout=120) as client:
             for token, status in (("for-metrics", 200), ("another", 401)):
                 headers, named = {"authorization": f"Bearer {token}"}, {"sni_hostname": ANY_NODE}
                 assert client.get(url, headers=headers, extensions=named).status_code == status
@@ -239,7 +239,7 @@ def test_the_authoritys_folder_makes_any_node(up: Topology, tmp_path: Path) -> N
 def test_plain_http_reaches_no_tier(up: Topology) -> None:
     for name, port in up.ports.items():
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=20)
+            httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=120)
         assert ask(up, without_certificate(up), name, "GET", "/healthz").status_code == 200
 
 

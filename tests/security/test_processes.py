@@ -63,7 +63,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     ) as topology:
         topology.wait_ready(120)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
-        with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=30) as http:
+        with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=120) as http:
             target = Target(topology, runs, http, api, api.create_run(SPEC).run)
             until(lambda: target.rounds() > 0)
             yield target

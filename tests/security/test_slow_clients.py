@@ -214,7 +214,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
         until(lambda: len(server.server_state.connections) == 5)
         with closing(Client(port)) as silent:
             assert silent.answer()[0] == 503
-        refused = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        refused = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
         assert (refused.status_code, refused.json()["code"]) == (503, "busy")
         assert kept[0].send(GET)
         assert kept[0].receives(b"200 OK")

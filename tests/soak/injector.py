@@ -46,9 +46,11 @@ class FaultInjector:
     _next: Action | None = None
     _due: float = 0.0
 
-    def tick(self) -> None:
-        """Inject and undo the faults that are due."""
+    def tick(self, *, new_faults: bool = True) -> None:
+        """Undo the faults that are due, and inject those that are due unless there are to be no new ones."""
         self._undo_due(time.monotonic())
+        if not new_faults:
+            return
         if self._next is None:
             self._next = next(self.plan)
             self._due = time.monotonic() + self._next.after_s

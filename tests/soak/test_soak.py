@@ -23,7 +23,7 @@ NODES = {"agent": ["agent-2", "agent-3"], "edge": ["edge-2"], "proxied": ["agent
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_short_soak_finds_no_problem(tmp_path: Path) -> None:
     summary = run_soak(0.5, 3, tmp_path, away_s=4.0, gap_s=2.0)
     print(summary.table())

@@ -67,7 +67,7 @@ def cloud() -> None:
 def register(url: str, name: str, **more: Any) -> None:
     body = json.dumps({"name": name, **more}).encode()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(urllib.request.Request(f"{url}/here", data=body), timeout=10).close()  # noqa: S310 - our own
+    opener.open(urllib.request.Request(f"{url}/here", data=body), timeout=60).close()  # noqa: S310 - our own
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ async def test_a_choice_during_a_comparison_is_compared_after_it(monkeypatch: py
     def compare(_: list[Path], target: float | None, metric: str | None) -> Comparison:
         if metric is None:
             entered.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return Comparison((), RMSE if metric == "rmse" else ACCURACY, target, ())
 
     monkeypatch.setattr(comparison_view, "compare", compare)

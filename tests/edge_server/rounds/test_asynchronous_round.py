@@ -174,7 +174,7 @@ async def test_an_answer_that_comes_first_does_not_count_before_one_that_may_arr
     async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 5) as fed:
         gate = Gate(fed)  # the first agent's visits wait
         run_id = await fed.submit(spec)
-        await asyncio.wait_for(gate.reached.wait(), 30)
+        await asyncio.wait_for(gate.reached.wait(), 60)
         seats = {seat.agent: seat.seat for seat in (await fed.seats(run_id)).seats}
         held = seats[fed.agent_id(0)]
         await asyncio.sleep(0.5)

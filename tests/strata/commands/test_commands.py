@@ -140,7 +140,7 @@ def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) ->
         while not cloud.stream_starts and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert ("POST", "/runs/r2/stop") in cloud.seen
     assert process.returncode == 130, err
     assert json.loads(out.splitlines()[-1])["status"] == "stopped"

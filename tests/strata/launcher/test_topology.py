@@ -332,7 +332,7 @@ def children(pid: int) -> list[int]:
 def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
     process, printed, pids = start_up()
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
     assert wait_until_gone(pids) == []
     assert not Path(printed["folder"]).exists()
@@ -346,7 +346,7 @@ def test_second_interrupt_leaves_no_process() -> None:
     while all(map(alive, pids)):
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)  # while it ends its processes
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert wait_until_gone(pids) == []
     assert not Path(printed["folder"]).exists()
 
@@ -355,7 +355,7 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, printed, pids = start_up()
     own = pids[:6]  # grandchildren end only with a signal to their group, which the kernel does not send here
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     for pid in pids[6:]:
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
@@ -377,7 +377,7 @@ def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, str
     doctor = {check["name"]: check for check in json.loads(strata("doctor", "--format", "json").out)}
     assert doctor["topology"]["found"] == f"{printed['url']}: 1 edges, 2 agents, 3 devices"
     ended = strata("down", "--format", "json")
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": printed["url"]})
     assert wait_until_gone(pids) == []
 
