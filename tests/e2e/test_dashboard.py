@@ -16,8 +16,8 @@ import yaml
 from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
-from tests.e2e.test_scaling import STRATA, environment, until
-from tests.soak.waits import PACED
+from tests.e2e.test_scaling import STRATA, environment
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 WORD = "a token of the tests"
@@ -120,10 +120,10 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
             len(s["data"]) == 3 and s["data"][-1] == [3, pytest.approx(100 * info["accuracy"], 1e-3)] for s in lines
         )
 
-    until("the curve has all rounds", drawn, 30)
-    until("the charts are drawn", lambda: len(visitor.charts()) >= 7, 30)
+    until("the curve has all rounds", drawn)
+    until("the charts are drawn", lambda: len(visitor.charts()) >= 7)
     page.get_by_role("button", name="by simulated time").click()
-    until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
+    until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]))
 
 
 def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, url: str, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/ui/runs/r*")
     wait_completed(visitor)
-    until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4, 30)
+    until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4)
     seconds = spans_of(visitor.charts())
     profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/seats", timeout=120).json()["seats"]}
     (slow,) = (f"device {seat}" for seat, profile in profiles.items() if profile == "phone_low")
@@ -202,7 +202,7 @@ def test_two_runs_side_by_side(visitor: Visitor) -> None:
     page.wait_for_url("**/ui/compare?*")
     for name in NAMES:
         page.get_by_role("cell", name=name).first.wait_for()
-    until("a line for each run", lambda: set(NAMES) == named(visitor.charts()), 30)
+    until("a line for each run", lambda: set(NAMES) == named(visitor.charts()))
     target = page.get_by_label("Accuracy to reach, %")
     for typed, shown in (("12.5", "to reach 12.50 %"), ("99", "to reach 99.00 %")):
         target.fill("")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
-from tests.e2e.test_scaling import until
+from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 SPECS = (

@@ -11,9 +11,8 @@ from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.domains import write_domains
 from tests.e2e.browser import Visitor
-from tests.e2e.test_scaling import until
 from tests.fork_server import shared_fork_server
-from tests.soak.waits import PACED
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 SPEC = {"data": {"name": "usps"}, "num_devices": 2, "num_edges": 1, "num_rounds": 5000, **PACED}

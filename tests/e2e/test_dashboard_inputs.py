@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
-from tests.e2e.test_scaling import until
+from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"
@@ -109,7 +109,7 @@ def text_of(page: Any) -> str:
 
 def wait_for_text(page: Any, part: str) -> None:
     """Waits until the spec has a text."""
-    until(f"{part} is in the text", lambda: part in text_of(page), 30)
+    until(f"{part} is in the text", lambda: part in text_of(page))
 
 
 def press_keys(page: Any, field: str, keys: str, pause_ms: int) -> Any:
@@ -300,7 +300,7 @@ def test_a_form_field_does_not_overwrite_a_text_with_an_error(visitor: Visitor, 
     page.locator(".help.wrong").filter(has_text="first mend the text").wait_for()
     text.fill("name: mine\nlr: 0.5\n")  # the text that the form had
     text.blur()
-    until("start is possible", page.get_by_role("button", name="Start").is_enabled, 30)
+    until("start is possible", page.get_by_role("button", name="Start").is_enabled)
     assert page.get_by_label("seed", exact=True).input_value() == "0"
     assert len(runs_of(url)) == n_runs
 

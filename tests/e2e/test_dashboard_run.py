@@ -19,7 +19,7 @@ from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import of_name, started
-from tests.e2e.test_scaling import until
+from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 N_DEVICES = 30
@@ -64,7 +64,7 @@ def detail_of(url: str, round_no: int) -> dict[str, Any]:
 def opened(visitor: Visitor, name: str = "stragglers") -> Any:
     """The page of a run once its charts are drawn."""
     page = visitor.go(f"/runs/{of_name(visitor.url, name)['run']}")
-    until("it is drawn", lambda: len(visitor.charts()) >= 6, 30)
+    until("it is drawn", lambda: len(visitor.charts()) >= 6)
     return page
 
 
@@ -78,7 +78,7 @@ def timeline(visitor: Visitor) -> dict[str, Any]:
         ]
         return len(found) == 1
 
-    until("there is one timeline", drawn, 30)
+    until("there is one timeline", drawn)
     return found[0]
 
 
@@ -123,7 +123,7 @@ def test_the_timeline_shows_every_device_slowest_first_by_choice(visitor: Visito
     assert len(first) == 25
     page.get_by_text("Devices 1 to 25 of 30.").wait_for()
     page.get_by_role("button", name="2", exact=True).click()
-    until("the second page", lambda: len(rows(visitor)) == 5, 30)
+    until("the second page", lambda: len(rows(visitor)) == 5)
     shown = [(row.split(" · ")[1], int(row.split()[1])) for row in (*first, *rows(visitor))]
     assert shown == sorted(shown), "in the order of numbers"
     assert {seat for _, seat in shown} == {visit["seat"] for visit in detail["seats"]}
@@ -135,7 +135,7 @@ def test_the_timeline_shows_every_device_slowest_first_by_choice(visitor: Visito
         found = [took[int(row.split()[1])] for row in rows(visitor)]
         return len(found) == 25 and found == sorted(found, reverse=True)
 
-    until("the slowest device is on top", falls, 30)
+    until("the slowest device is on top", falls)
 
 
 def test_a_round_is_chosen_by_step_number_and_row_and_the_button_in_a_row_keeps_its_focus(visitor: Visitor) -> None:
@@ -148,7 +148,7 @@ def test_a_round_is_chosen_by_step_number_and_row_and_the_button_in_a_row_keeps_
     page.get_by_role("button", name="Show round 3").press("Enter")
     page.get_by_text("round 3, ").wait_for()
     chosen = page.get_by_role("button", name="Show round", pressed=True)
-    until("its row is marked", lambda: chosen.all_inner_texts() == ["3"], 30)
+    until("its row is marked", lambda: chosen.all_inner_texts() == ["3"])
     assert chosen.evaluate("e => e === document.activeElement")
     assert page.get_by_role("button", name="Next round").is_disabled()
     page.get_by_role("row").filter(has=page.get_by_role("button", name="Show round 2")).get_by_text("train").click()
@@ -165,7 +165,7 @@ def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(v
     means = {seat: sum(found) / len(found) for seat, found in took.items()}
     head = table.get_by_role("columnheader", name="mean visit")
     head.click()
-    until("it is sorted", lambda: head.get_attribute("aria-sort") == "ascending", 30)
+    until("it is sorted", lambda: head.get_attribute("aria-sort") == "ascending")
     head.click()
 
     def rows_of() -> list[dict[str, str]]:
@@ -175,7 +175,7 @@ def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(v
     def slowest() -> list[float]:
         return [means[int(row["device"])] for row in rows_of()]
 
-    until("the slowest of all are first", lambda: max(means.values()) in slowest(), 30)
+    until("the slowest of all are first", lambda: max(means.values()) in slowest())
     assert slowest() == sorted(slowest(), reverse=True)
     for row in rows_of():
         ends = Counter(end_of(v["outcome"], v.get("reason")) for v in visits if v["seat"] == int(row["device"]))
@@ -249,7 +249,7 @@ def test_a_comparison_begins_with_figures_and_the_selection_survives_going_back(
         box.click()
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/ui/compare?*")
-    until("it is drawn", lambda: len(visitor.charts()) >= 1, 30)
+    until("it is drawn", lambda: len(visitor.charts()) >= 1)
     headings = page.get_by_role("heading", level=2).all_inner_texts()
     assert headings[0] == "Figures"
     assert headings.index("Figures") < headings.index("Parameters that differ")
@@ -258,11 +258,11 @@ def test_a_comparison_begins_with_figures_and_the_selection_survives_going_back(
     page.get_by_text("Parameters that all runs share").click()
     page.get_by_role("cell", name="batch_size", exact=True).wait_for()
     page.get_by_role("button", name="by wall-clock time").click()
-    until("it is by wall time", lambda: "wall-clock time" in json.dumps(visitor.charts()[0]["xAxis"]), 30)
+    until("it is by wall time", lambda: "wall-clock time" in json.dumps(visitor.charts()[0]["xAxis"]))
     page.go_back()
     page.get_by_role("link", name="stragglers").wait_for()
     selected = page.locator("tbody").get_by_role("checkbox", checked=True)
-    until("both are still selected", lambda: selected.count() == 2, 30)
+    until("both are still selected", lambda: selected.count() == 2)
     assert page.get_by_role("button", name="Compare").is_enabled()
 
 

@@ -17,8 +17,8 @@ import pytest
 from shared.core.formatting import size
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
-from tests.e2e.test_scaling import environment, until
-from tests.soak.waits import PACED
+from tests.e2e.test_scaling import environment
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 STRAGGLERS: dict[str, Any] = {
@@ -84,7 +84,7 @@ def round_of(page: Any) -> int:
 def wait_for_refresh(page: Any) -> None:
     """Returns once the page shows a later round."""
     before = round_of(page)
-    until("the page is refreshed", lambda: round_of(page) > before, 30)
+    until("the page is refreshed", lambda: round_of(page) > before)
 
 
 def chips_of(page: Any) -> dict[str, int]:
@@ -106,7 +106,7 @@ def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(
     words = {row["seat"]: "late" if row["reason"] == "late" else row["outcome"] for row in newest["seats"]}
     expected = {f"seat {seat['seat']}": words[seat["seat"]] for seat in seats}
     assert expected == {"seat 0": "failed", "seat 1": "used", "seat 2": "late", "seat 3": "used"}
-    until("each mark has the state of its device", lambda: states_of(page) == expected, 30)
+    until("each mark has the state of its device", lambda: states_of(page) == expected)
     counts = {state: number for state, number in chips_of(page).items() if number}
     assert counts == Counter(expected.values())
     assert sum(counts.values()) == topology["n_devices"]
@@ -130,7 +130,7 @@ def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(
 
 def test_search_filter_and_arrow_keys_lead_to_a_device(visitor: Visitor, stragglers: str) -> None:
     page = visitor.go(f"/?run={stragglers}")
-    until("all devices are there", lambda: len(states_of(page)) == 4, 30)
+    until("all devices are there", lambda: len(states_of(page)) == 4)
     find = page.get_by_label("Find an edge, agent or device number")
     find.fill("2")
     assert list(states_of(page)) == ["seat 2"]
@@ -211,7 +211,7 @@ def test_the_label_at_the_pointer_is_refreshed(visitor: Visitor, endless: str) -
     page.get_by_role("link", name="long: running").wait_for()
     page.locator('[data-key="seat 2"]').hover()
     before = page.locator(".topo-tip").inner_text()
-    until("its round is another one", lambda: page.locator(".topo-tip").inner_text() != before, 30)
+    until("its round is another one", lambda: page.locator(".topo-tip").inner_text() != before)
 
 
 def test_an_earlier_run_is_shown_by_its_link(visitor: Visitor, url: str, stragglers: str, endless: str) -> None:
@@ -244,7 +244,7 @@ def test_a_refresh_takes_neither_the_click_nor_the_focus(visitor: Visitor, endle
     offline.hover()
     page.mouse.down()
     before = newest.inner_text()
-    until("the dialog has a new visit", lambda: newest.inner_text() != before, 30)
+    until("the dialog has a new visit", lambda: newest.inner_text() != before)
     page.mouse.up()
     dialog.get_by_role("button", name="Bring online").click()
     offline.wait_for()
@@ -275,7 +275,7 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
         texts = {int(mark.get_attribute("data-key").split()[1]): mark.locator("text") for mark in marks}
         return {seat: int(text.text_content()) for seat, text in texts.items() if text.count()}
 
-    until("each mark has the age of its update", lambda: shown() == ages, 30)
+    until("each mark has the age of its update", lambda: shown() == ages)
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +318,7 @@ def test_forty_edges_and_four_hundred_devices_fit(chromium: Any, large: str, wid
     visitor.page.add_init_script(_SHIFTS)
     page = visitor.go("/")
     page.get_by_role("heading", name="40 edges, 400 devices").wait_for()
-    until("all devices are there", lambda: len(states_of(page)) == 400, 30)
+    until("all devices are there", lambda: len(states_of(page)) == 400)
     assert page.locator(".topo-card").count() == 40
     assert sum(chips_of(page).values()) == 400
     session = page.context.new_cdp_session(page)

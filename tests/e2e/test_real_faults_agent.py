@@ -37,7 +37,7 @@ def test_agent_killed_mid_visit_and_restarted_repeats_its_visit_and_nothing_is_l
         begun = gate.wait("agent-1")
         with long_ttl.killed("agent-1"):
             pass
-        until("the visit to start again", lambda: gate.arrivals("agent-1").count(begun) == 2, 60)
+        until("the visit to start again", lambda: gate.arrivals("agent-1").count(begun) == 2)
     info, details, _ = completed_run(long_ttl, run)
     assert lost(details) == {}
     assert_same_bits(reference, info, details)

@@ -58,7 +58,7 @@ def test_run_pauses_with_a_reason_while_redis_is_down_and_then_continues(
         gate.wait("agent-1", 2)
         with deployment.killed("redis"):
             gate.open()
-            until("the run's reason to name Redis", lambda: "Redis" in str(deployment.client.run(run).reason), 60)
+            until("the run's reason to name Redis", lambda: "Redis" in str(deployment.client.run(run).reason))
             time.sleep(AWAY_S)  # how long the fault lasts, not a wait for an event
             assert deployment.topology.dead() == []
     info, details, events = completed_run(deployment, run)

@@ -124,16 +124,16 @@ def pause_after(deployment: Deployment, run: str, round_no: int, gate: Gate) -> 
     """Pause a run after a round whose visits the gate holds."""
     client = deployment.client
     gate.wait("agent-1", round_no)
-    until(f"a pause of {run}", lambda: client.pause(run).status == "pausing", 60)
+    until(f"a pause of {run}", lambda: client.pause(run).status == "pausing")
     gate.hold(round_no + 1)
-    until(f"{run} to be paused", lambda: client.run(run).status == "paused", 60)
+    until(f"{run} to be paused", lambda: client.run(run).status == "paused")
     assert deployment.info(run).rounds == round_no
 
 
 def resume(deployment: Deployment, run: str) -> None:
     """Resume a run."""
     client = deployment.client
-    until(f"{run} to go on", lambda: client.run(run).status != "paused" or not client.resume(run), 60)
+    until(f"{run} to go on", lambda: client.run(run).status != "paused" or not client.resume(run))
 
 
 def test_edge_killed_between_rounds_of_either_phase_restores_twins_layers_and_group(

@@ -76,8 +76,8 @@ def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: 
         visitor = Visitor(chromium, deployment.topology.url)
         page = visitor.go(f"/runs/{run}")
         page.evaluate("window.before = true")
-        until("a point of the curve", lambda: points(visitor), 60)
-        until("the pause", lambda: deployment.client.run(run).status == "paused", 60)
+        until("a point of the curve", lambda: points(visitor))
+        until("the pause", lambda: deployment.client.run(run).status == "paused")
         deployment.client.resume(run)
         deployment.wait_round(run, deployment.info(run).rounds + 1)
         with deployment.killed("cloud"):
@@ -90,7 +90,7 @@ def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: 
         assert deployment.finish(run).status == "completed"
         page.get_by_role("status").filter(has_text="completed").wait_for(timeout=60_000)
         page.get_by_text(f"{ROUNDS} of {ROUNDS}", exact=True).wait_for()
-        until("the curve has all rounds", lambda: points(visitor) == list(range(1, ROUNDS + 1)), 30)
+        until("the curve has all rounds", lambda: points(visitor) == list(range(1, ROUNDS + 1)))
         assert follower.ended.wait(90)
         second = Follower(deployment.topology.url, run)
         second.start()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import yaml
 
 from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
-from tests.soak.waits import PACED
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -54,13 +53,6 @@ def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=250, check=False
     )
-
-
-def until(what: str, condition: Callable[[], bool], limit_s: float = 120.0) -> None:
-    ends = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < ends, what
-        time.sleep(0.1)
 
 
 def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_states(
