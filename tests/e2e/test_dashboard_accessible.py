@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
+from tests.soak.deployment import FINAL
 from tests.soak.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -150,17 +151,23 @@ def test_every_button_and_link_of_every_page_does_something(chromium: Any, url: 
 
 def clicked(visitor: Visitor, path: str, files: list[Any], asked: list[str]) -> list[str]:
     """Clicks each control of a page, which is loaded anew if it is no longer there; returns those that did nothing."""
-    page, idle, is_gone = visitor.go(path), [], False
+    page, idle, is_gone = opened(visitor, path), [], False
     found = controls(page)
     assert len(found) > 3, path
     for number in range(len(found)):
         if is_gone or is_covered(page) or not is_usable(found[number]):
-            found = controls(visitor.go(path))
+            found = controls(opened(visitor, path))
         what = found[number].evaluate("e => e.ariaLabel || e.innerText || e.outerHTML.slice(0, 200)")
         if not does_something(page, found[number], files, asked):
             idle.append(f"{path}: {what}")
         is_gone = page.url != f"{visitor.url}/ui{path}"
     return idle
+
+
+def opened(visitor: Visitor, path: str) -> Any:
+    """Opens a page while no run is in progress, whose end would disable what is to be clicked."""
+    until("all runs are over", lambda: all(run["status"] in FINAL for run in runs_of(visitor.url)))
+    return visitor.go(path)
 
 
 def is_covered(page: Any) -> bool:
