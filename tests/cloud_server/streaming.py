@@ -66,5 +66,5 @@ async def opened(app: FastAPI, path: str, headers: dict[str, str] | None = None)
         yield stream
     finally:
         stream.gone.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(15):
             await task

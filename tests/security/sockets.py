@@ -16,7 +16,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.service import server
 from shared.service.settings import TierSettings
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 """Seconds after which a wait fails."""
 
 

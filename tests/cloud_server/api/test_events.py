@@ -77,7 +77,7 @@ async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(tmp_path
         following = asyncio.create_task(follow())
         await fed.until(lambda: bool(seen))
         await fed.stop("cloud")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(5):
             await following
         gate.open.set()
         await fed.start_cloud()

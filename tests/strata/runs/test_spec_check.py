@@ -42,7 +42,7 @@ def test_a_spec_that_holds_passes_and_the_process_ends(beside: Beside) -> None:
     topology = beside()
     check_beside(topology, spec())
     (process,) = cast("Any", topology).started
-    assert process.wait(60)
+    assert process.wait(10.0)
 
 
 def test_an_error_has_its_field_code_and_text(beside: Beside) -> None:
