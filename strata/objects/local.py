@@ -80,10 +80,10 @@ class Keeper:
         """Stop the topology and wait until it has ended; does nothing in a process that was forked from its own."""
         if os.getpid() != self._owner:
             return
-        self._ending.set()
-        self._ready.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            with postponed():  # a second Ctrl-C would leave the folder behind
+        with postponed():  # a second Ctrl-C would leave the folder behind
+            self._ending.set()
+            self._ready.set()
+            if self._thread.is_alive() and threading.current_thread() is not self._thread:
                 self._thread.join()
 
 
