@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {
     "num_edges": 2,
     "num_devices": 4,
     "num_rounds": 3,
-    "timeouts": {"visit_s": 20, "ready_s": 60, "reseat_after_s": 60},
+    "timeouts": {"visit_s": 100, "ready_s": 60, "reseat_after_s": 60},
 }
 FEDAVG = {**SMALL, "local_epochs": 80, "batch_size": 8}
 """FedAvg; a visit computes for about half a second, or much less on a fast machine."""

@@ -172,7 +172,7 @@ def test_a_second_click_before_the_first_ones_answer_opens_no_second_dialog(visi
     page.locator('[data-key="seat 2"]').evaluate("e => { e.click(); e.click(); }")
     dialogs = page.get_by_role("dialog")
     dialogs.first.wait_for()
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(2000)
     assert dialogs.count() == 1
 
 
@@ -307,8 +307,15 @@ _SHIFTS = (
     "e => { if (!e.hadRecentInput) window.shift += e.value; })).observe({type: 'layout-shift', buffered: true});"
 )
 LARGEST_SHIFT = 0.1
-LARGEST_TASKS_S = 0.3
-"""CPU seconds that the page may take for one refresh."""
+REFERENCE_WORK = """() => {
+  const found = document.createElement('div');
+  for (let n = 0; n < 6000; n++) found.append(Object.assign(document.createElement('p'), {innerText: n}));
+  document.body.append(found);
+  const height = found.offsetHeight;
+  found.remove();
+  return height;
+}"""
+"""Makes six thousand paragraphs and lays them out: more than one refresh may take."""
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -330,7 +337,10 @@ def test_forty_edges_and_four_hundred_devices_fit(chromium: Any, large: str, wid
     first, before, marks_before = round_of(page), figures(), states_of(page)
     page.wait_for_timeout(5000)
     wait_for_refresh(page)
-    assert (figures()["TaskDuration"] - before["TaskDuration"]) / (round_of(page) - first) < LARGEST_TASKS_S
+    after, last = figures(), round_of(page)
+    page.evaluate(REFERENCE_WORK)
+    reference_s = figures()["TaskDuration"] - after["TaskDuration"]
+    assert (after["TaskDuration"] - before["TaskDuration"]) / (last - first) < reference_s
     assert states_of(page) != marks_before
     assert not visitor.is_wider_than_its_window()
     assert page.evaluate("window.shift") < LARGEST_SHIFT

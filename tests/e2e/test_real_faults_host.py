@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.real_faults import FEDAVG, assert_same_bits, completed_run, counts, lost
+from tests.e2e.real_faults import GATED, SMALL, assert_same_bits, completed_run, counts, lost
 from tests.soak.deployment import Deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,11 +30,13 @@ def test_agent_with_a_full_disk_fails_its_visits_with_that_reason_until_there_is
     deployment: Deployment, reference: Deployment
 ) -> None:
     needs_disk(deployment, "agent-1")
-    run = deployment.submit(counts(0.5, num_rounds=6, num_edges=1))
-    deployment.wait_round(run, 1)
-    deployment.fill_disk("agent-1")
-    deployment.wait_round(run, 3)
-    deployment.free_disk("agent-1")
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit(counts(0.0, num_rounds=6, num_edges=1))
+        gate.wait("agent-1", 2)
+        deployment.fill_disk("agent-1")
+        gate.hold(from_round=4)
+        gate.wait("agent-2", 4)
+        deployment.free_disk("agent-1")
     info, details, _ = completed_run(deployment, run)
     assert lost(details).keys() == {"storage_failed"}
     assert {row.outcome for row in details[-1].seats} == {"used"}
@@ -48,11 +50,13 @@ def test_edge_with_a_full_disk_fails_its_rounds_with_that_reason_until_there_is_
         "client": "edge",
         "schedule": "equal",
     }  # the edge stores a new state in each round
-    run = deployment.submit({**FEDAVG, **stateful, "num_rounds": 8})
-    deployment.wait_round(run, 1)
-    deployment.fill_disk("edge-1")
-    deployment.wait_round(run, 4)
-    deployment.free_disk("edge-1")
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit({**SMALL, **stateful, "num_rounds": 6})
+        gate.wait("agent-1", 2)
+        deployment.fill_disk("edge-1")
+        gate.hold(from_round=4)
+        gate.wait("agent-1", 4)
+        deployment.free_disk("edge-1")
     info = deployment.finish(run)
     assert info.status == "completed", info.reason
     rows = [row for detail in deployment.details(info) for row in detail.edges if row.edge == "edge-1"]
@@ -64,9 +68,10 @@ def test_run_fails_when_the_clouds_disk_is_full_and_resumes_with_the_same_bytes(
     deployment: Deployment, reference: Deployment
 ) -> None:
     needs_disk(deployment, "cloud")
-    run = deployment.submit(FEDAVG)
-    deployment.wait_round(run, 1)
-    deployment.fill_disk("cloud")
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit(GATED)
+        gate.wait("agent-1", 2)
+        deployment.fill_disk("cloud")
     failed = deployment.finish(run)
     assert failed.status == "failed"
     assert "No space left" in str(failed.reason)
@@ -78,10 +83,11 @@ def test_run_fails_when_the_clouds_disk_is_full_and_resumes_with_the_same_bytes(
 
 @pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S])
 def test_wall_clock_that_jumps_loses_nothing(jump_s: float, deployment: Deployment, reference: Deployment) -> None:
-    run = deployment.submit(FEDAVG)
-    deployment.wait_round(run, 1)
-    for name in ("cloud", "edge-1", "agent-1"):
-        deployment.set_clock(name, jump_s)
+    with deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit(GATED)
+        gate.wait("agent-1", 2)
+        for name in ("cloud", "edge-1", "agent-1"):
+            deployment.set_clock(name, jump_s)
     info, details, _ = completed_run(deployment, run)
     assert lost(details) == {}
     assert_same_bits(reference, info, details)

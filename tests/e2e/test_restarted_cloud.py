@@ -13,7 +13,7 @@ from shared.run_records.events import Event
 from shared.run_records.runs import FINAL
 from strata.api.client import Client
 from tests.e2e.browser import Visitor, browser
-from tests.e2e.real_faults import FEDAVG
+from tests.e2e.real_faults import GATED
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
 
@@ -67,10 +67,11 @@ def alert(visitor: Visitor, words: str) -> Any:
 
 
 def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: Any, tmp_path: Path) -> None:
-    with Deployment(tmp_path / "deployment", ttl_s=40) as deployment:
-        run = deployment.submit({**FEDAVG, "local_epochs": 20, "num_rounds": ROUNDS})
-        deployment.wait_round(run, 1)
+    with Deployment(tmp_path / "deployment", ttl_s=40) as deployment, deployment.gate.closed(from_round=2) as gate:
+        run = deployment.submit({**GATED, "num_rounds": ROUNDS})
+        gate.wait("agent-1", 2)
         deployment.client.pause(run)  # so that it does not end before both clients are connected
+        gate.hold(from_round=4)
         follower = Follower(deployment.topology.url, run)
         follower.start()
         visitor = Visitor(chromium, deployment.topology.url)
@@ -79,11 +80,12 @@ def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: 
         until("a point of the curve", lambda: points(visitor))
         until("the pause", lambda: deployment.client.run(run).status == "paused")
         deployment.client.resume(run)
-        deployment.wait_round(run, deployment.info(run).rounds + 1)
+        gate.wait("agent-1", 4)
         with deployment.killed("cloud"):
             n_before = len(follower.seen)
             alert(visitor, AWAY).wait_for(timeout=60_000)
             assert points(visitor)[-1] < ROUNDS
+        gate.open()
         page.wait_for_function("window.before === undefined", timeout=90_000)
         page.get_by_role("heading", level=1).wait_for()
         alert(visitor, AWAY).wait_for(state="hidden")

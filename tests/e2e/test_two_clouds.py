@@ -21,10 +21,10 @@ from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-LEASE_S = 2.0
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+LEASE_S = 6.0
 SPEC = {"data": {"name": "digits", "n_train": 200, "n_test": 50}, "num_devices": 2, "num_edges": 1}
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @contextmanager

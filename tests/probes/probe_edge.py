@@ -40,6 +40,7 @@ from shared.federation.hooks import (
     add,
     delta_of,
 )
+from tests.soak.gate import pass_gate
 
 Seen = dict[str, Tensor]
 
@@ -111,6 +112,8 @@ class Device(DeviceHooks[Visits, Broadcast, Shares]):
         return Visits()
 
     def local_update(self, ctx: Context, state: Visits, message: Broadcast, trainer: Trainer) -> Local[Visits, Shares]:
+        assert ctx.seat is not None
+        pass_gate(ctx.round_no, ctx.seat)
         fit, visits = trainer.fit(ctx, message.model), state.visits + 1
         update = Shares(delta=delta_of(ctx, fit.model, message.model), seen={})
         return Local(Visits(visits=visits), update, fit.model, fit.trained, figures={"visits": visits})

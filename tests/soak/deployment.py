@@ -27,7 +27,7 @@ from tests.soak.gate import Gate
 from tests.soak.proxy import Proxy
 from tests.soak.waits import Hang, until
 
-TTL_S = 3.0
+TTL_S = 6.0
 DISK_BYTES = 2**20
 CLOCK = Path(__file__).with_name("clock")
 FINAL = ("completed", "failed", "stopped")

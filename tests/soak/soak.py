@@ -26,6 +26,7 @@ RUN_LIMIT_S = 360.0
 ANSWER_S = 120.0
 MAX_RESUMES = 8
 SAMPLE_S = 2.0
+TTL_S = 3.0
 PROXIED = ("agent-1", "agent-2", "edge-1", "edge-2")
 SPARED = ("agent-1", "edge-1")
 """These are killed only together with all others, so that some processes live long enough to measure their memory."""
@@ -218,12 +219,12 @@ def run_soak(
         proxied=PROXIED,
         small_disks=("agent-3",),
         clocks=("cloud", "edge-2", "agent-4"),
+        ttl_s=TTL_S,
     )
     reference = Deployment(folder / "reference", edges=2, devices=8, agents=1)
     ports: list[int] = []
     try:
         with disturbed, reference:
-            ports = _ports(disturbed) + _ports(reference)
             soak = Soak(
                 disturbed,
                 reference,
@@ -233,12 +234,15 @@ def run_soak(
             )
             if not disturbed.small_disks:
                 summary.notes.append("no small disk could be mounted here: no disk was filled")
-            soak.warm_up()
-            ends, number = time.monotonic() + 60 * minutes, 0
-            while time.monotonic() < ends:
-                soak.run_one(number)
-                number += 1
-            soak.end()
+            try:
+                soak.warm_up()
+                ends, number = time.monotonic() + 60 * minutes, 0
+                while time.monotonic() < ends:
+                    soak.run_one(number)
+                    number += 1
+                soak.end()
+            finally:
+                ports = _ports(disturbed) + _ports(reference)  # processes that were killed came back on others
     except AssertionError as error:
         summary.problems.append(str(error))
     summary.faults, summary.skipped = soak.injector.counts(), soak.injector.skipped

@@ -102,21 +102,21 @@ def test_waiting_reports_each_step_once_and_ends_at_the_number(
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
+    ("step", "limit_s", "message"),
     [
-        ({"error": "no such image"}, "device: 0 of 5: no such image"),
-        ({"silent": True}, "the fleet is no longer connected"),
-        ({"wanted": {"device": 9}}, "another number has been requested meanwhile: device: 0 of 9"),
-        ({}, "after 1 s device: 0 of 5"),
+        ({"error": "no such image"}, 60, "device: 0 of 5: no such image"),
+        ({"silent": True}, 60, "the fleet is no longer connected"),
+        ({"wanted": {"device": 9}}, 60, "another number has been requested meanwhile: device: 0 of 9"),
+        ({}, 1, "after 1 s device: 0 of 5"),
     ],
     ids=["an error", "no fleet", "another wish", "too late"],
 )
 def test_waiting_ends_with_the_reason_of_a_failure(
-    strata: Strata, cloud_url: str, fleet: FakeFleet, step: dict[str, Any], message: str
+    strata: Strata, cloud_url: str, fleet: FakeFleet, step: dict[str, Any], limit_s: int, message: str
 ) -> None:
     stale = {"error": "of an earlier number", "heard": {"device": 4}}
     fleet.steps = [stale, stale, step]
-    result = strata("scale", "5", "--wait", "--limit-s", "1", "--url", cloud_url)
+    result = strata("scale", "5", "--wait", "--limit-s", str(limit_s), "--url", cloud_url)
     assert result.code == 1
     assert message in result.err
     assert "of an earlier number" not in result.err

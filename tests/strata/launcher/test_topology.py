@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -213,12 +215,17 @@ def test_process_that_dies_at_start_is_named_with_its_log() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("silent", "missing"), [("edge-2", "missing: edge-2"), ("agent-1", r"missing: 3 of 5 devices \(agent-1\)")]
-)
+@pytest.mark.parametrize(("silent", "missing"), [("edge-2", "edge-2"), ("agent-1", r"3 of 5 devices \(agent-1\)")])
 def test_nodes_missing_at_the_deadline_are_named(silent: str, missing: str) -> None:
-    with topology(env={"FAKE_SILENT": silent}) as running, pytest.raises(NotReady, match=f"{missing}$"):
-        running.wait_ready(2.0)
+    """The wait is repeated until the others, which a busy machine starts slowly, are there."""
+    deadline = time.monotonic() + 60
+    with topology(env={"FAKE_SILENT": silent}) as running:
+        while True:
+            with pytest.raises(NotReady) as late:
+                running.wait_ready(0.2)
+            if re.search(f"missing: {missing}$", late.value.detail) or time.monotonic() > deadline:
+                break
+    assert re.fullmatch(f"not ready after 0.2 s, missing: {missing}", late.value.detail)
 
 
 def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +350,8 @@ def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> N
 def test_second_interrupt_leaves_no_process() -> None:
     process, printed, pids = start_up()
     process.send_signal(signal.SIGINT)
-    while all(map(alive, pids)):
+    deadline = time.monotonic() + 60
+    while all(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)  # while it ends its processes
     process.communicate(timeout=120)
@@ -353,11 +361,12 @@ def test_second_interrupt_leaves_no_process() -> None:
 
 def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, printed, pids = start_up()
-    own = pids[:6]  # grandchildren end only with a signal to their group, which the kernel does not send here
+    own = pids[:6]  # the kernel ends no grandchildren; the fork server does if it has the time
     process.kill()
     process.communicate(timeout=120)
     for pid in pids[6:]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(own) == []
     assert strata_home.running() is None
     WorkFolder(None).close()  # the next launcher cleans up
