@@ -52,7 +52,7 @@ def trainer(*words: str) -> subprocess.CompletedProcess[str]:
     """`python -m benchmarks` at its tiny size."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("STRATA_", "BENCH_"))}
     command = [sys.executable, "-m", "benchmarks", *words, "--tiny"]
-    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=580, check=False)
+    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=1100, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def all_rows() -> list[str]:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_prints_a_figure_for_each_variant(row: str, all_rows: list[str]) -> None:
     lines = [line for line in all_rows if line.split()[0] == row]
@@ -79,7 +79,7 @@ def test_a_row_prints_a_figure_for_each_variant(row: str, all_rows: list[str]) -
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SIMULATORS)
 def test_the_rows_of_the_issue_measure_a_simulator_or_say_what_to_run(name: Name, all_rows: list[str]) -> None:
     for row in ("cnn", "mlp", "transport"):

@@ -100,9 +100,9 @@ def running(app: FastAPI, keys: NodeKeys | None = None, **settings: Any) -> Iter
     assert not thread.is_alive()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     """Waits for a condition."""
-    ends = time.monotonic() + WAIT_S
+    ends = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < ends
         time.sleep(0.02)

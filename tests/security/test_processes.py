@@ -29,6 +29,8 @@ SPEC = {
     "num_edges": 1,
     **PACED,
 }
+ROUNDS_S = 120.0
+"""Seconds after which a wait for rounds fails."""
 HALVES = (
     b"",
     b"GET /topology HTTP/1.1\r\nhost: x\r\nx-half: ",
@@ -65,7 +67,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=120) as http:
             target = Target(topology, runs, http, api, api.create_run(SPEC).run)
-            until(lambda: target.rounds() > 0)
+            until(lambda: target.rounds() > 0, ROUNDS_S)
             yield target
 
 
@@ -91,7 +93,7 @@ def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target:
         with closing(client):
             heard = client.rest()  # ends only if the other side closes
             assert not heard or heard.split(b" ", 2)[1] in (b"401", b"404", b"408")
-    until(lambda: target.rounds() > before + 1)
+    until(lambda: target.rounds() > before + 1, ROUNDS_S)
     assert {round_.n_used for round_ in target.api.rounds(target.run).rounds} == {4}
 
 

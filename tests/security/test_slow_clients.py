@@ -192,7 +192,7 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:
-    unread_s, pause_s = 2.0, 0.05
+    unread_s, pause_s = 5.0, 0.05
     limits = {**QUICK, "unread_s": unread_s}
     with running(probe(), **limits) as (port, _), closing(Client(port, GET.replace(b"healthz", b"much"))) as client:
         got, paused_s = 0, 0.0

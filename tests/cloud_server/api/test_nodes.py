@@ -187,7 +187,7 @@ async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
 
 
 async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
         agent = fed.agent_id(1)
 
         def state() -> str:

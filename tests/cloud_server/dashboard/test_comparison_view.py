@@ -38,10 +38,11 @@ async def test_a_choice_during_a_comparison_is_compared_after_it(monkeypatch: py
     cloud = SimpleNamespace(repository=Repository(), results=SimpleNamespace(folder=Path))
     view = ComparisonView(cast("Any", SimpleNamespace(cloud=cloud)), cast("Any", None), ["r1", "r2"])
     first = asyncio.create_task(view._compare())
-    await asyncio.to_thread(entered.wait, 10)
+    assert await asyncio.to_thread(entered.wait, 60)
     view.chosen, view.wanted = "rmse", 0.5
     second = asyncio.create_task(view._compare())
     await asyncio.wait({second}, timeout=0.2)
+    assert not second.done(), "one comparison at a time"
     go_on.set()
     assert all(await asyncio.gather(first, second)), "both compared"
     assert (view.compared, view.chosen) == (Comparison((), RMSE, 0.5, ()), "rmse")

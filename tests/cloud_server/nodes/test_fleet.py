@@ -113,7 +113,7 @@ async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_r
 
 
 async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
+    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), ttl_s=300.0) as fed:
         await send_report(fed, report())
         other = {**report(), "fleet": "f-2"}
         refused = await fed.client.post("/fleet", json=other)
@@ -210,7 +210,7 @@ async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path
 
 
 async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
         await send_report(fed, report_of(fed, leaving=["agent-1"]))
         registry = fed.apps["cloud"].state.cloud.registry
         await fed.pass_time(0.9 * fed.ttl_s)

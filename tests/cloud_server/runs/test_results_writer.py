@@ -194,6 +194,10 @@ async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left
         gate = Gate(fed, closed_at=3)
         run_id = await fed.submit(small_spec(num_rounds=3))
         await asyncio.wait_for(gate.reached.wait(), LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            while (await fed.round(run_id, 1)).evaluation is None:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.02)
+        assert (await fed.round(run_id, 2)).evaluation is None
         await fed.stop("cloud")
         assert accuracies(tmp_path / "f", run_id) == {1: False, 2: False}
         monkeypatch.undo()

@@ -156,7 +156,7 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
 
         monkeypatch.setattr(Mlflow, "runs_update", fail_afterwards)
         net.is_down = False
-        await fed.until(lambda: fed.store_error is not None)
+        await fed.until(lambda: bool(fed.refused_calls))
         monkeypatch.setattr(Mlflow, "runs_update", whole)
         fed.store_error = None
         await notes_of(fed, info.run, status="completed", rounds=2, reason=None)

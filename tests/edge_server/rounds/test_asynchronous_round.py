@@ -25,7 +25,7 @@ from tests.edge_server.rounds.plain_devices import (
     fedbuff,
     optimised,
 )
-from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, small_spec
+from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
 from tests.shared.algorithms.layouts import Ended, answer, body_of, ended, federation, resolved, run
 from tests.shared.algorithms.plain_linear import gradient_of, joined
@@ -170,20 +170,36 @@ async def test_neither_delays_nor_agents_nor_their_order_change_a_run(tmp_path: 
 
 
 async def test_an_answer_that_comes_first_does_not_count_before_one_that_may_arrive_earlier(tmp_path: Path) -> None:
-    spec = {**SPEEDS, **loose(1, buffer=1)}
-    async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 5) as fed:
-        gate = Gate(fed)  # the first agent's visits wait
-        run_id = await fed.submit(spec)
-        await asyncio.wait_for(gate.reached.wait(), 60)
-        seats = {seat.agent: seat.seat for seat in (await fed.seats(run_id)).seats}
-        held = seats[fed.agent_id(0)]
-        await asyncio.sleep(0.5)
-        ended_early = (await fed.info(run_id)).rounds
-        gate.open.set()
-        done = await ended(fed, run_id)
     first = min(range(len(LATENCIES)), key=LATENCIES.__getitem__)
+    asked, placed, free = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    hosts: dict[int, int] = {}
+    n_answered = 0
+
+    async def hold_the_first(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        nonlocal n_answered
+        if request.url.path != "/visits":
+            return await pass_on()
+        asked.set()
+        await placed.wait()
+        if (request.url.port or 0) - AGENT_PORT == hosts[first]:
+            await free.wait()
+        response = await pass_on()
+        n_answered += 1
+        return response
+
+    async with federation(tmp_path, n_edges=1, agent_devices=(1,) * 5) as fed:
+        fed.router.tamper = hold_the_first
+        run_id = await fed.submit({**SPEEDS, **loose(1, buffer=1)})
+        await asyncio.wait_for(asked.wait(), 60)
+        seats = {seat.agent: seat.seat for seat in (await fed.seats(run_id)).seats}
+        hosts |= {seats[fed.agent_id(number)]: number for number in range(5)}
+        placed.set()
+        await fed.until(lambda: n_answered == 4)
+        await asyncio.sleep(0.3)
+        assert (await fed.info(run_id)).rounds == 0
+        free.set()
+        done = await ended(fed, run_id)
     assert [row.seat for row in done.rounds[0].seats] == [first]
-    assert ended_early == (0 if held == first else 1) or held != first
 
 
 # ---- restarts

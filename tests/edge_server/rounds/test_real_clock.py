@@ -92,9 +92,9 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
 
 
 async def generous_s(folder: Path) -> float:
-    """Returns many times the wall seconds that a device takes on this machine at present."""
+    """Returns many times the wall seconds that a device takes on this machine at present, and seconds for a pause."""
     measured = await run(folder, spec_of(1, 0.01, num_rounds=1), agent_devices=(1,) * 6)
-    return round(2 + 10 * max(row.measured_s or 0 for row in trained(measured)), 3)
+    return round(4 + 10 * max(row.measured_s or 0 for row in trained(measured)), 3)
 
 
 class Slow:
@@ -157,7 +157,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
 
 async def test_a_visit_cancelled_by_an_edge_ends_at_the_agent(tmp_path: Path) -> None:
     """A device that would wait for an hour is free as soon as no edge waits for its answer."""
-    deadline_s = await generous_s(tmp_path)
+    deadline_s = 1 + await generous_s(tmp_path)
     async with federation(tmp_path, n_edges=1, agent_devices=(1, 1)) as fed:
         delays = {"profiles": [{"profile": {"delay_s": 1, "latency_s": 0}, "share": 0.5}]}
         delays["profiles"].append({"profile": {"delay_s": 3600, "latency_s": 0}, "share": 0.5})

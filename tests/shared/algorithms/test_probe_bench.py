@@ -88,7 +88,7 @@ async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_on
     assert second.clients["own_on_union"].mean == pytest.approx(sum(values) / 3)
     assert done.info.final["clients_own_on_union"].accuracy == pytest.approx(sum(values) / 3)
     assert len(set(values)) > 1  # models of three clients
-    assert first.testing_s < second.testing_s <= 2 * second.wall_s  # of two agents in parallel
+    assert 0 < second.testing_s <= 2 * second.wall_s  # of two agents in parallel
 
 
 async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Path) -> None:
