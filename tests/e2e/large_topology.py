@@ -80,7 +80,7 @@ def main() -> None:
     topology.register(dashboard)
     app = FastAPI()
     ui.run_with(app, mount_path="/ui", dark=None, show_welcome_message=False, binding_refresh_interval=None)
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    uvicorn.run(app, fd=int(sys.argv[1]), log_level="warning")
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def does_something(page: Any, control: Any, *heard: list[Any]) -> bool:
     """Clicks a control; returns whether anything follows before a deadline; a report's pictures take long to draw."""
     before, n_heard = settled(page), sum(map(len, heard))
     control.click()
-    for _ in range(120):
+    for _ in range(480):
         with suppress(pytest.importorskip("playwright.sync_api").TimeoutError):
             page.wait_for_function(f"before => ({STATE})() !== before", arg=before, timeout=250)
             return True

@@ -264,8 +264,9 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
     until("it is paused", lambda: ask(url, f"/runs/{endless}")["status"] == "paused")
     page.get_by_role("link", name="long: paused").wait_for()
     ages: dict[int, int] = {}
-    for row in ask(url, f"/runs/{endless}/rounds")["rounds"][-100:]:
-        for visit in ask(url, f"/runs/{endless}/rounds/{row['round_no']}")["seats"]:
+    last = ask(url, f"/runs/{endless}")["rounds"]
+    for number in range(max(1, last - 99), last + 1):
+        for visit in ask(url, f"/runs/{endless}/rounds/{number}")["seats"]:
             if visit["outcome"] == "used":
                 ages[visit["seat"]] = visit["staleness"]
     assert set(ages) == {0, 1, 2, 3}
@@ -282,12 +283,11 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
 def large(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
     """The address of the page with 40 edges and 400 devices."""
     folder = tmp_path_factory.mktemp("large")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with (folder / "log").open("wb") as log:
-        words = [sys.executable, "-m", "tests.e2e.large_topology", str(port)]
-        process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "log").open("wb") as log:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        words = [sys.executable, "-m", "tests.e2e.large_topology", str(listener.fileno())]
+        options: dict[str, Any] = {"cwd": folder, "env": environment(folder), "stdout": log, "stderr": log}
+        process = subprocess.Popen(words, pass_fds=[listener.fileno()], **options)
 
     def answers() -> bool:
         assert process.poll() is None, (folder / "log").read_text()

@@ -67,7 +67,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in sys.modules if name == "shared" or name.startswith(("shared.", "tests.shared"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("tests.mutants.session.START_S", 5.0)
+    monkeypatch.setattr("tests.mutants.session.START_S", 20.0)
     return tmp_path
 
 

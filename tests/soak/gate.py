@@ -36,6 +36,7 @@ class Gate:
     @contextmanager
     def closed(self, from_round: int = 1) -> Iterator[Self]:
         """Let visits of earlier rounds pass and hold all others; open the gate at the end at the latest."""
+        self.open()  # an arrival may have been told while it was last opened
         self.hold(from_round)
         try:
             yield self

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shared.core.errors import StrataError
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
@@ -242,7 +244,8 @@ def run_soak(
                     number += 1
                 soak.end()
             finally:
-                ports = _ports(disturbed) + _ports(reference)  # processes that were killed came back on others
+                with suppress(StrataError):  # the cloud is away, which the error in progress says
+                    ports = _ports(disturbed) + _ports(reference)  # processes that were killed came back on others
     except AssertionError as error:
         summary.problems.append(str(error))
     summary.faults, summary.skipped = soak.injector.counts(), soak.injector.skipped

@@ -103,12 +103,13 @@ def test_half_a_body_has_the_content_length_of_the_whole(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("kind", ["late", "loris_up", "loris_down"])
 def test_slow_kinds_take_their_time_and_deliver_everything(kind: str, proxy: Proxy) -> None:
-    proxy.arm("node", Fault(kind, 0.6))
+    proxy.arm("node", Fault(kind, 1.5))
     began = time.monotonic()
     found = [*pieces(proxy)]
     assert body_of(b"".join(found)) == BODY
-    assert time.monotonic() - began >= 0.5
-    assert (len(found) > 3, Node.read_s[0] > 0.3) == (kind == "loris_down", kind == "loris_up")
+    assert time.monotonic() - began >= 1.2
+    if kind != "late":
+        assert len(found) > 3 if kind == "loris_down" else Node.read_s[0] > 0.3, "it comes in pieces"
 
 
 def test_garbled_bodies_keep_their_length_in_both_directions(proxy: Proxy) -> None:

@@ -98,4 +98,4 @@ async def test_the_twin_of_a_late_device_learns_how_slow_it_is(tmp_path: Path) -
     assert twin.history[0].took_s is None
     a_share_s = twin.ratio * 75 * done.experiment.flops / (1e6 * REFERENCE_FLOPS)
     assert a_share_s == pytest.approx((late.measured_s or 0) / SCALE, rel=1e-3)
-    assert a_share_s > 0.97 * wall_s / SCALE
+    assert a_share_s > 0.8 * wall_s / SCALE

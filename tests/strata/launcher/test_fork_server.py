@@ -100,18 +100,30 @@ def gone(pid: int) -> bool:
         return True
 
 
+@contextmanager
+def given_sigint(handler: Any) -> Iterator[None]:
+    """Sets the handler of SIGINT, which a shell's background job inherits as ignored."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_each_process_has_an_environment_descriptors_and_random_states_of_its_own(
     scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (scripts / "elsewhere").mkdir()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
-    with server(scripts, "torch", "numpy") as forks, (scripts / "given").open("w") as given:
+    with (
+        given_sigint(signal.default_int_handler),
+        server(scripts, "torch", "numpy") as forks,
+        (scripts / "given").open("w") as given,
+    ):
         monkeypatch.chdir(scripts / "elsewhere")
         first = reported(start(forks, scripts, "report", "first", OWN="1", inherited={"GIVEN_FD": given.fileno()}))
         monkeypatch.delenv("HOME", raising=False)
         second = reported(start(forks, scripts, "report", "second", OWN="2"))
         server_pid = forks.process.pid
-    signal.signal(signal.SIGINT, before)
     assert (first["own"], second["own"]) == ("1", "2")
     assert first["home"] is not None
     assert second["home"] is None  # the environment is replaced, not updated

@@ -19,12 +19,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def is_gone(pid: int) -> bool:
+    """Whether a process has ended; if its parent died, it may not have been reaped."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
         return True
-    # A zombie accepts the signal; if its parent died, it may not have been reaped.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def await_gone(pid: int) -> bool:
