@@ -80,6 +80,21 @@ def test_ctrl_c_waits_until_the_topology_has_ended() -> None:
     assert topology.ended
 
 
+def test_ctrl_c_at_the_first_step_of_the_end_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = kept(topology := Pretended())
+    keeper.begin(1.0)
+    set_ending = keeper._ending.set
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        set_ending()
+
+    monkeypatch.setattr(keeper._ending, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.end()
+    assert topology.ended
+
+
 def test_a_process_forked_from_the_owner_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = kept(topology := Pretended())
     keeper.begin(1.0)
