@@ -29,13 +29,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A deployment without faults, in which one agent hosts all devices.
-
-    It mostly stands idle, with rare heartbeats.
-    """
-    rare = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), "3")
+    """A deployment without faults, in which one agent hosts all devices; it mostly stands idle."""
     folder = tmp_path_factory.mktemp("reference") / "deployment"
-    with Deployment(folder, edges=2, devices=4, agents=1, ttl_s=30, env=rare) as deployment:
+    with Deployment(folder, edges=2, devices=4, agents=1, ttl_s=30, heartbeat_s=3) as deployment:
         yield deployment
 
 

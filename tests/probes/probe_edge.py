@@ -2,6 +2,7 @@
 
 In the first wave a seat trains the even positions of its share, in the second the odd ones; the share of a seat
 that was lost in the first wave is given to the first seat that answered. `seen` reports which samples were trained on.
+Devices wait at the gate of a test (`tests.soak.gate`).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ CLOCK = Path(__file__).with_name("clock")
 FINAL = ("completed", "failed", "stopped")
 
 
-def environment(ttl_s: float = TTL_S) -> dict[str, str]:
-    """Returns settings with short heartbeats: a node that is silent for `ttl_s` is lost."""
-    beats = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), "0.3")
+def environment(ttl_s: float, heartbeat_s: float) -> dict[str, str]:
+    """Returns settings with which a node that is silent for `ttl_s` is lost."""
+    beats = dict.fromkeys(("AGENT_HEARTBEAT_S", "EDGE_HEARTBEAT_S", "CLOUD_HEARTBEAT_S"), f"{heartbeat_s:g}")
     lives = dict.fromkeys(("EDGE_TTL_S", "CLOUD_TTL_S"), f"{ttl_s:g}")
     return {**beats, **lives, "CLOUD_SETTLE_S": "1", "STRATA_PLUGINS": "tests.probes"}
 
@@ -51,6 +51,7 @@ class Deployment:
         small_disks: names of processes whose state is on a disk of 1 MiB, if such a disk can be mounted.
         clocks: names of processes whose wall clock can be made to jump.
         ttl_s: seconds of silence after which a node is lost.
+        heartbeat_s: seconds between two heartbeats, which take most of the CPU time of idle processes.
 
     Attributes:
         gate: holds visits of the algorithms that wait at it.
@@ -70,6 +71,7 @@ class Deployment:
         small_disks: Sequence[str] = (),
         clocks: Sequence[str] = (),
         ttl_s: float = TTL_S,
+        heartbeat_s: float = 0.3,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.ttl_s = folder, ttl_s
@@ -81,7 +83,7 @@ class Deployment:
         self._proxied, self._clocks = proxied, clocks
         self._layout: dict[str, Any] = {"edges": edges, "devices": devices, "agents": agents}
         folders = {"STRATA_CACHE_DIR": str(data_cache()), GATE_ENV: str(self.gate.folder)}
-        self._env = {**environment(ttl_s), **folders, **(env or {})}
+        self._env = {**environment(ttl_s, heartbeat_s), **folders, **(env or {})}
 
     # ---- start and stop
 

