@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
-from tests.soak.waits import until
+from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"
@@ -253,7 +253,7 @@ def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
 
 
 def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_up_behind_it(visitor: Visitor) -> None:
-    spec = SPEC | {"name": "while it stands still", "num_rounds": 100_000}
+    spec = SPEC | PACED | {"name": "while it stands still", "num_rounds": 100_000}  # it pauses soon
     run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
     status = page.get_by_role("status")
@@ -265,7 +265,7 @@ def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_u
     said = [message.split(" ", 2)[1:] for message in visitor.messages]
     assert not [what for what, _ in said if what in ("opened", "closed")]
     updates = [text for what, text in said if what == "received" and '"update"' in text]
-    assert len(updates) < 14, "15 s stood still, at one refresh a second"
+    assert len(updates) < 10, "15 s stood still, at one refresh a second"
     page.get_by_role("button", name="Stop").click()
     status.filter(has_text="stopped").wait_for()
     httpx.delete(f"{visitor.url}/runs/{run}", timeout=60).raise_for_status()  # other tests count the runs

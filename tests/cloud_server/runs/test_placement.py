@@ -197,9 +197,7 @@ async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(tmp_pa
         gate.open.set()
         info = await fed.finish(run_id)
         third = await fed.round(run_id, 3)
-        assert [(row.agent, row.outcome, row.fresh_state) for row in third.seats if row.agent == name] == [
-            (name, "used", False)
-        ]
+        assert [row.outcome for row in third.seats if row.agent == name] == ["used"]
         assert not any(row.fresh_state for row in third.seats)
         assert info.status == "completed"
 

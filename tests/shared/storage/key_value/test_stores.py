@@ -274,7 +274,7 @@ class TestStreams:
         assert time.monotonic() - began >= 0.2  # the same clock, so there is no margin
 
     async def test_a_reader_beyond_the_end_is_not_served_older_entries(self, trainer: StoreUnderTest) -> None:
-        """The append wakes it, and is followed by calls for which it had as much time as it would have to answer."""
+        """If the append served it, it would have returned before the twenty calls that follow."""
         reader = trainer.reader(after="99999999999999-0", block_s=60)
         await trainer.until_blocked(reader)
         await trainer.store.append(trainer.key("s"), b"1")
