@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = (
     "name: real\nnum_rounds: 25\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
-    "clock: real\ndevices: {profile: {delay_s: 0.2}}\n"  # a signal comes long before the last round
+    "clock: real\ntime_scale: 0.3\ndevices: {profile: {delay_s: 0.3}}\n"  # a signal comes long before the last round
 )
 KEYS = ("lr=0.05,0.2", "seed=1,2", "--agents", "2")
 SWEEP = [sys.executable, "-m", "strata.main", "sweep", "real.yaml", *KEYS]
