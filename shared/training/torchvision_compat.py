@@ -11,24 +11,28 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from types import ModuleType
 
 import torch
 
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_IMPORTING = threading.Lock()
+"""The threads of several tiers in one process may all make the first call; an operator can be declared only once."""
 
 
 @functools.cache
 def torchvision() -> ModuleType:
     """Returns the torchvision package, which the first call imports."""
-    try:
+    with _IMPORTING:
+        try:
+            return importlib.import_module("torchvision")
+        except RuntimeError as error:
+            if "operator torchvision::" not in str(error):
+                raise
+        _declare_missing()
         return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
-            raise
-    _declare_missing()
-    return importlib.import_module("torchvision")
 
 
 @functools.cache

@@ -214,7 +214,6 @@ def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> Non
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
 def test_the_shown_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     """That of the page, and that with which the home page and the README begin."""
     pytest.importorskip("pandas", reason="the extra `notebook` is not installed")

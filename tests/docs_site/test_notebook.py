@@ -55,7 +55,6 @@ def test_an_output_is_shown_in_its_best_form_and_html_has_no_blank_line() -> Non
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
 def test_the_notebook_runs_and_gives_outputs_like_those_kept(tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="the extra `notebook` is not installed")
     pytest.importorskip("pandas", reason="the extra `notebook` is not installed")

@@ -104,7 +104,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     made = {path.relative_to(site) for path in site.rglob("*.html")}
@@ -116,7 +115,6 @@ def test_the_site_builds_without_a_warning_and_has_every_page(site: Path) -> Non
     ] == []
 
 
-@pytest.mark.timeout(400)
 def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
     assert LOADED.search('<script async src="https://cdn.example/x.js">')
     assert LOADED.search("<link rel=stylesheet href=//fonts.example/css>")
@@ -130,7 +128,6 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(400)
 def test_search_works_when_the_site_is_opened_from_the_disk(site: Path) -> None:
     with browser() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 900})

@@ -19,7 +19,7 @@ from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"
 SPEC = """
 name: from a file

@@ -16,7 +16,7 @@ from tests.e2e.test_dashboard import runs_of, started
 from tests.soak.deployment import FINAL
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 SPECS = (
     {"name": "first", "num_rounds": 3},
     {"name": "second", "num_rounds": 2, "algorithm": "fedprox"},

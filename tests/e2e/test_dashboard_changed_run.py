@@ -14,7 +14,7 @@ from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 SPEC = {"data": {"name": "usps"}, "num_devices": 2, "num_edges": 1, "num_rounds": 5000, **PACED}
 
 

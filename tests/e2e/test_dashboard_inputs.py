@@ -14,7 +14,7 @@ from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"
 SPEC = {"data": {"name": "digits", "n_train": 300}, "num_devices": 4}
 

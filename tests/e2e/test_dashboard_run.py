@@ -21,7 +21,7 @@ from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import of_name, started
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 N_DEVICES = 30
 FLAKY = {"name": "phone_low", "label": "flaky", "drop_rate": 0.5}
 SPEC = {

@@ -20,7 +20,7 @@ from tests.e2e.test_dashboard import started
 from tests.e2e.test_scaling import environment
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 STRAGGLERS: dict[str, Any] = {
     "name": "stragglers",
     "data": {"name": "digits", "n_train": 300},

@@ -39,7 +39,7 @@ from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 SPEC: dict[str, Any] = {
     "data": {"name": "digits", "n_train": 400, "n_test": 100},
     "num_edges": 2,

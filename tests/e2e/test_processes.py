@@ -21,7 +21,7 @@ from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
@@ -36,7 +36,7 @@ def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "strata.main", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
-    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=250, check=False)
+    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=500, check=False)
 
 
 def processes_of(folder: Path) -> list[str]:

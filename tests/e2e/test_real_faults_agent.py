@@ -11,7 +11,7 @@ from tests.e2e.real_faults import GATED, assert_same_bits, completed_run, counts
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SILENT_S = 2.0
 """Several heartbeats."""
 

@@ -13,7 +13,7 @@ from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 AWAY_S = 20.0
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.real_faults import GATED, assert_same_bits, completed_run, counts, lost, of_kind
 from tests.soak.deployment import Deployment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

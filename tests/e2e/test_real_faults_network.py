@@ -10,7 +10,7 @@ from tests.e2e.real_faults import FEDAVG, assert_same_bits, completed_run, count
 from tests.soak.deployment import Deployment
 from tests.soak.proxy import KINDS, Fault
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 VISIT_S = 5.0
 LATE_S = 12.0

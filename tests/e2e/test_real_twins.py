@@ -14,7 +14,7 @@ from tests.soak.deployment import Deployment
 from tests.soak.gate import Gate
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 # ---- an agent
 

@@ -17,7 +17,7 @@ from tests.e2e.real_faults import GATED
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"
 ROUNDS = 6
 AWAY = "The cloud does not answer."

@@ -19,7 +19,7 @@ from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
 from tests.soak.waits import PACED, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 STRATA = [sys.executable, "-m", "strata.main"]
@@ -51,7 +51,7 @@ def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
 def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [*STRATA, "scale", *words, "--wait", "--format", "json"]
     return subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=250, check=False
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=500, check=False
     )
 
 

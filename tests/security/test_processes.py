@@ -19,7 +19,7 @@ from tests.fork_server import shared_fork_server
 from tests.security.sockets import Client, until
 from tests.soak.waits import PACED
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 API_TOKEN = "api-" + "5ecret" * 4
 SPEC = {

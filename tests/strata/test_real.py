@@ -15,7 +15,7 @@ import pytest
 from shared.results.folder import file_names, read_rounds
 from tests.strata.conftest import Strata
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "name: real\nseed: 3\nnum_rounds: 2\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
 

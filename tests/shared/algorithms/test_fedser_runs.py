@@ -26,7 +26,6 @@ def accuracy(done: Ended, *, width: float = 1.0, side: int = 8) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_sub_networks_and_coarse_images_are_classified_better_than_with_fedavg(tmp_path: Path) -> None:
     """Section 2.3: sub-networks learn more general representations. The whole network's accuracy hardly falls."""
     spec = {
@@ -59,7 +58,6 @@ def stand_in(folder: Path, name: str, side: int, n_classes: int) -> Path:
     return folder
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("data", "side", "n_classes", "model"),
     [

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shared.training.torchvision_compat import torchvision
 
-TRAINING = Path(__file__).resolve().parents[3] / "shared" / "training"
+ROOT = Path(__file__).resolve().parents[3]
+TRAINING = ROOT / "shared" / "training"
 
 
 def test_torchvision_can_be_imported_with_the_cpu_build() -> None:
@@ -16,11 +17,35 @@ def test_torchvision_can_be_imported_with_the_cpu_build() -> None:
     assert torchvision() is torchvision()
 
 
+def test_two_threads_may_make_the_first_call_at_the_same_time() -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
+from torch.library import Library
+from shared.training.torchvision_compat import torchvision
+
+both, define = Barrier(2), Library.define
+
+def waiting(library, schema, **further):
+    with suppress(BrokenBarrierError):
+        both.wait(3)  # for the other thread, which has seen that the operator is missing
+    return define(library, schema, **further)
+
+Library.define = waiting
+with ThreadPoolExecutor(2) as pool:
+    calls = [pool.submit(torchvision) for _ in range(2)]
+print(calls[0].result() is calls[1].result())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
 def imported_by(module_names: str, of: tuple[str, ...]) -> list[str]:
     """Returns which of some packages a new process has loaded after importing the modules."""
     code = f"import sys, {module_names}; print(*(name for name in {of!r} if name in sys.modules))"
     command = [sys.executable, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=TRAINING.parents[1], check=True)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     return run.stdout.split()
 
 

@@ -18,7 +18,7 @@ from shared.core.errors import BadInput, Conflict
 from shared.core.tensors import digest
 from tests.strata.test_real import left_behind
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = {"name": "real", "seed": 3, "num_rounds": 2, "data": {"name": "digits", "n_train": 400}}
 

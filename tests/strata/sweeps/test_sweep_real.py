@@ -15,7 +15,7 @@ import pytest
 from shared.results.folder import read_run, run_folders
 from tests.strata.conftest import Strata
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = (
     "name: real\nnum_rounds: 25\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
