@@ -32,6 +32,7 @@ from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.data_cache import data_cache
 from tests.fakes.memory_store import MemoryStore
+from tests.limits import HANG_S
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]
@@ -161,7 +162,9 @@ class Federation:
         await self.until(lambda: len(registry.live_edges()) == self.n_edges)  # an agent then registers only once
         for number in self.order:
             await self.start_agent(number)
-        self.client = httpx.AsyncClient(transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=60)
+        self.client = httpx.AsyncClient(
+            transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=HANG_S
+        )
         await self.until(lambda: self.n_agents() == len(self.agent_devices))
         return self
 
@@ -272,9 +275,9 @@ class Federation:
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
-    async def until(self, condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition; the limit is generous for a busy machine."""
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(HANG_S):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.02)
 
@@ -294,25 +297,25 @@ class Federation:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["run"])
 
-    async def finish(self, run_id: str, limit_s: float = 200.0) -> RunInfo:
+    async def finish(self, run_id: str) -> RunInfo:
         """Wait until a run has ended; a completed one has done something, which two equal runs alone would not show."""
-        info = await self.until_status(run_id, *FINAL, limit_s=limit_s)
+        info = await self.until_status(run_id, *FINAL)
         if info.status == "completed":
             assert info.rounds == info.num_rounds > 0
             assert 0 <= (info.accuracy or 0) <= 1
             assert "global" not in info.models or re.fullmatch("[0-9a-f]{64}", info.model_sha256 or "")
         return info
 
-    async def run(self, spec: dict[str, Any], limit_s: float = 200.0) -> RunInfo:
+    async def run(self, spec: dict[str, Any]) -> RunInfo:
         """Submit a run and wait until it has ended."""
-        return await self.finish(await self.submit(spec), limit_s)
+        return await self.finish(await self.submit(spec))
 
-    async def until_status(self, run_id: str, *wanted: str, limit_s: float = 120.0) -> RunInfo:
+    async def until_status(self, run_id: str, *wanted: str) -> RunInfo:
         """Wait until a run has one of these statuses."""
         info, seen = await self.info(run_id), b""
-        ends = time.monotonic() + limit_s
+        ends = time.monotonic() + HANG_S
         while info.status not in wanted:
-            assert time.monotonic() < ends, f"after {limit_s:g} s the run is {info.status}: {info.reason}"
+            assert time.monotonic() < ends, f"after {HANG_S:g} s the run is {info.status}: {info.reason}"
             await asyncio.sleep(0.01)
             stored = None if self.store_error else await self.store.get(redis_keys.cloud_run(run_id))
             if stored is None or stored is not seen:  # not `!=`: it may have changed and changed back

@@ -139,7 +139,7 @@ async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
             await fed.start_agent(5, devices=1)
         await fed.until(lambda: fed.agent_id(5) in fed.apps["cloud"].state.cloud.registry.agents)
         await fed.start_agent(6, devices=1)  # the run can start without the one that lacks it
-        info = await fed.until_status(run_id, "failed", "completed", limit_s=60)
+        info = await fed.until_status(run_id, "failed", "completed")
     assert info.status == "failed"
     assert "it lacks the plug-in" in str(info.reason)
 

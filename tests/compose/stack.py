@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from tests.limits import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 URL = "http://127.0.0.1:8000"
 PROJECT = "stratafl-test"
@@ -32,7 +34,7 @@ def docker(*words: str) -> str:
     return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def until(what: str, condition: Any, limit_s: float = 180.0) -> Any:
+def until(what: str, condition: Any, limit_s: float = HANG_S) -> Any:
     """Wait for a condition of the stack; the error names it."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
@@ -85,7 +87,7 @@ def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
     return str(answer.json()["run"])
 
 
-def ended(client: httpx.Client, run: str, limit_s: float = 180.0) -> dict[str, Any]:
+def ended(client: httpx.Client, run: str, limit_s: float = HANG_S) -> dict[str, Any]:
     info: dict[str, Any] = until(
         f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found, limit_s
     )

@@ -18,6 +18,7 @@ import pytest
 from shared.identity.authority import load_authority
 from shared.identity.join_tokens import load_tokens
 from tests.compose.stack import ROOT
+from tests.limits import HANG_S
 
 T = TypeVar("T")
 STACK = "stratafl-swarm-test"
@@ -47,7 +48,7 @@ def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Map
     return done.stdout
 
 
-def until(what: str, condition: Callable[[], T], limit_s: float = 180.0) -> T:
+def until(what: str, condition: Callable[[], T], limit_s: float = HANG_S) -> T:
     """Wait for a condition of the stack; the error shows the tasks and the last lines of the logs."""
     ends = time.monotonic() + limit_s
     while time.monotonic() < ends:

@@ -16,6 +16,7 @@ import yaml
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.compose.stack import ENDED, PROJECT, ROOT, compose, docker, ended, events, round_with, seat_of, submit, until
+from tests.limits import HANG_S
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 
@@ -26,7 +27,7 @@ def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
     spec = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text(encoding="utf-8"))
     in_containers = ended(stack, submit(stack, spec))
     with Topology(edges=2, devices=10, agents=2, runs_dir=tmp_path / "runs") as topology:
-        topology.wait_ready(120)
+        topology.wait_ready(HANG_S)
         with Client(topology.url) as client:
             run = client.create_run(spec).run
             here = until("the local run", lambda: (found := client.run(run)).status in ENDED and found)

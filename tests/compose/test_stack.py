@@ -35,7 +35,7 @@ def cloud() -> Iterator[httpx.Client]:
     """A cloud, two edges and three devices in a swarm; all of them are removed at the end."""
     with swarm.swarm():
         with swarm.stack(DEVICES="3") as client:
-            until("three devices and two edges", lambda: len(devices(client)) == 3 and len(edges(client)) == 2, 240)
+            until("three devices and two edges", lambda: len(devices(client)) == 3 and len(edges(client)) == 2)
             yield client
         assert swarm.leftovers() == swarm.volumes() == []
 

@@ -23,7 +23,7 @@ def cloud(tmp_path: Path) -> Iterator[httpx.Client]:
     draw_secret(tmp_path / "authority")
     with swarm.swarm():
         with swarm.stack(tmp_path / "authority", DEVICES="2") as client:
-            until("two devices", lambda: n_devices(client) == 2, 240)
+            until("two devices", lambda: n_devices(client) == 2)
             yield client
         assert swarm.leftovers() == swarm.volumes() == []
 

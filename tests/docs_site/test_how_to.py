@@ -20,6 +20,7 @@ import torch
 from shared.core import plugins
 from shared.federation.registry import load_algorithm
 from strata.checks.run import Result, checked
+from tests.limits import HANG_S
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
 
@@ -197,7 +198,7 @@ def output(copy: Path, script: str, *args: str) -> list[str]:
     """The lines that a script prints which imports the copy of `shared`, and all else from here."""
     env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", script, *args]
-    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("mkdocs", reason="MkDocs is not installed: `make docs` installs it")
 from docs_site.hooks import GENERATED, expanded, generated, outward
 from tests.e2e.browser import browser
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["a.md", "b.md", "dashboard.md", "how-to/x.md", "how-to/y.md"]
@@ -98,7 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.limits import HANG_S
+
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 """The one without windows takes a quarter less of the processors' time."""
 NO_BROWSER = "no chromium on the path: apt-get install chromium-headless-shell"
@@ -46,7 +48,7 @@ class Visitor:
         self.url = url.rstrip("/")
         scheme = "dark" if dark else "light"
         self.window = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.window.set_default_timeout(60_000)
+        self.window.set_default_timeout(1000 * HANG_S)
         self.page = self.window.new_page()
         self.complaints: list[str] = []
         self.page.on("console", self._said)

@@ -34,11 +34,9 @@ def timeouts(**changes: float) -> dict[str, Any]:
     return {"timeouts": SMALL["timeouts"] | changes}
 
 
-def completed_run(
-    deployment: Deployment, run: str, limit_s: float = 300.0
-) -> tuple[RunInfo, list[RoundDetail], list[Event]]:
+def completed_run(deployment: Deployment, run: str) -> tuple[RunInfo, list[RoundDetail], list[Event]]:
     """Wait until a run has completed and check its record; returns the run, its rounds and its events."""
-    info = deployment.finish(run, limit_s)
+    info = deployment.finish(run)
     assert info.status == "completed", info.reason
     details, events = deployment.details(info), deployment.events(run)
     assert errors_in(info, details, events) == []

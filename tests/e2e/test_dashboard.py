@@ -17,6 +17,7 @@ from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment
+from tests.limits import HANG_S
 from tests.soak.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
@@ -50,7 +51,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     process, found = started(tmp_path_factory.mktemp("dashboard"))
     yield found
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ def two_runs(url: str) -> None:
 
 
 def wait_completed(visitor: Visitor) -> None:
-    visitor.page.get_by_role("status").filter(has_text="completed").wait_for(timeout=120_000)
+    visitor.page.get_by_role("status").filter(has_text="completed").wait_for()
 
 
 def spans_of(charts: list[dict[str, Any]]) -> dict[str, float]:
@@ -227,25 +228,25 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page = visitor.go("/")
     page.get_by_label("Devices").fill("6")
     page.get_by_role("button", name="Scale").click()
-    page.get_by_role("heading", name="2 edges, 6 devices").wait_for(timeout=90_000)
+    page.get_by_role("heading", name="2 edges, 6 devices").wait_for()
     spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 1000, "num_devices": 6, **PACED}
     run = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
-    page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
+    page.get_by_role("status").filter(has_text="running").wait_for()
     page.get_by_role("button", name="Pause").click()
-    page.get_by_role("status").filter(has_text="paused").wait_for(timeout=60_000)
+    page.get_by_role("status").filter(has_text="paused").wait_for()
     assert page.get_by_role("button", name="Pause").is_disabled()
     page.get_by_role("button", name="Resume").click()
-    page.get_by_role("status").filter(has_text="running").wait_for(timeout=60_000)
+    page.get_by_role("status").filter(has_text="running").wait_for()
     page = visitor.go("/")
     dialog = opened(page, "1")
     dialog.get_by_role("button", name="Take offline").click()
     page.get_by_text("Takes effect from the next round on.").wait_for()
     dialog.get_by_role("button", name="Close").click()
-    page.get_by_role("button", name="offline 1").wait_for(timeout=60_000)
+    page.get_by_role("button", name="offline 1").wait_for()
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("button", name="Stop").click()
-    page.get_by_role("status").filter(has_text="stopped").wait_for(timeout=60_000)
+    page.get_by_role("status").filter(has_text="stopped").wait_for()
     assert httpx.get(f"{url}/runs/{run}", timeout=120).json()["status"] == "stopped"
 
 
@@ -290,4 +291,4 @@ def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
         assert [said for said in visitor.complaints if "401" not in said] == []
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)

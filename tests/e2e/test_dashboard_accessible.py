@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
+from tests.limits import HANG_S
 from tests.soak.deployment import FINAL
 from tests.soak.waits import until
 
@@ -34,7 +35,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
     yield found
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
 
 
 def pages(url: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
+from tests.limits import HANG_S
 from tests.soak.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +29,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
     yield found
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
 
 
 def wanted_devices(url: str) -> dict[str, int]:
@@ -257,7 +258,7 @@ def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_u
     run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
     status = page.get_by_role("status")
-    status.filter(has_text="running").wait_for(timeout=60_000)
+    status.filter(has_text="running").wait_for()
     page.evaluate("setTimeout(() => { const end = Date.now() + 15_000; while (Date.now() < end); })")
     visitor.messages.clear()
     page.get_by_role("button", name="Pause").click()

@@ -19,6 +19,7 @@ from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import of_name, started
+from tests.limits import HANG_S
 from tests.soak.waits import until
 
 pytestmark = pytest.mark.e2e
@@ -52,7 +53,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     until("it has stopped", lambda: of_name(found, "stopped")["status"] == "stopped")
     yield found
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
 
 
 def detail_of(url: str, round_no: int) -> dict[str, Any]:
@@ -213,14 +214,14 @@ def test_one_switch_sets_the_axis_of_all_curves(visitor: Visitor) -> None:
     for button, label in labels.items():
         page.get_by_role("button", name=f"by {button}", exact=True).click()
         expected = [label] * n_curves
-        until(f"all are by {button}", lambda expected=expected: bool(axes() == expected), 30)  # type: ignore[misc]
+        until(f"all are by {button}", lambda expected=expected: bool(axes() == expected))  # type: ignore[misc]
     assert all(chart["legend"][0]["show"] for chart in visitor.charts() if chart.get("legend"))
 
 
 def test_report_and_model_are_downloads_of_what_the_run_made(visitor: Visitor, url: str, tmp_path: Path) -> None:
     page = opened(visitor)
     run = of_name(url, "stragglers")["run"]
-    with page.expect_download(timeout=120_000) as report:
+    with page.expect_download() as report:
         page.get_by_role("button", name="Report").click()
     report.value.save_as(tmp_path / "report.html")
     assert report.value.suggested_filename == f"{run}_report.html"

@@ -18,6 +18,7 @@ from shared.core.formatting import size
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
 from tests.e2e.test_scaling import environment
+from tests.limits import HANG_S
 from tests.soak.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     process, found = started(tmp_path_factory.mktemp("topology"))
     yield found
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
 
 
 def ask(url: str, path: str) -> Any:
@@ -299,7 +300,7 @@ def large(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[s
     until("the page is served", answers)
     yield address
     process.terminate()
-    process.wait(60)
+    process.wait(HANG_S)
 
 
 _SHIFTS = (

@@ -37,6 +37,7 @@ from shared.wire import codec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 from tests.soak.waits import until
 
 pytestmark = pytest.mark.e2e
@@ -48,7 +49,6 @@ SPEC: dict[str, Any] = {
     "seed": 5,
 }
 QUICK = {f"{tier}_{name}": value for tier in ("CLOUD", "EDGE", "AGENT") for name, value in [("HEARTBEAT_S", "0.2")]}
-WAIT_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -61,7 +61,7 @@ def started(folder: Path, **options: Any) -> Topology:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
     with started(tmp_path_factory.mktemp("secure"), secure=True) as topology:
-        topology.wait_ready(WAIT_S)
+        topology.wait_ready(HANG_S)
         yield topology
 
 
@@ -123,12 +123,12 @@ def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path
     def complete(topology: Topology) -> Any:
         with client_of(topology) as client:
             run = client.create_run(SPEC).run
-            until("the end of the run", lambda: client.run(run).status in ("completed", "failed"), WAIT_S)
+            until("the end of the run", lambda: client.run(run).status in ("completed", "failed"))
             assert client.run(run).status == "completed", client.run(run).reason
             return client.run(run)
 
     with started(tmp_path) as plain:
-        plain.wait_ready(WAIT_S)
+        plain.wait_ready(HANG_S)
         other = complete(plain)
     info = complete(up)
     assert info.model_sha256 == other.model_sha256
@@ -230,7 +230,7 @@ def test_a_name_that_no_node_can_have_is_refused_by_its_field(up: Topology) -> N
 
 def test_a_process_of_another_authority_is_nobody(up: Topology, tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as other:
-        other.wait_ready(WAIT_S)
+        other.wait_ready(HANG_S)
         foreign = stolen(other, "edge-1")
         foreign.load_verify_locations(up.authority_file)
         with pytest.raises(httpx.TransportError):
@@ -274,14 +274,14 @@ def test_a_node_that_starts_again_keeps_its_certificate(up: Topology) -> None:
     folder = up.folder / "agent-2" / "identity"
     before = (folder / "node.pem").read_bytes()
     up.start_again("agent-2")
-    until("it answers", partial(answers, up, "agent-2"), WAIT_S)  # it joins before it listens
-    up.wait_ready(WAIT_S)
+    until("it answers", partial(answers, up, "agent-2"))  # it joins before it listens
+    up.wait_ready(HANG_S)
     assert (folder / "node.pem").read_bytes() == before
 
 
 def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as topology, client_of(topology) as client:
-        topology.wait_ready(WAIT_S)
+        topology.wait_ready(HANG_S)
         gone, context = identity_of(topology, "agent-2"), stolen(topology, "agent-2")
 
         def heard_by(edge: str) -> int:
@@ -298,7 +298,7 @@ def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: 
 
 async def test_redis_refuses_a_revoked_edge(tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as topology, client_of(topology) as client:
-        topology.wait_ready(WAIT_S)
+        topology.wait_ready(HANG_S)
         password = NodeKeys(edge_identity("edge-1"), topology.folder / "edge-1" / "identity").store_password
         store = RedisStore(topology.redis.url, user=lambda: StoreUser(redis_keys.user_of_edge("edge-1"), password))
         await store.get(redis_keys.edge_prefix("edge-1"))
@@ -312,13 +312,13 @@ async def test_redis_refuses_a_revoked_edge(tmp_path: Path) -> None:
 
 def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as topology, client_of(topology) as client:
-        topology.wait_ready(WAIT_S)
+        topology.wait_ready(HANG_S)
         context = stolen(topology, "edge-1")
         client.revoke("edge", "edge-1")
         order = ask(topology, context, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-1"}, content=b"")
         assert (order.status_code, "has been revoked" in order.json()["detail"]) == (403, True)
         at = "all agents at the other edge"
-        until(at, lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"}, WAIT_S)
+        until(at, lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"})
         assert [edge.edge for edge in client.edges().edges] == ["edge-2"]
         agents = {identity_of(topology, name).name for name in ("agent-1", "agent-2")}
         assert completed(client, {**SPEC, "num_edges": 1}) == agents
@@ -327,7 +327,7 @@ def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) ->
 def completed(client: Client, spec: dict[str, Any]) -> set[str | None]:
     """Completes a run; returns the agents that hosted its seats."""
     run = client.create_run(spec).run
-    until("the end of the run", lambda: client.run(run).status in ("completed", "failed"), WAIT_S)
+    until("the end of the run", lambda: client.run(run).status in ("completed", "failed"))
     assert client.run(run).status == "completed", client.run(run).reason
     return {seat.agent for seat in client.seats(run).seats}
 
@@ -340,7 +340,7 @@ def test_the_command_starts_scales_and_revokes_in_secure_mode(tmp_path: Path) ->
     def strata(*words: str) -> Any:
         command = [sys.executable, "-m", "strata.main", *words, "--format", "json"]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -376,11 +376,11 @@ def test_the_command_starts_scales_and_revokes_in_secure_mode(tmp_path: Path) ->
             assert len(fleet) == 1
             revoked = subprocess.run(
                 [sys.executable, "-m", "strata.main", "revoke", "agent-2"],
-                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90, check=False,
+                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False,
             )  # fmt: skip
             assert revoked.returncode == 0, revoked.stderr
             (gone,) = [agent for agent, name in agents if name == "agent-2"]
             assert ("device", gone) not in {(each["node_class"], each["name"]) for each in strata("identities")}
         finally:
             up.send_signal(signal.SIGINT)
-            assert up.wait(60) == 0
+            assert up.wait(HANG_S) == 0

@@ -20,6 +20,7 @@ from shared.results.manifest import Manifest
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.e2e
 
@@ -36,7 +37,7 @@ def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "strata.main", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
-    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=HANG_S)
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -58,7 +59,7 @@ def run_in_topology(spec: dict[str, Any], folder: Path, **options: Any) -> dict[
     """Completes a run in a separate topology and returns its figures."""
     options = {"fork": shared_fork_server()} | options
     with Topology(edges=2, devices=10, runs_dir=folder / "runs", **options) as topology:
-        topology.wait_ready(120)
+        topology.wait_ready(HANG_S)
         with Client(topology.url) as client:
             run = client.create_run(spec).run
             for event in client.events(run):

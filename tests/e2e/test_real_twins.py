@@ -147,7 +147,7 @@ def test_edge_killed_between_rounds_of_either_phase_restores_twins_layers_and_gr
             kept = twins_in(long_ttl, run)
             with long_ttl.killed("edge-1"):
                 pass
-            assert until("the twins", lambda: twins_in(long_ttl, run), 40) == kept
+            assert until("the twins", lambda: twins_in(long_ttl, run)) == kept
             assert any(twin.n_learned for twin in kept[0].twins)
             resume(long_ttl, run)
     assert long_ttl.finish(run).status == "completed"

@@ -14,6 +14,7 @@ from shared.run_records.runs import FINAL
 from strata.api.client import Client
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.real_faults import GATED
+from tests.limits import HANG_S
 from tests.soak.deployment import Deployment
 from tests.soak.waits import until
 
@@ -83,20 +84,20 @@ def test_events_and_page_of_a_run_continue_after_its_cloud_was_killed(chromium: 
         gate.wait("agent-1", 4)
         with deployment.killed("cloud"):
             n_before = len(follower.seen)
-            alert(visitor, AWAY).wait_for(timeout=60_000)
+            alert(visitor, AWAY).wait_for()
             assert points(visitor)[-1] < ROUNDS
         gate.open()
-        page.wait_for_function("window.before === undefined", timeout=90_000)
+        page.wait_for_function("window.before === undefined")
         page.get_by_role("heading", level=1).wait_for()
         alert(visitor, AWAY).wait_for(state="hidden")
         assert deployment.finish(run).status == "completed"
-        page.get_by_role("status").filter(has_text="completed").wait_for(timeout=60_000)
+        page.get_by_role("status").filter(has_text="completed").wait_for()
         page.get_by_text(f"{ROUNDS} of {ROUNDS}", exact=True).wait_for()
         until("the curve has all rounds", lambda: points(visitor) == list(range(1, ROUNDS + 1)))
-        assert follower.ended.wait(90)
+        assert follower.ended.wait(HANG_S)
         second = Follower(deployment.topology.url, run)
         second.start()
-        assert second.ended.wait(60)
+        assert second.ended.wait(HANG_S)
         assert 0 < n_before < len(follower.seen)
         assert [event.id for event in follower.seen] == [event.id for event in second.seen]
         assert follower.seen == second.seen
@@ -117,8 +118,8 @@ def test_page_whose_session_ended_with_its_cloud_asks_for_the_token_again(
         log_in(page)
         page.get_by_role("heading", name="Runs", level=1).wait_for()
         with deployment.killed("cloud"):
-            alert(visitor, AWAY).wait_for(timeout=60_000)
-        page.wait_for_url("**/ui/login?next=**", timeout=90_000)
+            alert(visitor, AWAY).wait_for()
+        page.wait_for_url("**/ui/login?next=**")
         log_in(page)
         page.wait_for_url("**/ui/runs")
         page.get_by_role("heading", name="Runs", level=1).wait_for()

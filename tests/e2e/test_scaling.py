@@ -17,6 +17,7 @@ import yaml
 
 from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
+from tests.limits import HANG_S
 from tests.soak.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +44,7 @@ def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
     assert line, (tmp_path / "up.log").read_text()
     yield json.loads(line)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     assert processes_of(tmp_path) == []
 
@@ -51,7 +52,7 @@ def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
 def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [*STRATA, "scale", *words, "--wait", "--format", "json"]
     return subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=500, check=False
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 
@@ -120,7 +121,7 @@ def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_pa
         with Client(url) as client:
             until("a round of three", lambda: [row.n_used for row in client.rounds("latest").rounds[-1:]] == [3])
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(HANG_S) == 130
         assert process.stdout is not None
         assert json.loads(process.stdout.read().splitlines()[-1])["status"] == "stopped"
     assert processes_of(tmp_path) == []

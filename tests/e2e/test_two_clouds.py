@@ -19,12 +19,12 @@ from strata.launcher.process import Process, end_all, execute
 from strata.launcher.topology import Topology
 from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 from tests.soak.waits import PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LEASE_S = 6.0
 SPEC = {"data": {"name": "digits", "n_train": 200, "n_test": 50}, "num_devices": 2, "num_edges": 1}
-WAIT_S = 120.0
 
 
 @contextmanager
@@ -51,14 +51,14 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
     places: dict[str, Any] = {"runs_dir": tmp_path / "runs", "folder": tmp_path / "first"}
     env = {"CLOUD_LEASE_S": str(LEASE_S)}
     with Topology(edges=1, devices=2, agents=1, env=env, fork=shared_fork_server(), **places) as topology:
-        topology.wait_ready(WAIT_S)
+        topology.wait_ready(HANG_S)
         with Client(topology.url) as first:
             done = first.create_run({**SPEC, "num_rounds": 3}).run
-            until("the end of the first run", lambda: first.run(done).status == "completed", WAIT_S)
+            until("the end of the first run", lambda: first.run(done).status == "completed")
             running = first.create_run({**SPEC, **PACED, "num_rounds": 2000}).run
-            until("rounds of the second run", lambda: first.run(running).rounds >= 3, WAIT_S)
+            until("rounds of the second run", lambda: first.run(running).rounds >= 3)
             with second_cloud(topology, tmp_path / "second") as (_, url), Client(url) as second:
-                says = until("what the second cloud waits for", lambda: _not_ready(url), WAIT_S)
+                says = until("what the second cloud waits for", lambda: _not_ready(url))
                 assert "this cloud stands by" in says
                 with pytest.raises(StrataError, match="stands by") as refused:
                     second.create_run(SPEC)
@@ -67,12 +67,12 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
                 window.go("/runs").get_by_role("alert").filter(has_text="this cloud stands by").wait_for()
                 window.window.close()
                 before = first.run(running).rounds
-                until("further rounds", lambda: first.run(running).rounds >= before + 3, WAIT_S)
+                until("further rounds", lambda: first.run(running).rounds >= before + 3)
                 assert (first.run(done).status, first.run(done).rounds) == ("completed", 3)
 
                 topology.processes["cloud"].signal(signal.SIGKILL)
-                until("the second cloud to take over", lambda: _stops(second, running), WAIT_S)
-                found = until("the completed run at the second cloud", lambda: _run(second, done), WAIT_S)
+                until("the second cloud to take over", lambda: _stops(second, running))
+                found = until("the completed run at the second cloud", lambda: _run(second, done))
                 assert (found.status, found.rounds) == ("completed", 3)
                 assert _run(second, running).rounds >= before + 3
 

@@ -17,6 +17,7 @@ from shared.federation.spec_parser import parse_spec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -61,7 +62,7 @@ def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
     with Topology(
         edges=1, devices=1, agents=1, runs_dir=folder / "runs", folder=folder / "work", fork=shared_fork_server()
     ) as topology:
-        topology.wait_ready(120)
+        topology.wait_ready(HANG_S)
         with Client(topology.url) as client:
             run = client.create_run(parse_spec(SPEC).model_dump(mode="json", exclude_none=True)).run
             ends = time.monotonic() + 60

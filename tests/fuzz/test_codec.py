@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shared.wire import codec
 from tests.fuzz.bodies import N_SEATS, Sample, mutated, outcome
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(
@@ -56,7 +57,7 @@ def test_the_mutations_cause_both_successful_reads_and_refusals(samples: list[Sa
 @pytest.mark.slow
 def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
     command = [sys.executable, "-m", "tests.fuzz.hostile"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) >= 10
@@ -68,7 +69,7 @@ def test_hostile_bodies_are_refused_within_bounded_memory() -> None:
 def test_the_memory_bound_can_be_broken() -> None:
     """Without the codec's limit, a hostile body exceeds the memory."""
     command = [sys.executable, "-m", "tests.fuzz.hostile", "--without-limits"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert "MemoryError" in {case["ended"] for case in json.loads(done.stdout).values()}
 
 
@@ -76,6 +77,6 @@ def test_the_memory_bound_can_be_broken() -> None:
 def test_the_coverage_guided_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
     command = [sys.executable, "-m", "tests.fuzz.guided", str(tmp_path), "-runs=3000", "-seed=1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Done 3000 runs" in done.stderr, done.stderr[-3000:]

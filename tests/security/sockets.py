@@ -15,9 +15,10 @@ from fastapi import FastAPI
 from shared.identity.node_keys import NodeKeys
 from shared.service import server
 from shared.service.settings import TierSettings
+from tests.limits import HANG_S
 
 WAIT_S = 30.0
-"""Seconds after which a wait fails."""
+"""Seconds within which a connection is answered or closed."""
 
 
 class Client:
@@ -100,7 +101,7 @@ def running(app: FastAPI, keys: NodeKeys | None = None, **settings: Any) -> Iter
     assert not thread.is_alive()
 
 
-def until(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
+def until(condition: Callable[[], bool], limit_s: float = HANG_S) -> None:
     """Waits for a condition."""
     ends = time.monotonic() + limit_s
     while not condition():

@@ -16,6 +16,7 @@ from shared.run_records.runs import FINAL
 from strata.api.client import Client as Api
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 from tests.security.sockets import Client, until
 from tests.soak.waits import PACED
 
@@ -29,7 +30,6 @@ SPEC = {
     "num_edges": 1,
     **PACED,
 }
-ROUNDS_S = 120.0
 """Seconds after which a wait for rounds fails."""
 HALVES = (
     b"",
@@ -63,11 +63,11 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     with Topology(
         edges=1, devices=4, agents=1, runs_dir=runs, folder=tmp_path / "work", env=env, fork=shared_fork_server()
     ) as topology:
-        topology.wait_ready(120)
+        topology.wait_ready(HANG_S)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=120) as http:
             target = Target(topology, runs, http, api, api.create_run(SPEC).run)
-            until(lambda: target.rounds() > 0, ROUNDS_S)
+            until(lambda: target.rounds() > 0)
             yield target
 
 
@@ -93,7 +93,7 @@ def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target:
         with closing(client):
             heard = client.rest()  # ends only if the other side closes
             assert not heard or heard.split(b" ", 2)[1] in (b"401", b"404", b"408")
-    until(lambda: target.rounds() > before + 1, ROUNDS_S)
+    until(lambda: target.rounds() > before + 1)
     assert {round_.n_used for round_ in target.api.rounds(target.run).rounds} == {4}
 
 

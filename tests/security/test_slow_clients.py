@@ -188,7 +188,7 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
     app = probe()
     with running(app, **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
         assert app.state.much_begun.wait(WAIT_S)
-        until(lambda: not server.server_state.tasks and not server.server_state.connections)
+        until(lambda: not server.server_state.tasks and not server.server_state.connections, WAIT_S)
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:
@@ -220,7 +220,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
         assert kept[0].receives(b"200 OK")
         for client in kept:
             client.close()
-        until(lambda: not server.server_state.connections)
+        until(lambda: not server.server_state.connections, WAIT_S)
         check_served(f"http://127.0.0.1:{port}")
 
 

@@ -22,6 +22,7 @@ from strata.launcher.topology import Topology, poll_topology
 from tests import real_redis
 from tests.data_cache import data_cache
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
 from tests.soak.proxy import Proxy
@@ -109,7 +110,7 @@ class Deployment:
             )
             self.topology = made
             made.start()
-            self.topology.wait_ready(60)
+            self.topology.wait_ready(HANG_S)
             self.client = Client(self.topology.url, timeout_s=10)
         except BaseException:
             self.__exit__()
@@ -152,11 +153,11 @@ class Deployment:
         states = {edge.edge: edge.state for edge in self.client.edges().edges}
         return str(states.get(name, "unknown"))
 
-    def wait_state(self, name: str, *states: str, limit_s: float = 60.0) -> None:
+    def wait_state(self, name: str, *states: str) -> None:
         """Wait until the cloud shows one of these states for an agent or edge."""
-        until(f"{name} to be {' or '.join(states)}", lambda: self.state_of(name) in states, limit_s)
+        until(f"{name} to be {' or '.join(states)}", lambda: self.state_of(name) in states)
 
-    def wait_all(self, gone: Sequence[str] = (), limit_s: float = 120.0) -> None:
+    def wait_all(self, gone: Sequence[str] = ()) -> None:
         """Wait until the cloud shows all nodes except `gone` as alive."""
         sizes = dict(zip([f"agent-{index + 1}" for index in range(100)], self.topology.devices_per_agent, strict=False))
         agents = {name: n_devices for name, n_devices in sizes.items() if name not in gone}
@@ -167,7 +168,7 @@ class Deployment:
             return not [what for what in missing if "devices" not in what or "(" in what]
 
         try:
-            until("all nodes to be alive", all_alive, limit_s, 0.2)
+            until("all nodes to be alive", all_alive, every_s=0.2)
         except Hang as hang:
             raise Hang(f"{hang}; missing: {missing}") from None
 
@@ -227,30 +228,30 @@ class Deployment:
 
     # ---- runs
 
-    def submit(self, spec: Mapping[str, Any], limit_s: float = 120.0) -> str:
+    def submit(self, spec: Mapping[str, Any]) -> str:
         """Submit a run; the request is repeated with the same idempotency key until it is answered."""
         key = f"soak-{self.rng.getrandbits(64):016x}"
-        return str(until("an answer to POST /runs", lambda: self.client.create_run(spec, key).run, limit_s, 0.2))
+        return str(until("an answer to POST /runs", lambda: self.client.create_run(spec, key).run))
 
-    def info(self, run: str, limit_s: float = 120.0) -> RunInfo:
+    def info(self, run: str) -> RunInfo:
         """Returns a run's document."""
-        return until(f"GET /runs/{run}", lambda: self.client.run(run), limit_s, 0.2)
+        return until(f"GET /runs/{run}", lambda: self.client.run(run))
 
-    def wait_round(self, run: str, round_no: int, limit_s: float = 120.0) -> None:
+    def wait_round(self, run: str, round_no: int) -> None:
         """Wait until a round is committed."""
-        until(f"round {round_no} of {run}", lambda: self.client.run(run).rounds >= round_no, limit_s)
+        until(f"round {round_no} of {run}", lambda: self.client.run(run).rounds >= round_no)
 
-    def finish(self, run: str, limit_s: float = 240.0) -> RunInfo:
+    def finish(self, run: str) -> RunInfo:
         """Wait until a run has ended; return its document."""
         try:
-            until(f"the end of {run}", lambda: self.client.run(run).status in FINAL, limit_s, 0.2)
+            until(f"the end of {run}", lambda: self.client.run(run).status in FINAL, every_s=0.2)
         except Hang as hang:
             raise Hang(f"{hang}; {self.describe(run)}") from None
         return self.info(run)
 
-    def complete(self, spec: Mapping[str, Any], limit_s: float = 240.0) -> RunInfo:
+    def complete(self, spec: Mapping[str, Any]) -> RunInfo:
         """Submit a run and wait until it has completed."""
-        info = self.finish(self.submit(spec), limit_s)
+        info = self.finish(self.submit(spec))
         assert info.status == "completed", info.reason
         return info
 
@@ -267,11 +268,11 @@ class Deployment:
     def details(self, info: RunInfo) -> list[RoundDetail]:
         """Returns the record of all rounds."""
         numbers = range(1, info.rounds + 1)
-        return [until(f"round {n}", lambda n=n: self.client.round(info.run, n), 30) for n in numbers]  # type: ignore[misc]
+        return [until(f"round {n}", lambda n=n: self.client.round(info.run, n)) for n in numbers]  # type: ignore[misc]
 
-    def events(self, run: str, limit_s: float = 120.0, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
+    def events(self, run: str, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
         """Returns the events of a run up to its completion."""
-        ends, found = time.monotonic() + limit_s, list[Event]()
+        ends, found = time.monotonic() + HANG_S, list[Event]()
         for event in self.client.events(run, idle_s=1.0):
             meanwhile()
             if event is not None:
@@ -282,21 +283,19 @@ class Deployment:
                 break
         raise Hang(f"the events of {run} do not end with its completion: {[event.kind for event in found[-5:]]}")
 
-    def wait_event(self, run: str, kind: str, name: str, limit_s: float = 120.0) -> None:
+    def wait_event(self, run: str, kind: str, name: str) -> None:
         """Wait for an event of this kind that names an agent (by its id) or an edge (by its name)."""
-        ends = time.monotonic() + limit_s
+        ends = time.monotonic() + HANG_S
         for event in self.client.events(run, idle_s=1.0):
             if event is not None and event.kind == kind and event.data["name"] == name:
                 return
             if time.monotonic() > ends:
                 break
-        raise Hang(f"waited {limit_s:g} s for {kind} of {name} in {run}")
+        raise Hang(f"waited {HANG_S:g} s for {kind} of {name} in {run}")
 
-    def delete(self, run: str, limit_s: float = 60.0) -> None:
+    def delete(self, run: str) -> None:
         """Delete a run that has ended."""
-        until(
-            f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204, limit_s, 0.2
-        )
+        until(f"DELETE of {run}", lambda: self.client._request("DELETE", f"/runs/{run}").status_code == 204)
 
 
 def _mounted(folder: Path) -> bool:

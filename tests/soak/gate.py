@@ -61,12 +61,11 @@ class Gate:
         lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
         return [Arrival(*map(int, line.split())) for line in lines]
 
-    def wait(self, agent: str, round_no: int = 1, limit_s: float = 120.0) -> Arrival:
+    def wait(self, agent: str, round_no: int = 1) -> Arrival:
         """Wait until a visit of a round has reached the gate at an agent; return the first such visit."""
         seen = until(
             f"a visit of round {round_no} at {agent}",
             lambda: [arrival for arrival in self.arrivals(agent) if arrival.round_no == round_no],
-            limit_s,
         )
         return seen[0]
 

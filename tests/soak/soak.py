@@ -99,7 +99,7 @@ class Soak:
     def run_one(self, number: int) -> None:
         """Complete and check one run with faults, and compare it with the undisturbed run that its record describes."""
         info = self._run_with_faults(SPECS[number % len(SPECS)] | {"seed": self.summary.seed * 1000 + number})
-        details, events = self._details(info), self.disturbed.events(info.run, ANSWER_S, self._meanwhile)
+        details, events = self._details(info), self.disturbed.events(info.run, self._meanwhile)
         problems = errors_in(info, details, events)
         if info.algorithm == "probe_counter":
             problems += miscounts(details)
@@ -181,7 +181,7 @@ class Soak:
             what for deployment in deployments for what in leftovers.unreferenced(deployment)
         ]
         for deployment in deployments:
-            for info in until("the list of runs", lambda deployment=deployment: deployment.client.runs(1000), 30):  # type: ignore[misc]
+            for info in until("the list of runs", lambda deployment=deployment: deployment.client.runs(1000)):  # type: ignore[misc]
                 deployment.delete(info.run)
         gone = self.injector.gone
         summary.leftovers["after deleting the runs"] = [

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shared.core.errors import StrataError
+from tests.limits import HANG_S
 
 T = TypeVar("T")
 POLL_S = 0.1
-LIMIT_S = 120.0
 PACED: dict[str, Any] = {"clock": "real", "devices": {"profile": {"delay_s": 0.3}}}
 """Fields of a spec whose devices rest during a visit: a run that lasts until a test stops it takes little of the
 processor from what the test waits for."""
@@ -23,7 +23,7 @@ class Hang(AssertionError):
 def until(
     what: str,
     look: Callable[[], T | bool | None],
-    limit_s: float = LIMIT_S,
+    limit_s: float = HANG_S,
     every_s: float = POLL_S,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> T:

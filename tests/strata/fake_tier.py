@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.limits import HANG_S
+
 
 class Cloud(BaseHTTPRequestHandler):
     """Answers `/topology` and `/readyz` from the nodes that registered by `POST /here`."""
@@ -67,7 +69,7 @@ def cloud() -> None:
 def register(url: str, name: str, **more: Any) -> None:
     body = json.dumps({"name": name, **more}).encode()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(urllib.request.Request(f"{url}/here", data=body), timeout=60).close()  # noqa: S310 - our own
+    opener.open(urllib.request.Request(f"{url}/here", data=body), timeout=HANG_S).close()  # noqa: S310 - our own
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import pytest
 from strata.launcher import home
 from strata.launcher.process import execute
 from strata.log_reader import POLL_S, SETTLE_S, Files, Wanted, follow, history, parsed
+from tests.limits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "r20260101-000000-0001", "r20260102-000000-0001"
@@ -56,7 +57,7 @@ def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProce
     code = "from strata.main import app_entry; app_entry()"
     command = [sys.executable, "-c", code, "log", *words]
     return subprocess.run(
-        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=HANG_S, check=False
     )
 
 
@@ -121,7 +122,7 @@ def test_a_closed_pipe_gives_no_traceback(folder: Path) -> None:
     code = "from strata.main import app_entry; app_entry()"
     words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -204,5 +205,5 @@ def test_the_end_of_a_dead_process_log_is_readable(tmp_path: Path) -> None:
     program += "'process': 'cloud', 'event': 'log', 'text': 'it failed', 'traceback': 'Trace\\n  ValueError: x'}))"
     (tmp_path / "dying.py").write_text(program, encoding="utf-8")
     process = execute("cloud", "dying", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "cloud.log")
-    assert process.wait(60)
+    assert process.wait(HANG_S)
     assert process.tail() == "00:00:01.000 cloud    ERROR log it failed\n    | Trace\n    |   ValueError: x"

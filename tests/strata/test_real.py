@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shared.results.folder import file_names, read_rounds
+from tests.limits import HANG_S
 from tests.strata.conftest import Strata
 
 pytestmark = pytest.mark.e2e
@@ -101,7 +102,7 @@ def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) ->
             if line.startswith("running") and "round 0/" not in line:
                 break
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
     result = json.loads(out.splitlines()[-1])
     assert process.returncode == 130, err
     assert result["status"] == "stopped"

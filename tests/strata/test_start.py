@@ -11,6 +11,7 @@ import pytest
 
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
+from tests.limits import HANG_S
 from tests.strata.samples import a_round, a_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,7 @@ def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: st
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}
     command = [sys.executable, "-c", PROGRAM, *words]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert said in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "False"
 
@@ -54,6 +55,6 @@ def test_the_objects_of_runs_load_no_torch() -> None:
     program = "import sys, strata; strata.local, strata.compare, strata.sweep; print('torch' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANG_S, check=True
     )
     assert done.stdout == "False\n"

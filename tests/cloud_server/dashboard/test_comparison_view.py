@@ -15,6 +15,7 @@ from cloud_server.dashboard.comparison_view import ComparisonView
 from shared.results.comparison import Comparison
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.runs import RunInfo
+from tests.limits import HANG_S
 from tests.strata.samples import a_run
 
 RMSE = MetricInfo(label="rmse", higher_is_better=False)
@@ -31,14 +32,14 @@ async def test_a_choice_during_a_comparison_is_compared_after_it(monkeypatch: py
     def compare(_: list[Path], target: float | None, metric: str | None) -> Comparison:
         if metric is None:
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(HANG_S)
         return Comparison((), RMSE if metric == "rmse" else ACCURACY, target, ())
 
     monkeypatch.setattr(comparison_view, "compare", compare)
     cloud = SimpleNamespace(repository=Repository(), results=SimpleNamespace(folder=Path))
     view = ComparisonView(cast("Any", SimpleNamespace(cloud=cloud)), cast("Any", None), ["r1", "r2"])
     first = asyncio.create_task(view._compare())
-    assert await asyncio.to_thread(entered.wait, 60)
+    assert await asyncio.to_thread(entered.wait, HANG_S)
     view.chosen, view.wanted = "rmse", 0.5
     second = asyncio.create_task(view._compare())
     await asyncio.wait({second}, timeout=0.2)

@@ -229,7 +229,7 @@ async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) 
         gone = fed.agent_id(0)
         await fed.stop("agent-0")
         await send_report(fed, report_of(fed, left=["agent-0"]))
-        info = await fed.finish(run, limit_s=60)
+        info = await fed.finish(run)
         failures = (await fed.round(run, 1)).failures
     assert info.status == "completed"
     assert [(failure.reason, failure.detail) for failure in failures] == [("lost", f"agent {gone} has left")]

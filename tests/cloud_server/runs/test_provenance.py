@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: P
     async with Federation(tmp_path / "f", common=write_data(data, 1)) as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(spec())
-        await asyncio.wait_for(gate.reached.wait(), 60)
+        await gate.reached.wait()
 
         def change() -> None:
             gate.open.set()

@@ -111,9 +111,8 @@ async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_h
     expected = await alone(tmp_path / "alone", *specs)
     async with Federation(tmp_path / "f", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
         runs = [await fed.submit(one) for one in specs]
-        async with asyncio.timeout(100):
-            while not all([(await fed.info(run)).rounds for run in runs]):  # noqa: ASYNC110 - over HTTP
-                await asyncio.sleep(0.01)
+        while not all([(await fed.info(run)).rounds for run in runs]):  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.01)
         before = [await agents_of(fed, run) for run in runs]
         await fed.stop("cloud")
         await fed.start_cloud()

@@ -20,7 +20,7 @@ async def test_a_run_says_that_redis_refuses_writes_and_goes_on_by_itself(tmp_pa
         plain = await fed.run(small_spec())
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec())
-        await asyncio.wait_for(gate.reached.wait(), 60)
+        await gate.reached.wait()
         commit = fed.store.commit
 
         async def refuse(batch: Batch) -> list[str]:
@@ -28,9 +28,8 @@ async def test_a_run_says_that_redis_refuses_writes_and_goes_on_by_itself(tmp_pa
 
         fed.store.commit = refuse  # type: ignore[method-assign]
         gate.open.set()
-        async with asyncio.timeout(60):
-            while (await fed.info(run_id)).reason != f"waiting: {OOM}":  # noqa: ASYNC110 - over HTTP
-                await asyncio.sleep(0.02)
+        while (await fed.info(run_id)).reason != f"waiting: {OOM}":  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.02)
         listed = (await fed.client.get("/runs")).json()["runs"]
         assert [run["reason"] for run in listed] == [f"waiting: {OOM}", None]
         refused = await fed.client.post(f"/runs/{run_id}/pause")
@@ -46,7 +45,7 @@ async def test_a_run_whose_redis_was_emptied_is_listed_as_failed_and_its_resumpt
     async with Federation(tmp_path / "f") as fed:
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(small_spec(num_rounds=3))
-        await asyncio.wait_for(gate.reached.wait(), 60)
+        await gate.reached.wait()
         await fed.store.delete_prefix("")
         gate.open.set()
         await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)

@@ -82,7 +82,7 @@ async def test_a_round_of_a_large_encoder_and_of_200_classes_of_64_pixels(
     folder = stand_in(tmp_path / "data", data, side, n_classes)
     async with federation(tmp_path, agent_devices=(2,), n_edges=1, common={"data_dir": folder}) as fed:
         run_id = await fed.submit(spec)
-        await fed.finish(run_id, limit_s=250)
+        await fed.finish(run_id)
         done = await ended(fed, run_id)
     assert [(row.outcome, row.n_samples) for row in done.rounds[0].seats] == [("used", 2)] * 2
     assert done.model["head.weight"].shape == (n_classes, 256)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from shared.algorithms.fedprox import Params
 from shared.training.flops import step_flops, training_flops
 from shared.training.models import MODELS, Design, build
+from tests.limits import HANG_S
 
 
 def test_linear_layers_cost_two_operations_per_weight_and_pass() -> None:
@@ -68,5 +69,5 @@ def test_counting_and_sub_networks_import_neither_torchs_compiler_nor_sympy() ->
         "assert accepts_shape(model, (2, 3, 8, 8)) and units_of(model, (3, 16, 16)).groups\n"
         "print(*sorted(sys.modules.keys() & {'sympy', 'torch._dynamo'}))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=500)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert done.stdout.split() == []

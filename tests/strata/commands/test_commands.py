@@ -22,6 +22,7 @@ from shared.run_records.runs import SeatInfo
 from strata.launcher.topology import Topology
 from strata.runs import progress, run_and_wait
 from tests.fork_server import shared_fork_server
+from tests.limits import HANG_S
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FILES, FakeCloud
 from tests.strata.samples import a_round, a_run
@@ -140,7 +141,7 @@ def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) ->
         while not cloud.stream_starts and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANG_S)
     assert ("POST", "/runs/r2/stop") in cloud.seen
     assert process.returncode == 130, err
     assert json.loads(out.splitlines()[-1])["status"] == "stopped"

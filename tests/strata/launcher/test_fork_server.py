@@ -22,6 +22,7 @@ from shared.core.errors import DeadlineExceeded
 from strata.launcher.environment import MALLOC, common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all
+from tests.limits import HANG_S
 from tests.process_state import has_ended
 
 REPORT = """
@@ -80,13 +81,13 @@ def start(forks: ForkServer, scripts: Path, module: str, name: str = "one", **mo
 
 
 def reported(process: Process) -> dict[str, Any]:
-    assert process.wait(60), "it still runs"
+    assert process.wait(HANG_S), "it still runs"
     assert process.returncode == 0, process.tail()
     found: dict[str, Any] = json.loads(process.log.read_text())
     return found
 
 
-def until(what: Callable[[], bool], limit_s: float = 60.0) -> None:
+def until(what: Callable[[], bool], limit_s: float = HANG_S) -> None:
     deadline = time.monotonic() + limit_s
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
@@ -143,12 +144,12 @@ def test_ends_are_reported_as_an_executed_process_reports_them(scripts: Path) ->
         polite, faulty, killed = [start(forks, scripts, module, module) for module in ("polite", "faulty", "sleeper")]
         assert not killed.wait(0.05)
         killed.signal(signal.SIGKILL)
-        assert all(process.wait(60) for process in (polite, faulty, killed))
+        assert all(process.wait(HANG_S) for process in (polite, faulty, killed))
         assert (polite.returncode, faulty.returncode, killed.returncode) == (3, 1, -9)
         assert "ValueError: no such sensor" in faulty.tail()
         assert "signal SIGKILL" in killed.death().detail
         missing = start(forks, scripts, "no_such_module", "missing")
-        assert missing.wait(60)
+        assert missing.wait(HANG_S)
         assert missing.returncode == 1
         assert "no_such_module" in missing.tail()
 
@@ -158,7 +159,7 @@ def test_a_signal_right_after_the_start_is_not_lost(scripts: Path) -> None:
         for number in range(20):
             sleeper = start(forks, scripts, "sleeper", f"sleeper-{number}")
             sleeper.signal(signal.SIGKILL)
-            assert sleeper.wait(60)
+            assert sleeper.wait(HANG_S)
 
 
 def test_a_server_that_does_not_answer_in_time_is_ended(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +177,7 @@ def test_two_threads_wait_for_processes_of_one_server(scripts: Path) -> None:
         sleepers = [start(forks, scripts, "sleeper", f"sleeper-{n}") for n in range(2)]
         ended: dict[str, bool] = {}
         waiting = [
-            threading.Thread(target=lambda process=process: ended.update({process.name: process.wait(60)}))
+            threading.Thread(target=lambda process=process: ended.update({process.name: process.wait(HANG_S)}))
             for process in sleepers
         ]
         for thread in waiting:
@@ -218,7 +219,7 @@ def test_processes_end_with_their_launcher(scripts: Path) -> None:
     assert len(pids) == 3
     assert not any(map(has_ended, pids))
     launcher.kill()
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=HANG_S)
     until(lambda: all(map(has_ended, pids)))
 
 

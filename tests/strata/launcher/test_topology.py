@@ -23,6 +23,7 @@ from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.launcher.work_folder import WorkFolder
 from tests import real_redis
+from tests.limits import HANG_S
 from tests.process_state import has_ended, state_of
 from tests.strata.conftest import Strata
 
@@ -97,7 +98,7 @@ def test_all_processes_register_and_get_the_documented_environment(
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
     monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # each topology draws its own token
     with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
-        info = running.wait_ready(30)
+        info = running.wait_ready(HANG_S)
         cloud, edge, agents = (
             env_of(running.folder, "cloud"),
             env_of(running.folder, "edge-2"),
@@ -129,7 +130,7 @@ def test_tier_token_differs_between_topologies() -> None:
 
 def test_stop_leaves_no_process_and_no_folder() -> None:
     running = topology().start()
-    running.wait_ready(30)
+    running.wait_ready(HANG_S)
     folder, pids = running.folder, all_processes(running)
     assert len(pids) == 11
     assert not any(map(has_ended, pids))
@@ -141,19 +142,19 @@ def test_stop_leaves_no_process_and_no_folder() -> None:
 
 def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
     with topology(folder=tmp_path / "kept") as running:
-        running.wait_ready(30)
+        running.wait_ready(HANG_S)
         with pytest.raises(Conflict, match="another topology uses"):
             topology(folder=tmp_path / "kept").start()
     assert (tmp_path / "kept" / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
     assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
     with topology(folder=tmp_path / "kept") as again:
-        again.wait_ready(30)
+        again.wait_ready(HANG_S)
 
 
 def test_environment_of_one_process_overrides_the_common_one() -> None:
     own = {"edge-2": {"WHOSE": "its own", "EDGE_TTL_S": "7", "PYTHONPATH": "/its/own"}}
     with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
-        running.wait_ready(30)
+        running.wait_ready(HANG_S)
         edges = [env_of(running.folder, name) for name in running.edge_names]
         agent = env_of(running.folder, "agent-1")
     assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
@@ -174,7 +175,7 @@ def reaches_state(pid: int, *letters: str) -> bool:
 
 def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
     with topology() as running:
-        running.wait_ready(30)
+        running.wait_ready(HANG_S)
         agent = running.processes["agent-1"]
         agent.signal(signal.SIGSTOP)
         assert reaches_state(agent.pid, "T")
@@ -185,7 +186,7 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
 
 def test_restarted_redis_has_its_data() -> None:
     with topology() as running:
-        running.wait_ready(30)
+        running.wait_ready(HANG_S)
         with redis.Redis.from_url(running.redis.url) as client:
             client.set("kept", "yes")
             real_redis.kill(running.redis)
@@ -199,7 +200,7 @@ def test_restarted_redis_has_its_data() -> None:
 def test_process_that_dies_at_start_is_named_with_its_log() -> None:
     with topology(env={"FAKE_DIES": "agent-2"}) as running:
         with pytest.raises(ProcessDied) as died:
-            running.wait_ready(30)
+            running.wait_ready(HANG_S)
         folder = running.folder
     assert died.value.detail == (
         "agent-2 ended (exit status 1); its log ends:\nagent-2 is here\nagent-2: no such sensor"
@@ -227,7 +228,7 @@ def not_ready(running: Topology) -> str:
 def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
     running = topology(env={"FAKE_DEAF": "edge-1"}).start()
-    running.wait_ready(30)
+    running.wait_ready(HANG_S)
     pids = all_processes(running)
     running.stop()
     assert wait_until_gone(pids) == []
@@ -235,17 +236,17 @@ def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 def test_agents_start_in_the_given_order() -> None:
     with topology(agents=3, order=[2, 0, 1]) as running:
-        assert running.wait_ready(30).n_devices == 5
+        assert running.wait_ready(HANG_S).n_devices == 5
         assert [name for name in running.processes if name.startswith("agent")] == ["agent-3", "agent-1", "agent-2"]
         assert env_of(running.folder, "agent-3")["AGENT_DEVICES"] == "1"
 
 
 def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
     with topology() as running:
-        running.wait_ready(30)
+        running.wait_ready(HANG_S)
         url = running.url
         assert running.add_agent(2) == "agent-3"
-        assert running.wait_ready(30).n_devices == 7
+        assert running.wait_ready(HANG_S).n_devices == 7
         assert running.processes["agent-3"].private_bytes > 1_000_000
         running.end("agent-3")
         assert running.processes["agent-3"].private_bytes == 0
@@ -335,7 +336,7 @@ def children(pid: int) -> list[int]:
 def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
     process, printed, pids = start_up()
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     assert wait_until_gone(pids) == []
     assert not Path(printed["folder"]).exists()
@@ -350,7 +351,7 @@ def test_second_interrupt_leaves_no_process() -> None:
     while not any(map(has_ended, pids)) and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)  # while it ends its processes
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_S)
     assert wait_until_gone(pids) == []
     assert not Path(printed["folder"]).exists()
 
@@ -359,7 +360,7 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, printed, pids = start_up()
     own = pids[:6]  # the kernel ends no grandchildren; the fork server does if it has the time
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_S)
     for pid in pids[6:]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -385,7 +386,7 @@ def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, str
     doctor = {check["name"]: check for check in json.loads(strata("doctor", "--format", "json").out)}
     assert doctor["topology"]["found"] == f"{printed['url']}: 1 edges, 2 agents, 3 devices"
     ended = strata("down", "--format", "json")
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_S)
     assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": printed["url"]})
     assert wait_until_gone(pids) == []
 

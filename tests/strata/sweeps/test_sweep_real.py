@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shared.results.folder import read_run, run_folders
+from tests.limits import HANG_S
 from tests.strata.conftest import Strata
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +42,7 @@ def interrupted(env: dict[str, str], combination: str, number: int) -> int:
             if begun and line.startswith("running") and "round 0/" not in line:
                 break
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
     return process.returncode
 
 
