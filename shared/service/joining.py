@@ -27,6 +27,7 @@ from shared.service.api.identities import (
     CheckAnswer,
     CheckRequest,
 )
+from shared.service.connections import Connections
 from shared.service.remote_errors import remote_error
 from shared.service.retry import backoff
 from shared.service.settings import CommonSettings, TierSettings
@@ -128,11 +129,11 @@ def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx
 
 
 def _ask(method: str, url: str, body: Any, context: ssl.SSLContext, transport: httpx.BaseTransport | None) -> bytes:
-    with httpx.Client(verify=context, trust_env=False, timeout=ANSWER_S, transport=transport) as client:
-        try:
-            answer = client.request(method, url, json=body, extensions={"sni_hostname": CLOUD.server_name})
-        except httpx.HTTPError as error:
-            raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
+    try:
+        with Connections(verify=context, trust_env=False, timeout=ANSWER_S, transport=transport) as connections:
+            answer = connections.request(method, url, json=body, extensions={"sni_hostname": CLOUD.server_name})
+    except httpx.HTTPError as error:
+        raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
     if answer.status_code != 200:
         raise remote_error(answer.status_code, bytearray(answer.content), url)
     return answer.content

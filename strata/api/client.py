@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -104,11 +104,7 @@ class Client(TopologyClient):
     def download(self, run: str, *parts: str) -> Iterator[bytes]:
         """The bytes of `files/<name>` or `models/<name>` of a run, piece by piece."""
         try:
-            with self._http.stream("GET", path("runs", run, *parts)) as response:
-                if response.is_error:
-                    response.read()
-                    raise refused(response)
-                yield from response.iter_bytes()
+            yield from self._connections.stream(_bytes, "GET", path("runs", run, *parts))
         except httpx.HTTPError as error:
             raise self._broken(error) from error
 
@@ -156,13 +152,26 @@ class Client(TopologyClient):
 
     def _stream(self, run: str, last: str | None, idle_s: float) -> Iterator[Event | None]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        timeout = httpx.Timeout(self._http.timeout.connect, read=idle_s)
-        with self._http.stream("GET", path("runs", run, "events"), headers=headers, timeout=timeout) as response:
-            if response.is_error:
-                response.read()
-                raise refused(response)
-            for message in messages(response.iter_lines()):
-                yield None if message is None else answers.event(message.text)
+        timeout = httpx.Timeout(self._connections.timeout.connect, read=idle_s)
+        where = path("runs", run, "events")
+        return self._connections.stream(_events, "GET", where, headers=headers, timeout=timeout)
 
     def _post(self, run: str, verb: str, **options: Any) -> RunInfo:
         return parse(RunInfo, self._request("POST", path("runs", run, verb), **options))
+
+
+def _bytes(response: httpx.Response) -> Generator[bytes, None, None]:
+    _check(response)
+    yield from response.iter_bytes()
+
+
+def _events(response: httpx.Response) -> Generator[Event | None, None, None]:
+    _check(response)
+    for message in messages(response.iter_lines()):
+        yield None if message is None else answers.event(message.text)
+
+
+def _check(response: httpx.Response) -> None:
+    if response.is_error:
+        response.read()
+        raise refused(response)

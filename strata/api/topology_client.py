@@ -18,6 +18,7 @@ from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
 from shared.service.api.identities import IdentityPage
 from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
+from shared.service.connections import Connections
 from shared.service.public_trust import PublicTrust
 from shared.service.token_files import token_of
 from strata.api.answers import parse, path, refused
@@ -57,7 +58,7 @@ class TopologyClient:
         self.url = url.rstrip("/")
         try:
             trust_env = not is_loopback(httpx.URL(self.url).host)
-            self._http = httpx.Client(
+            self._connections = Connections(
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=timeout_s,
@@ -70,7 +71,7 @@ class TopologyClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +136,7 @@ class TopologyClient:
         tries = _TRIES if again or method == "GET" else 1
         for left in reversed(range(tries)):
             try:
-                response = self._http.request(method, where, **options)
+                response = self._connections.request(method, where, **options)
                 break
             except httpx.ConnectError as error:  # nobody listens there: not repeated
                 raise self._broken(error) from error

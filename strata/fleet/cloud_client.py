@@ -14,6 +14,7 @@ from shared.identity.join_tokens import JoinToken
 from shared.identity.names import CLOUD, Identity
 from shared.identity.node_keys import NodeKeys
 from shared.service.api.membership import FleetOrders, FleetReport
+from shared.service.connections import Connections
 from shared.service.public_trust import PublicTrust
 from shared.service.remote_errors import remote_error
 
@@ -41,7 +42,7 @@ class CloudClient:
         self.url, self._joining = url, joining
         self._called = {"sni_hostname": CLOUD.server_name} if joining else {}
         # No proxy, as between all tiers: only the cloud may see the token.
-        self._http = httpx.Client(
+        self._connections = Connections(
             headers=headers,
             timeout=ANSWER_S,
             transport=transport,
@@ -53,7 +54,7 @@ class CloudClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self._connections.close()
 
     def report(self, report: FleetReport) -> FleetOrders:
         """Report the running agents, and return the numbers of devices that the cloud wants.
@@ -68,8 +69,8 @@ class CloudClient:
             keys, token = self._joining
             join_once(keys, self.url, token)
         try:
-            answer = self._http.post(
-                f"{self.url}/fleet", json=report.model_dump(mode="json"), extensions=dict(self._called)
+            answer = self._connections.request(
+                "POST", f"{self.url}/fleet", json=report.model_dump(mode="json"), extensions=dict(self._called)
             )
         except httpx.HTTPError as error:
             raise Unreachable(f"the cloud at {self.url}: {type(error).__name__}: {error}") from None
