@@ -22,11 +22,12 @@ class Connections:
     waits; an interrupted request ends by itself, and its answer is lost.
 
     Args:
-        options: the arguments of `httpx.Client`.
+        trust_env: whether the user's proxies and authorities apply.
+        options: the other arguments of `httpx.Client`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._http = httpx.Client(**options)
+    def __init__(self, *, trust_env: bool, **options: Any) -> None:
+        self._http = httpx.Client(trust_env=trust_env, **options)
         self.timeout = self._http.timeout
 
     def request(self, method: str, url: str, **options: Any) -> httpx.Response:

@@ -101,7 +101,7 @@ def test_an_item_is_read_when_it_is_asked_for_and_the_answer_closed_when_no_more
             closed.set()
 
     transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=Body()))
-    with Connections(transport=transport) as connections:
+    with Connections(trust_env=False, transport=transport) as connections:
         items = connections.stream(lines, "GET", "http://a")
         assert list(islice(items, 3)) == ["0", "1", "2"]
         assert len(taken) < 10
@@ -119,11 +119,13 @@ def test_an_error_of_the_connection_and_one_of_the_reader_are_raised_where_the_i
         raise ValueError(f"status {response.status_code}")
 
     with (
-        Connections(transport=httpx.MockTransport(refuse)) as connections,
+        Connections(trust_env=False, transport=httpx.MockTransport(refuse)) as connections,
         pytest.raises(httpx.ConnectError, match="nobody listens"),
     ):
         connections.request("GET", "http://a")
-    with Connections(transport=httpx.MockTransport(lambda request: httpx.Response(204))) as connections:
+    with Connections(
+        trust_env=False, transport=httpx.MockTransport(lambda request: httpx.Response(204))
+    ) as connections:
         items = connections.stream(fail, "GET", "http://a")
         assert next(items) == "first"
         with pytest.raises(ValueError, match="status 204"):
