@@ -13,6 +13,7 @@ import device_agent.app
 import edge_server.app
 from shared.core.plugins import digest_of, digests
 from tests.federation import Federation, small_spec
+from tests.limits import HANG_S
 
 PACKAGE = '''
 """A package of all kinds."""
@@ -133,7 +134,7 @@ async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
     tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Federation(tmp_path / "f", agent_devices=(1,) * 5) as fed:
-        run_id = await fed.submit({**SPEC, "num_devices": 6, "min_devices": 6})
+        run_id = await fed.submit({**SPEC, "num_devices": 6, "min_devices": 6, "timeouts": {"ready_s": 2 * HANG_S}})
         with monkeypatch.context() as patch:
             patch.setattr(device_agent.app, "digests", dict)
             await fed.start_agent(5, devices=1)

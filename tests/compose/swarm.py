@@ -48,15 +48,15 @@ def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Map
     return done.stdout
 
 
-def until(what: str, condition: Callable[[], T], limit_s: float = HANG_S) -> T:
+def until(what: str, condition: Callable[[], T]) -> T:
     """Wait for a condition of the stack; the error shows the tasks and the last lines of the logs."""
-    ends = time.monotonic() + limit_s
+    ends = time.monotonic() + HANG_S
     while time.monotonic() < ends:
         found = condition()
         if found:
             return found
         time.sleep(0.5)
-    raise AssertionError(f"waited {limit_s:g} s for {what}\n{_diagnosis()}")
+    raise AssertionError(f"waited {HANG_S:g} s for {what}\n{_diagnosis()}")
 
 
 def _diagnosis() -> str:

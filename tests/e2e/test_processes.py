@@ -37,7 +37,9 @@ def strata(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "strata.main", *words]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     path = {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(cwd / "cache"), **env}
-    return subprocess.run(command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=HANG_S)
+    return subprocess.run(
+        command, cwd=cwd, env=clean | path, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ from shared.core.number_sets import NumberSet
 from shared.service.api.membership import FleetReport
 from shared.storage import redis_keys
 from tests.federation import Federation, Gate, small_spec
+from tests.limits import HANG_S
 
 
 def report(*agents: tuple[str, int], services: dict[str, int | None] | None = None, **more: Any) -> dict[str, Any]:
@@ -221,7 +222,7 @@ async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_sile
 
 async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
     """An agent that was stopped during its visit is lost at once, long before its TTL."""
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
+    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2 * HANG_S) as fed:
         await send_report(fed, report_of(fed))
         gate = Gate(fed)
         run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=2))

@@ -194,7 +194,7 @@ async def test_an_agent_that_waits_stops_at_once(tmp_path: Path) -> None:
         run_id = await fed.submit(spec_of(3600, 1, num_edges=1, num_devices=1, num_rounds=1))
         host = fed.apps["agent-0"].state.agent.host
         await fed.until(lambda: host.n_visits == 1 and host.visiting is None)
-        await fed.stop("agent-0")
+        await asyncio.wait_for(fed.stop("agent-0"), 20)
         await fed.client.post(f"/runs/{run_id}/stop")
         assert (await fed.finish(run_id)).status == "stopped"
 

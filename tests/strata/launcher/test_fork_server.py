@@ -87,8 +87,8 @@ def reported(process: Process) -> dict[str, Any]:
     return found
 
 
-def until(what: Callable[[], bool], limit_s: float = HANG_S) -> None:
-    deadline = time.monotonic() + limit_s
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_S
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
