@@ -143,8 +143,13 @@ IMPURE_CALLS = frozenset({"open", "input", "print", "eval", "exec", "compile", "
 GLOBAL_DRAWS = frozenset(
     {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"}
 )
+RANDOM_MODULES = frozenset({"random", "np.random", "numpy.random", "torch.random"})
+OWN_GENERATORS = frozenset({"Generator", "PCG64", "Random", "SystemRandom", "default_rng", "fork_rng"})
+# A new process, and a check that algorithms leave the global generators alone.
+SEEDS_GLOBALLY = frozenset({"strata/launcher/fork_program.py", "strata/checks/algorithm_rounds.py"})
 # joblib is listed because its dump and load use pickle.
 PICKLERS = frozenset({"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"})
+WORDS_OF_PICKLERS = re.compile(rf"\b(?:{'|'.join(PICKLERS)}|load|save|allow_pickle)\b")
 
 # Joined from parts, so that this file does not contain what it searches for.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/" + r"(?:work|farm|opt)/")
@@ -273,18 +278,30 @@ def algorithms_call_nothing_impure(path: str, text: str) -> list[str]:
     found = [f"{path}:{node.lineno}: async" for node in waits]
     for call in _calls(tree):
         name = _dotted(call.func)
-        module, _, last = name.rpartition(".")
-        handed_in = any(keyword.arg == "generator" for keyword in call.keywords)
-        draws = module in {"np.random", "numpy.random", "torch.random"} or (
-            module == "torch" and last in GLOBAL_DRAWS and not handed_in
-        )
-        if name in IMPURE_CALLS or draws:
+        if name in IMPURE_CALLS or name.rpartition(".")[0] in RANDOM_MODULES or _draws_globally(call):
             found.append(f"{path}:{call.lineno}: calls {name}")
     return found
 
 
+def _draws_globally(call: ast.Call) -> bool:
+    module, _, last = _dotted(call.func).rpartition(".")
+    handed_in = any(keyword.arg == "generator" for keyword in call.keywords)
+    from_torch = module == "torch" and last in GLOBAL_DRAWS and not handed_in
+    return from_torch or (module in RANDOM_MODULES and last not in OWN_GENERATORS)
+
+
+def global_generators_are_left_alone(path: str, text: str) -> list[str]:
+    """A script that draws from them, and seeds them, draws the same with a federation beside it."""
+    if path in SEEDS_GLOBALLY or "rand" not in text:
+        return []
+    draws = (call for call in _calls(ast.parse(text)) if _draws_globally(call))
+    return [f"{path}:{call.lineno}: calls {_dotted(call.func)}" for call in draws]
+
+
 def nobody_unpickles(path: str, text: str) -> list[str]:
     """No pickler is imported, and no loader is called that executes a file's content."""
+    if not WORDS_OF_PICKLERS.search(text):  # nine files of ten, which need not be parsed
+        return []
     tree = ast.parse(text)
     found = [
         f"{path}:{line}: imports {name}"
@@ -303,7 +320,7 @@ def nobody_unpickles(path: str, text: str) -> list[str]:
 
 def errors_of_pydantic_are_worded(path: str, text: str) -> list[str]:
     """Text about a `ValidationError` comes from `shared/core/field_errors.py` alone."""
-    if path == "shared/core/field_errors.py":
+    if path == "shared/core/field_errors.py" or "ValidationError" not in text:
         return []
     found = []
     for handler in ast.walk(ast.parse(text)):
@@ -386,6 +403,7 @@ ABOUT: dict[Rule, Callable[[], list[str]]] = {
     packages_of_shared_export_nothing: packages_of_shared,
     algorithms_import_nothing_impure: algorithms,
     algorithms_call_nothing_impure: algorithms,
+    global_generators_are_left_alone: product,
     nobody_unpickles: all_python,
     errors_of_pydantic_are_worded: product,
     files_are_short: product,
@@ -452,6 +470,9 @@ BAD: list[tuple[Rule, str, str]] = [
     (algorithms_call_nothing_impure, IN_ALGORITHM, "async def begin(): ...\n"),
     (algorithms_call_nothing_impure, IN_ALGORITHM, "noise = torch.randn(3)\n"),
     (algorithms_call_nothing_impure, IN_ALGORITHM, "order = np.random.permutation(3)\n"),
+    (global_generators_are_left_alone, IN_SHARED, "import random\nrandom.uniform(0.7, 1.3)\n"),
+    (global_generators_are_left_alone, IN_CLOUD, "np.random.seed(1)\n"),
+    (global_generators_are_left_alone, IN_SHARED, "torch.randperm(3)\n"),
     (nobody_unpickles, IN_TESTS, "import pickle\n"),
     (nobody_unpickles, IN_SHARED, "from cloudpickle import loads\n"),
     (nobody_unpickles, IN_SHARED, "import torch\ntorch.load('m.pt', weights_only=True)\n"),
@@ -497,6 +518,11 @@ GOOD: list[tuple[Rule, str, str]] = [
         "from shared.federation import experiments\nfrom shared.federation.hooks import Algorithm\n",
     ),
     (algorithms_call_nothing_impure, IN_ALGORITHM, "torch.randn(3, generator=g)\nctx.rng('init').normal()\n"),
+    (
+        global_generators_are_left_alone,
+        IN_SHARED,
+        "random.SystemRandom()\nnp.random.default_rng(1)\ntorch.randperm(3, generator=g)\n",
+    ),
     (nobody_unpickles, IN_TESTS, "np.load('x.npz', allow_pickle=False)\nyaml.safe_load('')\n"),
     (errors_of_pydantic_are_worded, IN_SHARED, CAUGHT + "    raise WireError(f'{path}: {told(error)}')\n"),
     (files_are_short, IN_SHARED, "x = 1\n" * MAX_FILE_LINES),

@@ -15,11 +15,13 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds after each failed attempt; the last holds for all further ones."""
 STORE_S = 60.0
 """Seconds for which a round at an edge waits for a Redis that does not answer."""
+_JITTER = random.SystemRandom()
+"""The system's: a lost answer must not draw from the generator of a user's script, and forked processes must differ."""
 
 
 def backoff(attempt: int) -> float:
     """Returns the seconds before the next attempt, with jitter so that many callers do not return at once."""
-    return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * random.uniform(0.7, 1.3)  # noqa: S311 - no secret
+    return BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)] * _JITTER.uniform(0.7, 1.3)
 
 
 def pause_s(every_s: float, failures: int) -> float:

@@ -15,7 +15,8 @@ import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
 
-from cloud_server.dashboard.layout import Dashboard
+from cloud_server.dashboard.layout import KEPT_S, Dashboard
+from cloud_server.dashboard.login import PREFIX, SESSION
 from cloud_server.dashboard.pages import topology
 from cloud_server.dashboard.run_views import RunView, RunViews
 from cloud_server.dependencies import Cloud
@@ -79,7 +80,16 @@ def main() -> None:
     topology.topology_of = topology_of  # type: ignore[attr-defined]
     topology.register(dashboard)
     app = FastAPI()
-    ui.run_with(app, mount_path="/ui", dark=None, show_welcome_message=False, binding_refresh_interval=None)
+    # A page that a busy machine keeps from its cloud for some seconds asks whether its session goes on.
+    app.add_api_route(SESSION, lambda: None, status_code=204)
+    ui.run_with(
+        app,
+        mount_path=PREFIX,
+        dark=None,
+        show_welcome_message=False,
+        binding_refresh_interval=None,
+        reconnect_timeout=KEPT_S,
+    )
     uvicorn.run(app, fd=int(sys.argv[1]), log_level="warning")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shared.service.retry import pause_s
+import random
+
+from shared.service.retry import backoff, pause_s
 
 
 def test_heartbeats_slow_down_after_failures_to_five_times_their_interval_at_most() -> None:
@@ -11,3 +13,13 @@ def test_heartbeats_slow_down_after_failures_to_five_times_their_interval_at_mos
     assert min(pauses) >= 0.3
     assert max(pauses) == 5 * 0.3
     assert 3.5 <= pause_s(2.0, 49) <= 6.5  # the longest pause between attempts, 5 s, with its jitter
+
+
+def test_jitter_is_independent_of_the_global_generator() -> None:
+    pauses = []
+    for _ in range(2):
+        random.seed(7)
+        before = random.getstate()
+        pauses.append([backoff(n) for n in range(9)])
+        assert random.getstate() == before
+    assert pauses[0] != pauses[1]
