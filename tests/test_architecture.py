@@ -144,7 +144,8 @@ GLOBAL_DRAWS = frozenset(
     {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"}
 )
 RANDOM_MODULES = frozenset({"random", "np.random", "numpy.random", "torch.random"})
-OWN_GENERATORS = frozenset({"Generator", "PCG64", "Random", "SystemRandom", "default_rng", "fork_rng"})
+# What makes a generator of its own, or puts a global one back.
+NO_GLOBAL_DRAWS = frozenset({"Generator", "PCG64", "Random", "SystemRandom", "default_rng", "fork_rng"})
 # A new process, and a check that algorithms leave the global generators alone.
 SEEDS_GLOBALLY = frozenset({"strata/launcher/fork_program.py", "strata/checks/algorithm_rounds.py"})
 # joblib is listed because its dump and load use pickle.
@@ -287,11 +288,11 @@ def _draws_globally(call: ast.Call) -> bool:
     module, _, last = _dotted(call.func).rpartition(".")
     handed_in = any(keyword.arg == "generator" for keyword in call.keywords)
     from_torch = module == "torch" and last in GLOBAL_DRAWS and not handed_in
-    return from_torch or (module in RANDOM_MODULES and last not in OWN_GENERATORS)
+    return from_torch or (module in RANDOM_MODULES and last not in NO_GLOBAL_DRAWS)
 
 
 def global_generators_are_left_alone(path: str, text: str) -> list[str]:
-    """A script that draws from them, and seeds them, draws the same with a federation beside it."""
+    """How often they are drawn from would depend on late answers, and on what else a process does."""
     if path in SEEDS_GLOBALLY or "rand" not in text:
         return []
     draws = (call for call in _calls(ast.parse(text)) if _draws_globally(call))

@@ -16,7 +16,7 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 STORE_S = 60.0
 """Seconds for which a round at an edge waits for a Redis that does not answer."""
 _JITTER = random.SystemRandom()
-"""The system's: a lost answer must not draw from the generator of a user's script, and forked processes must differ."""
+"""The system's: how often a process draws from its global generator must not depend on late answers."""
 
 
 def backoff(attempt: int) -> float:

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.large_topology PORT`: the topology page alone, whose 400 devices change each second.
+"""`python -m tests.e2e.large_topology FD`: the dashboard at a listening socket, whose 400 devices change each second.
 
 No run trains: the states are drawn from a seeded generator each time that the page asks. Runs that a page asks for by
 their ids cannot be read.
@@ -9,18 +9,18 @@ from __future__ import annotations
 import random
 import sys
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from nicegui import ui
 
-from cloud_server.dashboard.layout import KEPT_S, Dashboard
-from cloud_server.dashboard.login import PREFIX, SESSION
+from cloud_server.dashboard import layout
+from cloud_server.dashboard.mount import attach
 from cloud_server.dashboard.pages import topology
-from cloud_server.dashboard.run_views import RunView, RunViews
+from cloud_server.dashboard.run_views import RunView
 from cloud_server.dependencies import Cloud
 from cloud_server.runs.checkpoint import RunUnreadable
+from cloud_server.settings import CloudSettings
 from shared.core.number_sets import NumberSet
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import RunInfo
@@ -72,24 +72,13 @@ async def unreadable(run_id: str) -> RunInfo:
 
 
 def main() -> None:
-    """Serve the page under `/ui/` until a signal."""
-    parts = {"ownership": SimpleNamespace(standing_by=str), "runs": SimpleNamespace(info=unreadable)}
-    cloud = cast("Cloud", SimpleNamespace(**parts))
-    dashboard = Dashboard(lambda: cloud, has_login=False)
-    dashboard._run_views = cast("RunViews", Views())
+    """Serve the dashboard until a signal."""
+    layout.RunViews = lambda _: Views()  # type: ignore[assignment, attr-defined, return-value]
     topology.topology_of = topology_of  # type: ignore[attr-defined]
-    topology.register(dashboard)
     app = FastAPI()
-    # A page that a busy machine keeps from its cloud for some seconds asks whether its session goes on.
-    app.add_api_route(SESSION, lambda: None, status_code=204)
-    ui.run_with(
-        app,
-        mount_path=PREFIX,
-        dark=None,
-        show_welcome_message=False,
-        binding_refresh_interval=None,
-        reconnect_timeout=KEPT_S,
-    )
+    parts = {"ownership": SimpleNamespace(standing_by=str), "runs": SimpleNamespace(info=unreadable)}
+    app.state.cloud = SimpleNamespace(**parts)
+    attach(app, CloudSettings())
     uvicorn.run(app, fd=int(sys.argv[1]), log_level="warning")
 
 
