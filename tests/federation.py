@@ -32,7 +32,7 @@ from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.data_cache import data_cache
 from tests.fakes.memory_store import MemoryStore
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
 PassOn = Callable[..., Awaitable[httpx.Response]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.waits import until
+
 
 def state_of(pid: int) -> str:
     """Returns the letter of a process's state (T = stopped, Z = ended and not reaped), or "" if there is none."""
@@ -16,3 +18,8 @@ def state_of(pid: int) -> str:
 def has_ended(pid: int) -> bool:
     """Whether a process has ended; nobody may have read its status yet."""
     return state_of(pid) in ("", "Z")
+
+
+def wait_until_gone(*pids: int) -> None:
+    """Wait until these processes have ended."""
+    until(f"the end of {pids}", lambda: all(map(has_ended, pids)), every_s=0.02)

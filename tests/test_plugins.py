@@ -13,7 +13,7 @@ import device_agent.app
 import edge_server.app
 from shared.core.plugins import digest_of, digests
 from tests.federation import Federation, small_spec
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 PACKAGE = '''
 """A package of all kinds."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.limits import HANG_S
+from tests import waits
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = "http://127.0.0.1:8000"
@@ -35,14 +35,11 @@ def docker(*words: str) -> str:
 
 
 def until(what: str, condition: Any, limit_s: float = HANG_S) -> Any:
-    """Wait for a condition of the stack; the error names it."""
-    ends = time.monotonic() + limit_s
-    while time.monotonic() < ends:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"waited {limit_s} s for {what}\n{compose('logs', '--tail', '20')}")
+    """Wait for a condition of the stack; the error shows the last lines of the logs."""
+    try:
+        return waits.until(what, condition, limit_s, every_s=0.3)
+    except waits.Hang as hang:
+        raise waits.Hang(f"{hang}\n{compose('logs', '--tail', '20')}") from None
 
 
 def down() -> None:

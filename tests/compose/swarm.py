@@ -6,7 +6,6 @@ import os
 import secrets
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 
 from shared.identity.authority import load_authority
 from shared.identity.join_tokens import load_tokens
+from tests import waits
 from tests.compose.stack import ROOT
-from tests.limits import HANG_S
 
 T = TypeVar("T")
 STACK = "stratafl-swarm-test"
@@ -50,13 +49,10 @@ def docker(*words: str, given: str | None = None, limit_s: float = 120, env: Map
 
 def until(what: str, condition: Callable[[], T]) -> T:
     """Wait for a condition of the stack; the error shows the tasks and the last lines of the logs."""
-    ends = time.monotonic() + HANG_S
-    while time.monotonic() < ends:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"waited {HANG_S:g} s for {what}\n{_diagnosis()}")
+    try:
+        return waits.until(what, condition, every_s=0.5)
+    except waits.Hang as hang:
+        raise waits.Hang(f"{hang}\n{_diagnosis()}") from None
 
 
 def _diagnosis() -> str:

@@ -16,7 +16,7 @@ import yaml
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.compose.stack import ENDED, PROJECT, ROOT, compose, docker, ended, events, round_with, seat_of, submit, until
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 

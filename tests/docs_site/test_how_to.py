@@ -20,9 +20,9 @@ import torch
 from shared.core import plugins
 from shared.federation.registry import load_algorithm
 from strata.checks.run import Result, checked
-from tests.limits import HANG_S
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import run
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = ROOT / "docs" / "how-to"

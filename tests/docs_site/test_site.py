@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("mkdocs", reason="MkDocs is not installed: `make docs` installs it")
 from docs_site.hooks import GENERATED, expanded, generated, outward
 from tests.e2e.browser import browser
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["a.md", "b.md", "dashboard.md", "how-to/x.md", "how-to/y.md"]

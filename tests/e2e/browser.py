@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 """The one without windows takes a quarter less of the processors' time."""

@@ -17,8 +17,7 @@ from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
 from tests.e2e.test_scaling import STRATA, environment
-from tests.limits import HANG_S
-from tests.soak.waits import PACED, until
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"

@@ -13,9 +13,8 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
-from tests.limits import HANG_S
 from tests.soak.deployment import FINAL
-from tests.soak.waits import until
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
 SPECS = (

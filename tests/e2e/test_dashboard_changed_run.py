@@ -12,7 +12,7 @@ from strata.launcher.topology import Topology
 from tests.domains import write_domains
 from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
-from tests.soak.waits import PACED, until
+from tests.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
 SPEC = {"data": {"name": "usps"}, "num_devices": 2, "num_edges": 1, "num_rounds": 5000, **PACED}

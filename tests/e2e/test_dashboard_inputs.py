@@ -12,8 +12,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
-from tests.limits import HANG_S
-from tests.soak.waits import PACED, until
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"

@@ -19,8 +19,7 @@ from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import of_name, started
-from tests.limits import HANG_S
-from tests.soak.waits import until
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
 N_DEVICES = 30

@@ -18,8 +18,7 @@ from shared.core.formatting import size
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import started
 from tests.e2e.test_scaling import environment
-from tests.limits import HANG_S
-from tests.soak.waits import PACED, until
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
 STRAGGLERS: dict[str, Any] = {

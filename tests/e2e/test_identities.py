@@ -37,8 +37,7 @@ from shared.wire import codec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
-from tests.soak.waits import until
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
 SPEC: dict[str, Any] = {

@@ -20,7 +20,7 @@ from shared.results.manifest import Manifest
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ import pytest
 from shared.core.number_sets import NumberSet
 from tests.e2e.real_faults import GATED, assert_same_bits, completed_run, counts, lost, of_kind, timeouts
 from tests.soak.deployment import Deployment
-from tests.soak.waits import until
+from tests.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SILENT_S = 2.0

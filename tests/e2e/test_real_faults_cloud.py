@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run, counts, lost, of_kind
 from tests.soak.deployment import Deployment
-from tests.soak.waits import until
+from tests.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 AWAY_S = 20.0

@@ -12,7 +12,7 @@ from shared.simulation.digital_twin import TwinList
 from tests.e2e.real_faults import FEDAVG, GATED, assert_same_bits, completed_run
 from tests.soak.deployment import Deployment
 from tests.soak.gate import Gate
-from tests.soak.waits import until
+from tests.waits import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -14,9 +14,8 @@ from shared.run_records.runs import FINAL
 from strata.api.client import Client
 from tests.e2e.browser import Visitor, browser
 from tests.e2e.real_faults import GATED
-from tests.limits import HANG_S
 from tests.soak.deployment import Deployment
-from tests.soak.waits import until
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"

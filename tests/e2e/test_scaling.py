@@ -17,8 +17,7 @@ import yaml
 
 from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
-from tests.limits import HANG_S
-from tests.soak.waits import PACED, until
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
 

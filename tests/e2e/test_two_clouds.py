@@ -19,8 +19,7 @@ from strata.launcher.process import Process, end_all, execute
 from strata.launcher.topology import Topology
 from tests.e2e.browser import Visitor
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
-from tests.soak.waits import PACED, until
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 LEASE_S = 6.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from shared.federation.spec_parser import parse_spec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
+from tests.waits import HANG_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -65,11 +64,7 @@ def _federation(folder: Path) -> Iterator[tuple[Topology, str]]:
         topology.wait_ready(HANG_S)
         with Client(topology.url) as client:
             run = client.create_run(parse_spec(SPEC).model_dump(mode="json", exclude_none=True)).run
-            ends = time.monotonic() + 60
-            while client.run(run).status != "completed":
-                if time.monotonic() > ends:
-                    raise TimeoutError(f"run {run} has not ended: {client.run(run)}")
-                time.sleep(0.1)
+            until("the end of the run", lambda: client.run(run).status == "completed")
         yield topology, run
 
 

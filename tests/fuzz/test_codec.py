@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shared.wire import codec
 from tests.fuzz.bodies import N_SEATS, Sample, mutated, outcome
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(

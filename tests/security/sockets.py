@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,7 +14,7 @@ from fastapi import FastAPI
 from shared.identity.node_keys import NodeKeys
 from shared.service import server
 from shared.service.settings import TierSettings
-from tests.limits import HANG_S
+from tests.waits import until
 
 WAIT_S = 30.0
 """Seconds within which a connection is answered or closed."""
@@ -93,17 +92,9 @@ def running(app: FastAPI, keys: NodeKeys | None = None, **settings: Any) -> Iter
     thread = threading.Thread(target=it.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:
-        until(lambda: it.started)
+        until("the start of the server", lambda: it.started)
         yield found.port, it
     finally:
         it.should_exit = True
         thread.join(WAIT_S)
     assert not thread.is_alive()
-
-
-def until(condition: Callable[[], bool], limit_s: float = HANG_S) -> None:
-    """Waits for a condition."""
-    ends = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)

@@ -16,9 +16,8 @@ from shared.run_records.runs import FINAL
 from strata.api.client import Client as Api
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
-from tests.security.sockets import Client, until
-from tests.soak.waits import PACED
+from tests.security.sockets import Client
+from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +66,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=120) as http:
             target = Target(topology, runs, http, api, api.create_run(SPEC).run)
-            until(lambda: target.rounds() > 0)
+            until("a round", lambda: target.rounds() > 0)
             yield target
 
 
@@ -93,14 +92,14 @@ def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target:
         with closing(client):
             heard = client.rest()  # ends only if the other side closes
             assert not heard or heard.split(b" ", 2)[1] in (b"401", b"404", b"408")
-    until(lambda: target.rounds() > before + 1)
+    until("two rounds more", lambda: target.rounds() > before + 1)
     assert {round_.n_used for round_ in target.api.rounds(target.run).rounds} == {4}
 
 
 def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
     get, run = target.http.get, target.run
     target.api.stop(run)
-    until(lambda: target.api.run(run).status in FINAL)
+    until("the end of the run", lambda: target.api.run(run).status in FINAL)
     document = get("/openapi.json").json()
     contents = [get("/openapi.json").content]
     topology = target.api.topology()
@@ -129,7 +128,7 @@ def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
 
 def test_a_stream_of_events_ends_when_the_cloud_is_stopped(target: Target) -> None:
     target.api.pause(target.run)
-    until(lambda: target.api.run(target.run).status == "paused")
+    until("the pause", lambda: target.api.run(target.run).status == "paused")
     with target.http.stream("GET", f"/runs/{target.run}/events") as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("id: ")

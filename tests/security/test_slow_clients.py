@@ -24,7 +24,8 @@ from shared.identity.node_keys import NodeKeys
 from shared.service.app import make_app
 from shared.service.bodies import read_body
 from shared.service.http_protocol import Protocol
-from tests.security.sockets import WAIT_S, Client, running, until
+from tests.security.sockets import WAIT_S, Client, running
+from tests.waits import until
 
 POST = b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -75,7 +76,7 @@ def check_served(url: str, **options: Any) -> None:
             return httpx.get(f"{url}/healthz", timeout=20, **options).status_code == 200
         return False
 
-    until(served)
+    until("an answer", served)
 
 
 # ---- heads
@@ -188,7 +189,8 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
     app = probe()
     with running(app, **QUICK) as (port, server), closing(Client(port, GET.replace(b"healthz", b"much"))):
         assert app.state.much_begun.wait(WAIT_S)
-        until(lambda: not server.server_state.tasks and not server.server_state.connections, WAIT_S)
+        state = server.server_state
+        until("the end of the request", lambda: not state.tasks and not state.connections, WAIT_S)
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:
@@ -211,7 +213,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
 def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
     with running(probe(), max_connections=5) as (port, server):
         kept = [Client(port) for _ in range(5)]
-        until(lambda: len(server.server_state.connections) == 5)
+        until("all connections", lambda: len(server.server_state.connections) == 5)
         with closing(Client(port)) as silent:
             assert silent.answer()[0] == 503
         refused = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
@@ -220,7 +222,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
         assert kept[0].receives(b"200 OK")
         for client in kept:
             client.close()
-        until(lambda: not server.server_state.connections, WAIT_S)
+        until("the end of all", lambda: not server.server_state.connections, WAIT_S)
         check_served(f"http://127.0.0.1:{port}")
 
 

@@ -22,11 +22,10 @@ from strata.launcher.topology import Topology, poll_topology
 from tests import real_redis
 from tests.data_cache import data_cache
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
 from tests.soak.gate import ENV as GATE_ENV
 from tests.soak.gate import Gate
 from tests.soak.proxy import Proxy
-from tests.soak.waits import Hang, until
+from tests.waits import HANG_S, Hang, until
 
 TTL_S = 6.0
 DISK_BYTES = 2**20

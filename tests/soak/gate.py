@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.soak.waits import until
+from tests.waits import until
 
 ENV = "SOAK_GATE"
 """The environment variable that names the gate's folder; in processes without it the gate is open."""

@@ -13,7 +13,7 @@ from shared.storage import redis_keys
 from shared.storage.blobs import TEMPORARY
 from tests.soak.deployment import Deployment
 from tests.soak.proxy import HOST
-from tests.soak.waits import Hang, until
+from tests.waits import Hang, until
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 STAY = (

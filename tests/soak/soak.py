@@ -21,7 +21,7 @@ from tests.soak.memory import Memory
 from tests.soak.plan import actions
 from tests.soak.records import errors_in, losses_of, miscounts, reasons_of, undisturbed
 from tests.soak.summary import Summary
-from tests.soak.waits import Hang, until
+from tests.waits import Hang, until
 
 T = TypeVar("T")
 RUN_LIMIT_S = 360.0

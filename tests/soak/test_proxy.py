@@ -13,6 +13,7 @@ import pytest
 
 from shared.service.order_headers import ORDER_KEY_HEADER
 from tests.soak.proxy import HOST, Fault, Proxy
+from tests.waits import until
 
 BODY = bytes(range(256)) * 40
 
@@ -126,9 +127,7 @@ def test_garbled_bodies_keep_their_length_in_both_directions(proxy: Proxy) -> No
 def test_repeated_request_is_answered_once(proxy: Proxy) -> None:
     proxy.arm("node", Fault("twice"))
     assert body_of(ask(proxy)) == BODY
-    deadline = time.monotonic() + 60
-    while len(Node.bodies) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until("both requests", lambda: len(Node.bodies) >= 3)
     assert Node.bodies == [BODY] * 3
 
 

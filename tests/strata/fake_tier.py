@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 
 class Cloud(BaseHTTPRequestHandler):

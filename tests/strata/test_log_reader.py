@@ -15,7 +15,7 @@ import pytest
 from strata.launcher import home
 from strata.launcher.process import execute
 from strata.log_reader import POLL_S, SETTLE_S, Files, Wanted, follow, history, parsed
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "r20260101-000000-0001", "r20260102-000000-0001"

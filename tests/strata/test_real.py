@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from shared.results.folder import file_names, read_rounds
-from tests.limits import HANG_S
 from tests.strata.conftest import Strata
+from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +106,4 @@ def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) ->
     assert process.returncode == 130, err
     assert result["status"] == "stopped"
     assert 1 <= result["rounds"] < 10000
-    ends = time.monotonic() + 60
-    while left_behind(tmp_path / "tmp") and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert left_behind(tmp_path / "tmp") == []
+    until("an empty folder", lambda: left_behind(tmp_path / "tmp") == [])

@@ -11,8 +11,8 @@ import pytest
 
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
-from tests.limits import HANG_S
 from tests.strata.samples import a_round, a_run
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

@@ -15,8 +15,8 @@ from cloud_server.dashboard.comparison_view import ComparisonView
 from shared.results.comparison import Comparison
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.runs import RunInfo
-from tests.limits import HANG_S
 from tests.strata.samples import a_run
+from tests.waits import HANG_S
 
 RMSE = MetricInfo(label="rmse", higher_is_better=False)
 

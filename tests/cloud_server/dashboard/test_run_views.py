@@ -12,7 +12,7 @@ from cloud_server.dashboard import run_views
 from cloud_server.dashboard.run_views import RunViews
 from shared.core.errors import BadInput
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 
 async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(

@@ -16,7 +16,7 @@ from shared.core.number_sets import NumberSet
 from shared.service.api.membership import FleetReport
 from shared.storage import redis_keys
 from tests.federation import Federation, Gate, small_spec
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 
 def report(*agents: tuple[str, int], services: dict[str, int | None] | None = None, **more: Any) -> dict[str, Any]:

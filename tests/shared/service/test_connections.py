@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from shared.service.connections import Connections
-from tests.limits import HANG_S
 from tests.strata.fake_cloud import served
+from tests.waits import HANG_S
 
 
 class Interrupt:

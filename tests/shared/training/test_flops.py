@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from shared.algorithms.fedprox import Params
 from shared.training.flops import step_flops, training_flops
 from shared.training.models import MODELS, Design, build
-from tests.limits import HANG_S
+from tests.waits import HANG_S
 
 
 def test_linear_layers_cost_two_operations_per_weight_and_pass() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from shared.run_records.runs import SeatInfo
 from strata.launcher.topology import Topology
 from strata.runs import progress, run_and_wait
 from tests.fork_server import shared_fork_server
-from tests.limits import HANG_S
 from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FILES, FakeCloud
 from tests.strata.samples import a_round, a_run
+from tests.waits import HANG_S, until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -137,9 +136,7 @@ def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) ->
     command = [sys.executable, "-m", "strata.main", "run", str(spec_file), "--url", url, "--format", "json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not cloud.stream_starts and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until("the stream of events", lambda: cloud.stream_starts)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=HANG_S)
     assert ("POST", "/runs/r2/stop") in cloud.seen

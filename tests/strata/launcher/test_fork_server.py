@@ -10,8 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from shared.core.errors import DeadlineExceeded
 from strata.launcher.environment import MALLOC, common
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.process import Process, ProcessDied, end_all
-from tests.limits import HANG_S
-from tests.process_state import has_ended
+from tests.process_state import has_ended, wait_until_gone
+from tests.waits import HANG_S
 
 REPORT = """
 import json, os, random, signal, sys
@@ -85,13 +84,6 @@ def reported(process: Process) -> dict[str, Any]:
     assert process.returncode == 0, process.tail()
     found: dict[str, Any] = json.loads(process.log.read_text())
     return found
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -192,7 +184,7 @@ def test_processes_of_a_killed_server_are_killed_and_the_server_is_named(scripts
     with server(scripts) as forks:
         sleepers = [start(forks, scripts, "sleeper", f"sleeper-{n}") for n in range(2)]
         os.kill(forks.process.pid, signal.SIGKILL)
-        until(lambda: all(has_ended(process.pid) for process in sleepers))
+        wait_until_gone(*[process.pid for process in sleepers])
         assert [process.returncode for process in sleepers] == [-9, -9]
         with pytest.raises(ProcessDied, match=r"fork server ended \(signal SIGKILL\)"):
             start(forks, scripts, "sleeper")
@@ -220,7 +212,7 @@ def test_processes_end_with_their_launcher(scripts: Path) -> None:
     assert not any(map(has_ended, pids))
     launcher.kill()
     launcher.communicate(timeout=HANG_S)
-    until(lambda: all(map(has_ended, pids)))
+    wait_until_gone(*pids)
 
 
 def test_a_server_that_cannot_import_its_modules_says_so(scripts: Path) -> None:
@@ -260,5 +252,5 @@ def test_what_counts_at_a_start_cannot_differ_from_the_server(scripts: Path, var
 def test_closing_the_server_ends_what_it_forked(scripts: Path) -> None:
     with server(scripts) as forks:
         sleeper = start(forks, scripts, "sleeper")
-    until(lambda: has_ended(sleeper.pid))
+    wait_until_gone(sleeper.pid)
     assert forks.process.returncode == 0

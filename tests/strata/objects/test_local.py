@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import strata
 from shared.core.errors import BadInput, Conflict
 from shared.core.tensors import digest
 from tests.strata.test_real import left_behind
+from tests.waits import until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,10 +78,7 @@ def test_no_process_survives_a_killed_program(tmp_path: Path, env: dict[str, str
         assert process.stdout is not None
         assert any(line == "up\n" for line in process.stdout)
         process.send_signal(signal.SIGKILL)
-    ends = time.monotonic() + 60
-    while any(name.isdecimal() for name in left_behind(tmp_path / "tmp")) and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert [name for name in left_behind(tmp_path / "tmp") if name.isdecimal()] == []
+    until("the end of all", lambda: not any(name.isdecimal() for name in left_behind(tmp_path / "tmp")))
 
 
 def test_a_local_cloud_of_a_thread_that_ended_trains_scales_and_sweeps(tmp_path: Path) -> None:
@@ -98,10 +95,7 @@ def test_a_local_cloud_of_a_thread_that_ended_trains_scales_and_sweeps(tmp_path:
         assert run.folder == (tmp_path / "runs" / run.id).resolve()
         assert digest(load_file(run.folder / "model.safetensors")) == digest(run.model()) == run.info.model_sha256
         cloud.scale(5)
-        ends = time.monotonic() + 60
-        while cloud.topology().n_devices != 5 and time.monotonic() < ends:
-            time.sleep(0.05)
-        assert cloud.topology().n_devices == 5
+        until("five devices", lambda: cloud.topology().n_devices == 5)
         swept = cloud.sweep({**SMALL, "num_devices": 4, "num_edges": 2}, {"seed": [3, 4]}, progress=False)
         assert swept.completed
         assert swept.runs[0].info.model_sha256 == run.info.model_sha256

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shared.results.folder import read_run, run_folders
-from tests.limits import HANG_S
 from tests.strata.conftest import Strata
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shared.core.errors import StrataError
-from tests.limits import HANG_S
 
 T = TypeVar("T")
+HANG_S = 500.0
+"""Seconds after which a wait fails: less than a test's own limit (`timeout` in pyproject.toml), so that the wait can
+say what it waited for, and enough for a machine whose cores are shared by several suites. It finds hangs only."""
 POLL_S = 0.1
 PACED: dict[str, Any] = {"clock": "real", "devices": {"profile": {"delay_s": 0.3}}}
 """Fields of a spec whose devices rest during a visit: a run that lasts until a test stops it takes little of the
