@@ -134,7 +134,7 @@ def _fraction_of(ctx: Context, n: int) -> int:
 
 
 def _beyond(ctx: Context, n: int) -> int:
-    """n plus `overselection`, rounded up; the small term keeps 1.1 * 10 from becoming 12 by floating point."""
+    """n plus `overselection`, rounded up; the small term keeps 1.12 * 25 from becoming 29 by floating point."""
     return math.ceil(n * (1 + ctx.spec.overselection) - 1e-9)
 
 

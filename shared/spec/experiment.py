@@ -246,7 +246,7 @@ class ExperimentSpec(Record):
         return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
 
     def quorum_of(self, n: int) -> int:
-        """Return how many of n must answer; 0.55 of 20 is 11 despite floating-point rounding."""
+        """Return how many of n must answer; 0.28 of 25 is 7, though its product is a little more in floating point."""
         return math.ceil(self.quorum * n - 1e-9)
 
     def lost_visits_in(self, round_no: int, edge_round: int, wave: int) -> frozenset[int]:

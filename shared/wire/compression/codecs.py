@@ -213,7 +213,7 @@ def ternary_of(signs: Tensor, scale: Tensor, shape: Sequence[int], what: str = "
 
 
 def n_kept(n: int, fraction: float) -> int:
-    """Returns how many of n elements top-k keeps, rounded up; 0.1 of 30 is 3 despite floating point."""
+    """Returns how many of n elements top-k keeps, rounded up; 0.28 of 25 is 7 despite floating point."""
     return min(n, math.ceil(fraction * n - 1e-9 * n)) if n else 0
 
 

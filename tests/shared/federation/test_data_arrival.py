@@ -23,6 +23,11 @@ def test_samples_grow_by_round_and_never_exceed_the_part(rate: float | None, cou
     assert [n_arrived(spec, 50, n + 1) for n in range(len(counts))] == counts
 
 
+def test_samples_are_rounded_up_but_not_by_the_error_of_their_product() -> None:
+    """In floating point, 0.28 * 25 is more than 7."""
+    assert [n_arrived(ExperimentSpec(arrival_rate=0.28), 25, n) for n in (1, 2, 3)] == [7, 14, 21]
+
+
 def test_a_device_keeps_its_samples_in_a_seeded_order_of_its_own() -> None:
     spec = ExperimentSpec(arrival_rate=0.2)
     found = [set(collected(spec, SEAT, n).train.tolist()) for n in (1, 2, 5)]

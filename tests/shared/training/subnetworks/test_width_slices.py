@@ -107,7 +107,7 @@ def test_groups_follow_the_channels_that_arrive(groups: int, width: float) -> No
 
 
 def test_kept_channels_have_the_given_number() -> None:
-    assert [n_kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.55, 20), (1.0, 7), (0.01, 3))] == [5, 4, 11, 7, 1]
+    assert [n_kept(width, n) for width, n in ((0.8, 6), (0.8, 5), (0.28, 25), (1.0, 7), (0.01, 3))] == [5, 4, 7, 7, 1]
 
 
 def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:

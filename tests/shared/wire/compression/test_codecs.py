@@ -90,6 +90,11 @@ def test_values_by_hand() -> None:
     ]
 
 
+def test_topk_rounds_up_but_not_by_the_error_of_its_product() -> None:
+    """In floating point, 0.28 * 25 is more than 7."""
+    assert torch.count_nonzero(TopK(fraction=0.28).encode(torch.arange(1.0, 26.0)).decoded()) == 7
+
+
 def test_errors_are_bounded() -> None:
     for x in (sample for sample in samples() if sample.numel()):
         size, n = x.abs(), x.numel()
