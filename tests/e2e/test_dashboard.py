@@ -126,6 +126,7 @@ def test_from_the_form_to_the_end_of_a_run(visitor: Visitor, url: str) -> None:
     until("time is to the right", lambda: "simulated time" in json.dumps(visitor.charts()[0]["xAxis"]))
 
 
+@pytest.mark.usefixtures("two_runs")  # devices have numbers once a run has seats
 def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, url: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     page = visitor.go("/")
