@@ -154,17 +154,12 @@ def test_environment_of_one_process_overrides_the_common_one() -> None:
     assert agent["WHOSE"] == "everybody's"
 
 
-def wait_state(pid: int, *letters: str) -> None:
-    """Wait until a process has one of these kernel states (T = stopped)."""
-    until(f"one of {letters} of {pid}", lambda: state_of(pid) in letters, every_s=0.01)
-
-
 def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
     with topology() as running:
         running.wait_ready(HANG_S)
         agent = running.processes["agent-1"]
         agent.signal(signal.SIGSTOP)
-        wait_state(agent.pid, "T")
+        until("the stop of the agent", lambda: state_of(agent.pid) == "T")
         assert running.dead() == []
         running.end("agent-1")
         wait_until_gone(agent.pid)
