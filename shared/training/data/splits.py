@@ -19,3 +19,12 @@ def fifth_of_each(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         own = rng.permutation(np.flatnonzero(labels == label))
         chosen[own[: round(len(own) / 5)]] = True
     return chosen
+
+
+def drawn_tests(y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns which samples are the test set of data without one: a seeded fifth, rounded, of each class."""
+    labels = y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y), np.int64)
+    chosen = fifth_of_each(labels)
+    if not chosen.any():
+        chosen[np.random.default_rng(0).integers(len(y))] = True
+    return chosen
