@@ -177,6 +177,7 @@ async def open_page(dashboard: Dashboard, title: str, path: str = "") -> AsyncIt
     Raises:
         CancelledError: the viewer has left before.
     """
+    ui.on_exception(show_failure)
     ui.page_title(f"{title} · StrataFL")
     ui.add_head_html(STYLE + OFFLINE_NOTICE + SORTED_BY_KEYBOARD)
     ui.colors(primary="#00659e", positive="#00704f", negative="#b03f00")
@@ -222,10 +223,20 @@ def notify_outcome(success: str = "") -> Iterator[None]:
     try:
         yield
     except StrataError as error:
-        ui.notify(with_field(error), type="negative", multi_line=True, close_button="OK", timeout=0)
+        _notify_of_error(with_field(error))
     else:
         if success:
             ui.notify(success, type="positive")
+
+
+def show_failure(error: Exception) -> None:
+    """Show an error that an action of a page did not expect; NiceGUI logs it with its traceback."""
+    expected = isinstance(error, StrataError)
+    _notify_of_error(with_field(error) if expected else f"{type(error).__name__}: {error} (see the cloud's log)")
+
+
+def _notify_of_error(text: str) -> None:
+    ui.notify(text[:1000], type="negative", multi_line=True, close_button="OK", timeout=0)
 
 
 def with_field(error: StrataError) -> str:

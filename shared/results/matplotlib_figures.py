@@ -368,9 +368,8 @@ def _instants(axes: Any, panel: Spans, across: float) -> list[Any]:
         look: dict[str, Any] = {"color": _DEADLINE if limit else "0.4", "linestyle": style, "linewidth": 1.1}
         for line in found:
             if line.rows:
-                axes.vlines(
-                    line.at / across, [row - 0.5 for row in line.rows], [row + 0.5 for row in line.rows], **look
-                )
+                ends = ([row + side for row in line.rows] for side in (-0.5, 0.5))
+                axes.vlines([line.at / across] * len(line.rows), *ends, **look)
             else:
                 axes.axvline(line.at / across, **look)
         if found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +14,7 @@ from cloud_server.dashboard.comparison_view import MOST_COMPARED, ComparisonView
 from cloud_server.dashboard.layout import Dashboard, Page, notify_outcome, open_page
 from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
 from shared.core.formatting import size
-from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
+from shared.run_records.runs import FINAL, RunInfo, RunPage, UnreadableRun
 
 _COLUMNS = (
     "name",
@@ -112,12 +114,12 @@ class View:
         ui.navigate.to("/compare?" + "&".join(f"run={row['run']}" for row in self.table.selected))
 
     def _confirm_removal(self) -> None:
-        run_ids = [row["run"] for row in self.table.selected]
+        run_ids, question = removal(self.runs or RunPage(runs=()), [row["run"] for row in self.table.selected])
         with ui.dialog(value=True).props('aria-label="Remove runs"') as dialog, ui.card():
-            runs = "1 finished run" if len(run_ids) == 1 else f"{len(run_ids)} finished runs"
-            ui.label(f"Remove {runs} from this list? Result files are kept.")
+            ui.label(question)
             with ui.row():
-                ui.button("Remove", on_click=lambda: self._remove(run_ids, dialog)).props("color=negative")
+                remove = ui.button("Remove", on_click=lambda: self._remove(run_ids, dialog)).props("color=negative")
+                remove.set_enabled(bool(run_ids))
                 ui.button("Cancel", on_click=dialog.close).props("flat")
 
     async def _remove(self, run_ids: list[str], dialog: ui.dialog) -> None:
@@ -127,6 +129,19 @@ class View:
                 await self.dashboard.cloud.runs.delete(run_id)
         self.table.selected.clear()
         self._selected()
+
+
+def removal(listed: RunPage, selected: Sequence[str]) -> tuple[list[str], str]:
+    """Which of the selected runs can be removed, since they have ended or cannot be read, and what a user is asked."""
+    status = {info.run: info.status for info in listed.runs}
+    removed = [run for run in selected if status.get(run, "stopped") in FINAL]
+    stay = Counter(status[run] for run in selected if run not in removed)
+    runs = f"{len(removed) or 'no'} finished {'run' if len(removed) == 1 else 'runs'}"
+    question = f"Remove {runs} from this list? Result files are kept."
+    if not stay:
+        return removed, question
+    kinds = ", ".join(f"{n} {word}" for word, n in sorted(stay.items()))
+    return removed, f"{question} Selected runs that have not ended stay: {kinds}."
 
 
 def _row(info: RunInfo) -> dict[str, Any]:

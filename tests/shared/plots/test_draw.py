@@ -68,7 +68,12 @@ PANELS: dict[str, Panel] = {
         spans=(Span(row=0, what="download", begin=0, end=30), Span(row=1, what="compute", begin=30, end=300)),
         marked=("used", "late", "decides the end"),
         marks=(Mark(row=0, at=30, what="used"), Mark(row=1, at=300, what="late", note="late, slow")),
-        lines=(Line(at=250, name="deadline", limit=True), Line(at=310, name="the round ends")),
+        lines=(
+            Line(at=250, name="deadline", limit=True),
+            Line(at=200, name="own deadline", limit=True, rows=(0,)),
+            Line(at=210, name="two edges end", rows=(0, 1)),
+            Line(at=310, name="the round ends"),
+        ),
     ),
 }
 WORDS = {
