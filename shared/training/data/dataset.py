@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from shared.training.data.checks import Description, checked, checked_images, of_images
+from shared.training.data.reading import Read, Reading
 from shared.training.data.sources import (
     DATASETS,
     IMAGES,
@@ -64,6 +65,7 @@ class Dataset:
         digest: sha256 over names, dtypes, shapes and bytes of the arrays.
         domains: names of the domains.
         normalisation: of the samples; None means that images are scaled to -1..1, and other samples stay as they are.
+        reading: what the arrays mean, and what was left out; empty where the source says nothing.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Dataset:
     test_domain: npt.NDArray[np.int64] | None = None
     domains: tuple[str, ...] = ()
     normalisation: Normalisation | None = None
+    reading: Reading = field(default_factory=Reading)
 
     def encode(self, x: npt.NDArray[Any]) -> Tensor:
         """Returns samples of this data set as the input of models, see `as_batch`."""
@@ -186,6 +189,7 @@ def open_unpacked(name: str, folder: Path, n_classes: int | None, domains: tuple
         digest=meta["digest"],
         domains=domains,
         normalisation=_normalisation(maps),
+        reading=Reading.model_validate(meta.get("reading", {})),
     )
 
 
@@ -196,13 +200,13 @@ def _normalisation(maps: Arrays) -> Normalisation | None:
 
 
 def unpack_once(
-    folder: Path, read: Callable[[], Arrays], n_classes: int | None, kind: TargetKind | None = None
+    folder: Path, read: Callable[[], Arrays | Read], n_classes: int | None, kind: TargetKind | None = None
 ) -> None:
-    """Writes validated arrays, their description and digest to `folder`, atomically and once among all processes.
+    """Writes validated arrays, their description, digest and reading to `folder`, atomically, once among all processes.
 
     Args:
         folder: that of the cache.
-        read: reads the arrays.
+        read: reads the arrays, and may say how.
         n_classes: number of classes of images; None for other data.
         kind: what the targets of other data are; None means what their dtype says.
     """
@@ -211,9 +215,11 @@ def unpack_once(
     with _lock(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
-        raw, where = read(), folder.name
+        source, where = Read.of(read()), folder.name
+        raw = source.arrays
         arrays, found = checked(raw, kind, where) if n_classes is None else checked_images(raw, n_classes, where)
         meta = {"digest": digest(arrays if n_classes is not None else arrays | _sizes(found)), **found.as_json()}
+        meta["reading"] = source.reading.model_dump(mode="json")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             for key, array in arrays.items():

@@ -10,6 +10,7 @@ from shared.training.data import digit_domains
 from shared.training.data.dataset import Dataset, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
 from shared.training.data.plugged import DATA_SOURCES, open_plugged
+from shared.training.data.reading import Read
 from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable
 from shared.training.specs import DataSpec
 
@@ -59,7 +60,7 @@ def _open_file(spec: DataSpec, file: str, data_dir: Path | None, cache_dir: Path
     key = "|".join([content, *(str(getattr(spec, field)) for field in ("target", "group", "kind", "size"))])
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
-    def read() -> Arrays:
+    def read() -> Arrays | Read:
         return read_file(path, target=spec.target, group=spec.group, kind=spec.kind, size=spec.size)
 
     try:

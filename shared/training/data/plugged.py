@@ -12,6 +12,7 @@ from typing import Any
 from shared.core.plugins import Kind, Value, digest_of
 from shared.training.data.dataset import Dataset, open_unpacked, unpack_once
 from shared.training.data.digit_domains import NAME as DIGIT_DOMAINS
+from shared.training.data.reading import Read
 from shared.training.data.sources import DATASETS, Arrays, DataMalformed
 from shared.training.specs import DataSpec
 
@@ -22,10 +23,11 @@ class DataSource(Value):
 
     Attributes:
         arrays: returns the arrays by key, as an `.npz` holds them (docs/how-to/own-data.md); with `params`, it is
-            called with their values. It gives the same arrays in each process.
+            called with their values. It gives the same arrays in each process, and may give them with names of classes
+            and groups (`Read`).
     """
 
-    arrays: Callable[..., Arrays]
+    arrays: Callable[..., Arrays | Read]
 
 
 def _names() -> Mapping[str, Any]:
