@@ -170,6 +170,12 @@ def test_a_table_has_numbers_categories_classes_and_groups(tmp_path: Path) -> No
     assert (got.train_group.tolist(), got.test_group.tolist()) == ([0, 1, 0], [1])
     std = np.std([30, 50, 40])
     np.testing.assert_allclose(got.encode(got.test_x)[0].numpy(), np.array([30 / std, 0, 1, 0]), rtol=1e-6)
+    assert got.reading.lines() == (
+        "inputs: age number, smokes 3 categories (no, sometimes, yes)",
+        "target: ill, 2 classes (no, yes)",
+        "groups: 2 (north, south)",
+    )
+    assert (got.reading.columns[0].mean, got.reading.columns[0].std) == (40.0, float(np.float32(std)))
 
 
 def test_of_a_few_whole_numbers_the_spec_says_whether_they_are_classes(tmp_path: Path) -> None:
