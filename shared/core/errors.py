@@ -6,6 +6,7 @@ so that one handler turns all of them into `application/problem+json`. Each clas
     StrataError             500  internal
       BadInput              422  bad_input
         UnknownName         422  unknown_name
+        UserCodeFailed      422  user_code
       WireError             400  wire
         Garbled             400  garbled
         TooLarge            413  too_large
@@ -70,6 +71,12 @@ class UnknownName(BadInput):
         names, prefix = sorted(known), f"{field}: " if field else ""
         hint = did_you_mean(name, names) or ";"
         super().__init__(f"{prefix}unknown {kind} {name[:100]!r}{hint} known: {', '.join(names)}{more}", field=field)
+
+
+class UserCodeFailed(BadInput):
+    """Code of a user raised (422): a plug-in, or a module that it builds; the message has type, text, file and line."""
+
+    code = "user_code"
 
 
 class WireError(StrataError):

@@ -1,0 +1,88 @@
+"""Calling code of a user: whatever it raises becomes a `UserCodeFailed` that says where it was raised.
+
+Code of a user is a plug-in package: its import, and all functions and modules that it brings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from shared.core.errors import StrataError, UserCodeFailed
+
+_PASSED = (StrataError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""Errors that say what happened themselves, or that are no fault of the code."""
+_ROOT = Path(__file__).resolve().parents[2]
+_OURS = tuple(f"{_ROOT / name}/" for name in ("shared", "strata", "cloud_server", "edge_server", "device_agent"))
+_NOT_USERS = (*_OURS, f"{sysconfig.get_path('stdlib')}/", "<")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_TEXT_CHARS = 280
+"""So short that the place stays in what records keep of an error."""
+
+Place = tuple[FrameType, int]
+"""A frame of a traceback, and the line at which it stood."""
+
+
+@contextmanager
+def user_code(what: str, field: str | None = None) -> Iterator[None]:
+    """Runs code of a user, even one that calls `exit`. A `StrataError` that it raises is raised unchanged.
+
+    Args:
+        what: what is called, such as `the loss quantile`.
+        field: the field of the spec that names it.
+
+    Raises:
+        UserCodeFailed: the code raised anything else.
+    """
+    try:
+        yield
+    except _PASSED:
+        raise
+    except BaseException as error:
+        raise UserCodeFailed(f"{what} failed: {described(error)}", field=field) from error
+
+
+def described(error: BaseException) -> str:
+    """Returns the type and text of an error, and file, line and function where the user's code raised it."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the text of a user's own exception is code of the user, too
+        text = ""
+    where, source = _origin(error)
+    said = f": {text or source:.{_TEXT_CHARS}}" if text or source else ""
+    return f"{type(error).__name__}{said}{where}"
+
+
+def _origin(error: BaseException) -> tuple[str, str]:
+    """Where an error was raised, in brackets, and that line of the source; of a syntax error, where it is."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})", ""
+    places = list(traceback.walk_tb(error.__traceback__))
+    if not places:
+        return "", ""
+    (found,) = traceback.StackSummary.extract([_of_user(places)])
+    return f" ({found.filename}:{found.lineno}, in {found.name})", found.line or ""
+
+
+def _of_user(places: list[Place]) -> Place:
+    """The innermost place in the user's own code; else in the library that was called, else of all.
+
+    A plug-in may be installed: its code is then that of the package which was called first.
+    """
+    foreign = [place for place in places if not _file(place).startswith(_NOT_USERS)]
+    own = [place for place in foreign if not any(part in _file(place) for part in _INSTALLED)]
+    called = [place for place in foreign if _package(place) != "torch"]
+    return (own or [place for place in called if _package(place) == _package(called[0])] or places)[-1]
+
+
+def _file(place: Place) -> str:
+    return place[0].f_code.co_filename
+
+
+def _package(place: Place) -> str:
+    return str(place[0].f_globals.get("__name__", "")).partition(".")[0]
