@@ -29,6 +29,7 @@ from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.starts import first_checkpoint
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
+from shared.federation.plan import plan_of
 from shared.run_records.rounds import Evaluation, RoundInfo, RunScores
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
@@ -160,10 +161,10 @@ class RunExecutor:
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         checkpoint, init_sha256 = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
-        provenance = await self.services.thread.run(provenance_of, experiment)
+        provenance, plan = await self.services.thread.run(lambda: (provenance_of(experiment), plan_of(experiment)))
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
-            info = info.replace(provenance=provenance, changes=(), init_sha256=init_sha256)
+            info = info.replace(provenance=provenance, changes=(), plan=plan, init_sha256=init_sha256)
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info

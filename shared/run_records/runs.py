@@ -46,7 +46,8 @@ class RunInfo(Record):
     figures; `accuracy_of` says which: `global model` or `mean over clients`, whose spread after the last round is in
     `clients`, that of metrics other than the headline in `client_metrics`. `bytes_up` and `bytes_down` add both links
     of all training rounds. `simulated_s` adds the rounds.
-    `model_sha256` is the digest of the newest global model. `notes` say how the run differs from what was requested.
+    `model_sha256` is the digest of the newest global model. `plan` says what data and model were taken to be. `notes`
+    say how the run differs from what was requested.
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
     `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
@@ -83,6 +84,7 @@ class RunInfo(Record):
     final: dict[str, Evaluation] = Field(default_factory=dict)
     clients: Spreads = Field(default_factory=dict)
     client_metrics: FurtherSpreads = Field(default_factory=dict)
+    plan: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tracking: Trackers = ()
     resolved: bool = False

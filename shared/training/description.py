@@ -74,6 +74,11 @@ class Classes:
     per_sample = 1
 
     @property
+    def words(self) -> str:
+        """What is to be said of a sample, in words."""
+        return f"one of {self.n:,} classes"
+
+    @property
     def outputs(self) -> str:
         """The shape of a model's outputs, in words."""
         return f"(batch, {self.n})"
@@ -127,6 +132,11 @@ class Numbers:
     shape: tuple[int, ...] = (1,)
     kind = "numbers"
     per_sample = 1
+
+    @property
+    def words(self) -> str:
+        """What is to be said of a sample, in words."""
+        return "a number" if self.shape == (1,) else f"{' x '.join(map(str, self.shape))} numbers"
 
     @property
     def outputs(self) -> str:
@@ -190,6 +200,11 @@ class Tokens:
     def per_sample(self) -> int:
         """Largest number of predictions of one sample."""
         return self.length
+
+    @property
+    def words(self) -> str:
+        """What is to be said of a sample, in words."""
+        return f"{self.length:,} tokens, each one of {self.n:,}"
 
     @property
     def outputs(self) -> str:

@@ -93,6 +93,8 @@ def show(
         return
     console = stdout()
     console.print(run_table(info))
+    for line in info.plan:
+        console.print(f"plan: {line}", markup=False, highlight=False, soft_wrap=True)
     if rounds:
         console.print(rounds_table(rounds, info.metrics))
     if any(row.labels for row in rounds):

@@ -42,8 +42,8 @@ class View(Protocol):
     def show(self, info: RunInfo, told: Told) -> None:
         """Show the run, and what its events have told since it was first shown."""
 
-    def note(self, text: str) -> None:
-        """Print a remark."""
+    def say(self, text: str) -> None:
+        """Print a sentence, such as a line of the run's plan."""
 
     def __enter__(self) -> Self: ...
 
@@ -54,11 +54,11 @@ class View(Protocol):
 
 def follow(client: Client, run: str, view: View, *, check: Callable[[], None] = lambda: None) -> RunInfo:
     """Show a run until it has ended, and return it; the arguments are those of `changes`."""
-    told, n_noted = Told(), 0
+    told, n_planned, n_noted = Told(), 0, 0
     for info in changes(client, run, take=told.take, check=check):
-        for text in info.notes[n_noted:]:
-            view.note(text)
-        n_noted = len(info.notes)
+        for text in (*info.plan[n_planned:], *(f"note: {note}" for note in info.notes[n_noted:])):
+            view.say(text)
+        n_planned, n_noted = len(info.plan), len(info.notes)
         view.show(told.joined(info), told)
     return info
 
@@ -163,9 +163,9 @@ class LiveView:
             figures=text,
         )
 
-    def note(self, text: str) -> None:
-        """Print a remark above the line."""
-        self._progress.console.print(f"note: {text}", markup=False, highlight=False)
+    def say(self, text: str) -> None:
+        """Print a sentence above the line."""
+        self._progress.console.print(text, markup=False, highlight=False)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -193,9 +193,9 @@ class LineView:
             line = f"{info.status:<9} round {info.rounds}/{info.num_rounds}  {figures(info, told)}"
             self._console.print(line + (f"  ETA {duration(eta)}" if eta else ""), markup=False, highlight=False)
 
-    def note(self, text: str) -> None:
-        """Print a remark."""
-        self._console.print(f"note: {text}", markup=False, highlight=False)
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self._console.print(text, markup=False, highlight=False)
 
     def __enter__(self) -> Self:
         return self
@@ -207,14 +207,14 @@ class LineView:
 
 
 class NotebookView:
-    """One line with a bar in the output of a notebook's cell, which is replaced; notes are kept below it.
+    """One line with a bar in the output of a notebook's cell, which is replaced; sentences are kept below it.
 
     Rich redraws lines in notebooks only with ipywidgets, which need an extension of the notebook server.
     """
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self._line, self._notes = "", list[str]()
+        self._line, self._said = "", list[str]()
 
     def show(self, info: RunInfo, told: Told) -> None:
         """Replace the line."""
@@ -223,15 +223,15 @@ class NotebookView:
         self._line = f"<div>{words} {bar} <small>{html.escape(figures(info, told))}</small></div>"
         self._update()
 
-    def note(self, text: str) -> None:
-        """Add a remark."""
-        self._notes.append(f"<div><small>note: {html.escape(text)}</small></div>")
+    def say(self, text: str) -> None:
+        """Add a sentence."""
+        self._said.append(f"<div><small>{html.escape(text)}</small></div>")
         self._update()
 
     def _update(self) -> None:
         from IPython import display
 
-        shown: Any = display.HTML("".join([self._line, *self._notes]))  # type: ignore[no-untyped-call]
+        shown: Any = display.HTML("".join([self._line, *self._said]))  # type: ignore[no-untyped-call]
         if self._handle is None:
             self._handle = display.display(shown, display_id=True)  # type: ignore[no-untyped-call]
         else:

@@ -70,7 +70,7 @@ def test_the_live_line_and_its_notes_escape_what_cannot_be_printed() -> None:
     file = FakeTerminal()
     with LiveView(Terminal(file)) as view:
         view.show(a_run(name=HOSTILE, status="running", reason=HOSTILE), Told())
-        view.note(HOSTILE)
+        view.say(HOSTILE)
     shown = file.getvalue()
     assert "\\x1b]0;owned" in shown
     assert TITLE not in shown

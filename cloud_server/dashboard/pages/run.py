@@ -101,6 +101,8 @@ class View:
             self.table.on("rowClick", self._row_clicked, [[], ["round"], []])
         self.sums = SumsTables(self.run_id)
         self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
+        with ui.expansion("Plan: how data and model were read", icon="fact_check").classes("w-full"):
+            self.plan = ui.label().classes("w-full").style(_AS_WRITTEN)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)
         self.page.start_refreshing(self._refresh)
@@ -243,6 +245,7 @@ class View:
                     "model SHA-256": (info.model_sha256 or "-")[:12],
                 }
             )
+        self.plan.set_text("\n".join(info.plan))
         self.spec.set_text(_yaml(info))
 
     async def _show_rounds(self, run_view: RunView) -> None:

@@ -49,6 +49,17 @@ def lost(**fields: Any) -> dict[str, Any]:
     return {"round_no": 1, **failure.model_dump(mode="json")}
 
 
+def test_the_plan_is_said_once_as_soon_as_it_is_known_and_each_note_too() -> None:
+    first = a_run(status="starting", notes=("a note",))
+    planned = first.replace(status="running", plan=("age: a number", "model mlp"))
+    later = (
+        ("run.status", dict[str, Any](), planned),
+        ("run.status", dict[str, Any](), planned.replace(status="completed")),
+    )
+    lines = shown(first, *later)
+    assert [line for line in lines if line in ("note: a note", *planned.plan)] == ["note: a note", *planned.plan]
+
+
 def test_a_score_of_an_earlier_round_says_so() -> None:
     """A round is evaluated beside the next one, so the newest score may be that of the round before."""
     first, second = (a_run(status="running", rounds=n) for n in (1, 2))

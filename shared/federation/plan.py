@@ -1,0 +1,59 @@
+"""The plan of a run: what its data and its model were taken to be, said once before the first round.
+
+A plan shows what was decided for the user: which column became numbers, how many outputs a model has. It is part of the
+run's record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from shared.federation.experiment import Experiment
+from shared.training.data.dataset import Dataset
+from shared.training.description import Sample
+from shared.training.specs import DataSpec
+
+LINE, LINES = 2_000, 200
+"""Most characters of a line of a plan, and most lines."""
+
+
+def plan_of(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the plan of an experiment, a sentence a line."""
+    lines = [line if len(line) <= LINE else f"{line[: LINE - 4]} ..." for line in _lines(experiment)]
+    if len(lines) > LINES:
+        lines[LINES - 1 :] = [f"... and {len(lines) - LINES + 1} more lines"]
+    return tuple(lines)
+
+
+def _lines(experiment: Experiment) -> Iterator[str]:
+    yield _data_line(experiment.data, experiment.spec.data)
+    yield from experiment.data.reading.lines()
+    yield _model_line(experiment)
+
+
+def _data_line(data: Dataset, spec: DataSpec) -> str:
+    """The numbers of samples, what one is, and what is to be predicted."""
+    n_train, n_test = _used(spec.n_train, len(data.train_x)), _used(spec.n_test, len(data.test_x))
+    counts = f"{n_train} training and {n_test} test samples"
+    return f"data {data.name}: {counts}; each is {_sample(data.sample)}; target: {data.target.words}"
+
+
+def _used(n: int | None, n_all: int) -> str:
+    return f"{n_all:,}" if n is None or n == n_all else f"{n:,} of {n_all:,}"
+
+
+def _sample(sample: Sample) -> str:
+    shape = " x ".join(map(str, sample.shape))
+    if sample.images:
+        channels, height, width = sample.shape
+        return f"an image of {height} x {width} pixels, {channels} channel{'s' * (channels != 1)}"
+    if sample.dtype == "int64":
+        known = "" if sample.vocabulary is None else f", of {sample.vocabulary:,} values"
+        return f"{shape} indices{known}"
+    return f"{shape} numbers"
+
+
+def _model_line(experiment: Experiment) -> str:
+    n = sum(math.prod(t.shape) for name, t in experiment.shapes.items() if name not in experiment.buffer_names)
+    return f"model {experiment.spec.model}: {n:,} parameters, outputs {experiment.data.target.outputs}"
