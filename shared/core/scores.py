@@ -11,17 +11,20 @@ from pydantic import Field
 
 from shared.core.bounds import Count, Label, Real
 from shared.core.records import Record
+from shared.core.tallies import Tally
 
 MAX_STATE = 2**16
 """Most numbers of a metric's state."""
-MAX_STATE_NUMBER = 2**100
-"""Largest absolute number of a metric's state: a sum over `MAX_COUNT` predictions of up to 2^47 each."""
+MAX_STATE_NUMBER = 2**2160
+"""Largest absolute number of a metric's state: a sum over `MAX_COUNT` doubles of any size, in steps of 2^-1074."""
 MAX_METRICS = 16
 """Most metrics of a run, and of a score."""
 State = Annotated[
     tuple[Annotated[int, Field(ge=-MAX_STATE_NUMBER, le=MAX_STATE_NUMBER)], ...], Field(max_length=MAX_STATE)
 ]
 """The state of a metric: whole numbers, so that the sum of states is exact and depends on no order."""
+AnyState = State | Tally
+"""A metric's state: numbers that are added place by place, or counts of numbers by their order."""
 
 
 class Score(Record):
@@ -39,7 +42,7 @@ class Score(Record):
     n: Count
     n_correct: Count
     loss_sum: Real
-    states: dict[Label, State] = Field(
+    states: dict[Label, AnyState] = Field(
         default_factory=dict, max_length=MAX_METRICS, exclude_if=lambda states: not states
     )
 
@@ -67,16 +70,21 @@ class Score(Record):
         )
 
 
-def added(one: Mapping[str, State], other: Mapping[str, State]) -> dict[str, State]:
+def added(one: Mapping[str, AnyState], other: Mapping[str, AnyState]) -> dict[str, AnyState]:
     """Returns the sums of states, exactly; a state that only one side has is that of no other samples.
 
     Raises:
-        ValueError: two states of one label differ in length.
+        ValueError: two states of one label differ in kind or length.
     """
-    sums = dict(one)
-    for label, state in other.items():
-        sums[label] = tuple(a + b for a, b in zip(one[label], state, strict=True)) if label in one else state
-    return sums
+    return {**one, **{label: _sum(one[label], state) if label in one else state for label, state in other.items()}}
+
+
+def _sum(one: AnyState, other: AnyState) -> AnyState:
+    if isinstance(one, Tally):
+        return one + other
+    if isinstance(other, Tally):
+        raise ValueError("a tally and numbers have no sum")
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 class Spread(Record):

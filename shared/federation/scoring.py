@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.formatting import label_of
-from shared.core.scores import Score, State
+from shared.core.scores import AnyState, Score
 from shared.federation.registry import load_algorithm, load_local
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import Evaluation
@@ -70,7 +70,7 @@ class Scoring:
         """By label, the metrics whose states scores hold; the counts of each score are the accuracy's state."""
         return {each.label: each for each in self.metrics if each.label != ACCURACY}
 
-    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, State]:
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, AnyState]:
         """Returns the states of a batch by label; outputs are those of the model, targets those of the data."""
         if not self.further:
             return {}
@@ -112,7 +112,14 @@ class Scoring:
 
     def evaluation(self, score: Score) -> Evaluation:
         """Returns a score as the API shows it."""
-        return Evaluation(n=score.n, accuracy=self.accuracy(score), loss=score.loss, metrics=self.further_values(score))
+        errors = {label: self.further[label].error(state) for label, state in score.states.items()}
+        return Evaluation(
+            n=score.n,
+            accuracy=self.accuracy(score),
+            loss=score.loss,
+            metrics=self.further_values(score),
+            errors={label: error for label, error in errors.items() if error},
+        )
 
     # ---- checks
 

@@ -116,8 +116,8 @@ def run_figures(info: RunInfo) -> list[tuple[str, str]]:
         ("data, model", f"{spec.data.name}, {spec.model}"),
         ("devices, edges", f"{spec.num_devices or 'any'}, {spec.num_edges or 'any'}"),
         ("rounds", f"{info.rounds} of {info.num_rounds}"),
-        (head.label, f"{head.text(info.score)} ({info.accuracy_of})"),
-        *((each.label, each.text(info.value(each))) for each in further),
+        (head.label, f"{head.text(info.score)}{_within(info, head)} ({info.accuracy_of})"),
+        *((each.label, f"{each.text(info.value(each))}{_within(info, each)}") for each in further),
         ("loss", number(info.loss)),
         *((f"clients, {name}", _spread_of(spread, head)) for name, spread in sorted(info.clients.items())),
         *(
@@ -128,6 +128,13 @@ def run_figures(info: RunInfo) -> list[tuple[str, str]]:
         ("bytes", f"{size(info.bytes_up)} up, {size(info.bytes_down)} down"),
         ("time", f"{duration(info.wall_s)} wall, {duration(info.simulated_s)} simulated"),
     ]
+
+
+def _within(info: RunInfo, metric: MetricInfo) -> str:
+    """The bound of the error of a metric's value on the global test set, if it is not exact."""
+    final = info.final.get("global")
+    error = final.errors.get(metric.label) if final and final.value(metric) == info.value(metric) else None
+    return "" if error is None else f", exact to {error:.2g}"
 
 
 def spread_text(spread: Spread | None, metric: MetricInfo) -> str:

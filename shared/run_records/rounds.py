@@ -62,12 +62,17 @@ class RunScores(TypedDict):
 
 
 class Evaluation(Record):
-    """An evaluation on one named test set, e.g. `global`; `metrics` are the values of the run's further metrics."""
+    """An evaluation on one named test set, e.g. `global`; `metrics` are the values of the run's further metrics.
+
+    Attributes:
+        errors: bounds of the errors of those of them that are not exact.
+    """
 
     n: int
     accuracy: float | None = None
     loss: float | None = None
     metrics: Values = Field(default_factory=dict)
+    errors: Values = Field(default_factory=dict)
 
     def value(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics."""

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from shared.core.errors import Cancelled, NotFinite
-from shared.core.scores import State, added
+from shared.core.scores import AnyState, added
 from shared.training.data.dataset import as_batch, as_targets
 from shared.training.description import Target
 from shared.training.loop import CLASSES, Encode, LossFunction, Stopped, Transform, channels_last
 
-StatesFunction = Callable[[Tensor, Tensor], Mapping[str, State]]
+StatesFunction = Callable[[Tensor, Tensor], Mapping[str, AnyState]]
 """(outputs, targets) -> by label, the state of each metric on this batch."""
 
 
@@ -29,7 +29,7 @@ class Evaluated:
     n: int
     n_correct: int
     loss_sum: float
-    states: Mapping[str, State] = field(default_factory=dict)
+    states: Mapping[str, AnyState] = field(default_factory=dict)
 
 
 def evaluate(
@@ -68,7 +68,7 @@ def evaluate(
     chosen = np.asarray(indices, dtype=np.int64)
     with_layout, was_training = channels_last(model), model.training
     device = next(model.parameters()).device
-    n, n_correct, loss_sum, states = 0, 0, 0.0, dict[str, State]()
+    n, n_correct, loss_sum, states = 0, 0, 0.0, dict[str, AnyState]()
     model.eval()
     try:
         with torch.no_grad():
@@ -78,7 +78,7 @@ def evaluate(
                 part = chosen[start : start + batch_size]
                 samples, targets = encode(x[part]).to(device), as_targets(y[part]).to(device)
                 outputs = model(with_layout(samples if transform is None else transform(samples)))
-                loss_sum += (loss_sum_of or target.loss_sum)(outputs, targets).item()
+                loss_sum += _sum_of(loss_sum_of or target.loss_sum, outputs, targets)
                 if not math.isfinite(loss_sum):
                     raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
                 n_correct += int(target.hits(outputs, targets).sum())
@@ -87,3 +87,12 @@ def evaluate(
     finally:
         model.train(was_training)
     return Evaluated(n, n_correct, loss_sum, states)
+
+
+def _sum_of(loss_sum_of: LossFunction, outputs: Tensor, targets: Tensor) -> float:
+    """The sum of a batch's losses, in float64 where finite outputs have one that float32 does not hold."""
+    found = loss_sum_of(outputs, targets).item()
+    if math.isfinite(found) or not bool(outputs.isfinite().all()):
+        return found
+    wide = targets.to(torch.float64) if targets.is_floating_point() else targets
+    return loss_sum_of(outputs.to(torch.float64), wide).item()

@@ -1,17 +1,15 @@
-"""The area under the ROC curve, from histograms of the log-odds of each class.
+"""The area under the ROC curve, from tallies of the log-odds of each class.
 
 AUC is the probability that a random sample of a class gets a higher score than a random sample of the others, where
 ties count half. It depends on the order of scores alone, so that log-odds serve as well as probabilities, and are not
-crowded near 0 and 1. The state counts the samples of a class and the others by bins of their log-odds. Two samples in
-different bins are ordered as without bins, two in the same bin count as a tie. So with p and q samples in a bin, of
-P and Q in all, the value errs by at most sum(p q) / (2 P Q) (`largest_error`): by nothing if log-odds within the same
-bin are equal.
+crowded near 0 and 1. The state tallies the log-odds of a class's samples and of the others. Up to `most_keys` different
+log-odds of a class the value is exact, whatever their size. Beyond, neighbours share a key and count as ties: with p
+and q samples at a key, of P and Q in all, the value errs by at most sum(p q) / (2 P Q) (`largest_error`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Annotated
 
 import torch
@@ -19,22 +17,19 @@ from pydantic import Field
 from torch import Tensor
 
 from shared.core.records import Record
-from shared.core.scores import State
-from shared.training.metrics.classification import CLASSES, one_each
+from shared.core.tallies import MAX_KEYS, Row, Tally
+from shared.training.metrics.classification import CLASSES
 from shared.training.metrics.metric import Metric
-
-RANGE = 16.0
-"""Log-odds beyond -16 and 16 (probabilities below 1.1e-7, above its complement) fall into the outermost bins."""
 
 
 class Auc(Record):
     """Parameters of the AUC.
 
     Attributes:
-        bins: number of bins, each 32 / `bins` wide in log-odds.
+        bins: most different log-odds of a class that are told apart; None means 32,768 divided among the classes.
     """
 
-    bins: Annotated[int, Field(ge=2, le=4096)] = 256
+    bins: Annotated[int, Field(ge=2, le=MAX_KEYS)] | None = None
 
 
 def n_rated(n_classes: int) -> int:
@@ -42,53 +37,64 @@ def n_rated(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
-def _histograms(params: Auc, logits: Tensor, labels: Tensor) -> Tensor:
-    """By class, the counts by bin of the other samples, then those of its own."""
-    n_classes, bins = logits.shape[1], params.bins
+def _empty(params: Auc, n_classes: int) -> Tally:
+    return Tally.empty(params.bins or max(MAX_KEYS // n_rated(n_classes), 2), n_rated(n_classes))
+
+
+def _tally(params: Auc, logits: Tensor, labels: Tensor) -> Tally:
+    n_classes = logits.shape[1]
     first = n_classes - n_rated(n_classes)
-    below = logits - torch.logsumexp(logits, 1, keepdim=True)  # log p
-    odds = below - torch.log1p(-torch.exp(below))  # log p / (1 - p)
-    places = ((odds + RANGE) * (bins / (2 * RANGE))).floor().clamp(0, bins - 1).to(torch.int64)[:, first:]
-    classes = torch.arange(first, n_classes)
-    own = (labels[:, None] == classes).to(torch.int64)
-    keys = ((classes - first) * 2 + own) * bins + places
-    return torch.bincount(keys.reshape(-1), minlength=len(classes) * 2 * bins)
+    odds, truth = _log_odds(logits).numpy(), labels.numpy()
+    return _empty(params, n_classes).counting([(odds[:, at], truth == at) for at in range(first, n_classes)])
 
 
-def _pairs(params: Auc, state: State) -> Iterator[tuple[State, State]]:
-    """By class, the histograms of the other samples and of its own."""
-    bins = params.bins
-    for begin in range(0, len(state), 2 * bins):
-        yield state[begin : begin + bins], state[begin + bins : begin + 2 * bins]
+def _log_odds(logits: Tensor) -> Tensor:
+    """Returns log p / (1 - p) of each class: its logit less the log of the sum of the exponentials of the others'.
+
+    1 - p is not computed from p, where it would be lost in rounding once p is near 1.
+    """
+    if logits.shape[1] <= 2:
+        return logits - logits.flip(1)
+    order = logits.sort(1, descending=True)
+    below = torch.logsumexp(logits, 1, keepdim=True)  # of all; right for the others of a class that is not the largest
+    odds = logits - (below + torch.log1p(-torch.exp(logits - below)))
+    best = order.values[:, :1] - torch.logsumexp(order.values[:, 1:], 1, keepdim=True)
+    return odds.scatter(1, order.indices[:, :1], best)
 
 
-def _area(others: State, own: State) -> float:
+def _area(row: Row) -> float:
     """Returns the AUC of one class; whole numbers until the division."""
     below = twice = 0
-    for other, mine in zip(others, own, strict=True):
+    for other, mine in zip(row.others, row.own, strict=True):
         twice += mine * (2 * below + other)
         below += other
-    return twice / (2 * below * sum(own))
+    return twice / (2 * below * sum(row.own))
 
 
-def _auc(params: Auc, state: State) -> float | None:
-    areas = [_area(others, own) for others, own in _pairs(params, state) if any(others) and any(own)]
+def _with_both(state: Tally) -> list[Row]:
+    """The rows of classes that have samples, and others."""
+    return [row for row in state.rows if any(row.others) and any(row.own)]
+
+
+def _auc(params: Auc, state: Tally) -> float | None:
+    areas = [_area(row) for row in _with_both(state)]
     return math.fsum(areas) / len(areas) if areas else None
 
 
-def largest_error(params: Auc, state: State) -> float:
-    """Returns a bound on the difference between the value of a state and the AUC without bins."""
+def largest_error(params: Auc, state: Tally) -> float:
+    """Returns a bound on the difference between the value of a state and the AUC of all its log-odds, exactly told."""
     bounds = [
-        sum(other * mine for other, mine in zip(others, own, strict=True)) / (2 * sum(others) * sum(own))
-        for others, own in _pairs(params, state)
-        if any(others) and any(own)
+        sum(other * mine for other, mine in zip(row.others, row.own, strict=True))
+        / (2 * sum(row.others) * sum(row.own))
+        for row in _with_both(state)
+        if row.dropped
     ]
-    return math.fsum(bounds) / len(bounds) if bounds else 0.0
+    return math.fsum(bounds) / len(_with_both(state)) if bounds else 0.0
 
 
-def _covers_all(params: Auc, state: State, n: int) -> bool:
+def _covers_all(params: Auc, state: Tally, n: int) -> bool:
     """Whether each class rates all predictions, and each of them belongs to one class."""
-    pairs = [(sum(others), sum(own)) for others, own in _pairs(params, state)]
+    pairs = [(sum(row.others), sum(row.own)) for row in state.rows]
     n_own = sum(own for _, own in pairs)
     return all(others + own == n for others, own in pairs) and (n_own <= n if len(pairs) == 1 else n_own == n)
 
@@ -97,10 +103,11 @@ AUC = Metric(
     name="auc",
     description="area under the ROC curve of each class against all others, unweighted mean (of two: of the second)",
     kinds=CLASSES,
-    state=_histograms,
+    state=_tally,
     value=_auc,
-    largest=lambda params, n_classes: one_each(2 * n_rated(n_classes) * params.bins),
     possible=_covers_all,
     unit="share",
     params=Auc,
+    tally=_empty,
+    error=largest_error,
 )

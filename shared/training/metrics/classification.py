@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from shared.core.records import Record
 from shared.core.scores import State
-from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
+from shared.training.metrics.metric import EXACT_SUM, Metric, exact_mean, exact_sum
 from shared.training.specs import TargetKind
 
 CLASSES: frozenset[TargetKind] = frozenset({"classes", "tokens"})
@@ -130,15 +130,14 @@ F1 = Metric(
 # ---- perplexity
 
 
-def _surprise(params: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """[predictions, the cross-entropies' whole parts, their fractions]."""
-    losses = functional.cross_entropy(logits, labels, reduction="none")
-    return torch.tensor([len(labels), *fixed_sum(losses, "a cross-entropy")])
+def _surprise(params: Any, logits: Tensor, labels: Tensor) -> State:
+    """[predictions, the sum of their cross-entropies]."""
+    return len(labels), exact_sum(functional.cross_entropy(logits, labels, reduction="none"), "a cross-entropy")
 
 
 def _perplexity(params: Any, state: State) -> float | None:
-    n, whole, steps = state
-    mean = fixed_mean(whole, steps, n)
+    n, total = state
+    mean = exact_mean(total, n)
     return math.exp(mean) if mean is not None and mean < 700 else None  # beyond, it exceeds what a record may hold
 
 
@@ -148,7 +147,7 @@ PERPLEXITY = Metric(
     kinds=CLASSES,
     state=_surprise,
     value=_perplexity,
-    largest=lambda params, n_classes: (1, *FIXED_SUM),
+    largest=lambda params, n_classes: (1, EXACT_SUM),
     possible=counts_all,
     higher_is_better=False,
 )

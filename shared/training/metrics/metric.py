@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
+import numpy as np
 from pydantic import BaseModel
 from torch import Tensor
 
-from shared.core.errors import BadInput, NotFinite, OutOfBound
+from shared.core.errors import BadInput, NotFinite
 from shared.core.formatting import label_of
 from shared.core.plugins import Value
-from shared.core.scores import MAX_STATE, State
+from shared.core.scores import MAX_STATE, AnyState, State
+from shared.core.tallies import MAX_KEYS, Tally
 from shared.training.description import Classes, Numbers, Target
 from shared.training.specs import TargetKind
 
-FRACTION_BITS = 40
-"""Sums of real numbers are exact in steps of 2^-40, some 1e-12."""
+FRACTION_BITS = 1074
+"""Sums of doubles are exact in steps of 2^-1074, of which each double is a multiple."""
+EXACT_SUM = 2 ** (1024 + FRACTION_BITS)
+"""The most that one prediction adds to a sum of `exact_sum`."""
 UNITS = ("share", "number")
-LARGEST = 2.0**40
-"""Largest real number that is added up; one that is larger is an error."""
 
 
-def accepts_all(params: Any, state: State, n: int) -> bool:
+def accepts_all(params: Any, state: Any, n: int) -> bool:
     """The default of `Metric.possible`."""
     return True
 
@@ -40,8 +41,9 @@ class Metric(Value):
 
     Attributes:
         kinds: of targets for which it is defined.
-        state: from its parameters, outputs and targets of a batch, its state: int64, (size,). Both are as `rows_of`
-            returns them, a row for each prediction, on the CPU and in float64 where they are no classes.
+        state: from its parameters, outputs and targets of a batch, its state: int64, (size,), or a tuple of so many
+            whole numbers of any size, as those of `exact_sum`; or a tally like `tally`. Outputs and targets are as
+            `rows_of` returns them, a row for each prediction, on the CPU and in float64 where they are no classes.
         value: from its parameters and a sum of states, its value; None where it has none, as without predictions.
         largest: from its parameters and the number of classes, for each number of the state the most that one
             prediction adds to it.
@@ -50,16 +52,20 @@ class Metric(Value):
         signed: whether a state may have numbers below 0.
         higher_is_better: the direction of the metric.
         unit: `share` for values that are shown in percent, otherwise `number`.
+        tally: where the state is a tally, from its parameters and the number of classes, the empty one.
+        error: where the value is not exact, from its parameters and a sum of states, a bound on the value's error.
     """
 
     kinds: frozenset[TargetKind]
-    state: Callable[[Any, Tensor, Tensor], Tensor]
-    value: Callable[[Any, State], float | None]
-    largest: Callable[[Any, int], Sequence[int]]
-    possible: Callable[[Any, State, int], bool] = accepts_all
+    state: Callable[[Any, Tensor, Tensor], Tensor | tuple[int, ...] | Tally]
+    value: Callable[[Any, Any], float | None]
+    largest: Callable[[Any, int], Sequence[int]] = lambda params, n_classes: ()
+    possible: Callable[[Any, Any, int], bool] = accepts_all
     signed: bool = False
     higher_is_better: bool = True
     unit: Literal["share", "number"] = "number"
+    tally: Callable[[Any, int], Tally] | None = None
+    error: Callable[[Any, Any], float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,35 +97,59 @@ class MetricOfRun:
         """For each number of a state, the most that one prediction adds to it."""
         return tuple(self.metric.largest(self.params, self.n_classes))
 
-    def state(self, outputs: Tensor, targets: Tensor) -> State:
+    @cached_property
+    def tally(self) -> Tally | None:
+        """The empty tally that its states are like; None where they are numbers."""
+        return self.metric.tally(self.params, self.n_classes) if self.metric.tally else None
+
+    def state(self, outputs: Tensor, targets: Tensor) -> AnyState:
         """Returns the state of a batch; arguments as for `Metric.state`.
 
         Raises:
             BadInput: the metric's own function returned another type or shape.
         """
         found: Any = self.metric.state(self.params, outputs, targets)
+        if self.tally is not None and isinstance(found, Tally):
+            return found
+        if isinstance(found, tuple) and len(found) == len(self.largest) and all(type(each) is int for each in found):
+            return found
         what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         if what != (wanted := f"torch.int64 ({len(self.largest)},)"):
             raise BadInput(f"the state of {self.label} is {what}, not a tensor {wanted}", field="metrics")
         return tuple(found.tolist())
 
-    def value(self, state: State) -> float | None:
+    def value(self, state: AnyState) -> float | None:
         """Returns the value of a sum of states."""
         return self.metric.value(self.params, state)
 
-    def fault(self, state: State, n: int) -> str | None:
+    def error(self, state: AnyState) -> float:
+        """Returns a bound on the error of the value of a sum of states, 0 where the value is exact."""
+        return self.metric.error(self.params, state) if self.metric.error else 0.0
+
+    def fault(self, state: AnyState, n: int) -> str | None:
         """Returns why a state that another process sent cannot be that of n predictions, None if it can.
 
         Checked are its size, the signs and bounds of its numbers, and how they agree.
         """
+        if isinstance(state, Tally) or self.tally is not None:
+            found = (
+                state.fault(self.tally) if isinstance(state, Tally) and self.tally else "numbers, or a tally of none"
+            )
+        else:
+            found = self._fault_of_numbers(state, n)
+        if found:
+            return f"a state of {self.label} {found}"
+        if not self.metric.possible(self.params, state, n):
+            return f"a state of {self.label} that cannot be that of {n} predictions"
+        return None
+
+    def _fault_of_numbers(self, state: State, n: int) -> str | None:
         if len(state) != len(self.largest):
-            return f"a state of {self.label} of {len(state)} numbers, not {len(self.largest)}"
+            return f"of {len(state)} numbers, not {len(self.largest)}"
         for place, (number, most) in enumerate(zip(state, self.largest, strict=True)):
             least = -most * n if self.metric.signed else 0
             if not least <= number <= most * n:
-                return f"a state of {self.label} whose number {place} is {number}, not {least} to {most * n}"
-        if not self.metric.possible(self.params, state, n):
-            return f"a state of {self.label} that cannot be that of {n} predictions"
+                return f"whose number {place} is {number}, not {least} to {most * n}"
         return None
 
 
@@ -140,8 +170,11 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     if target.kind not in metric.kinds:
         needed = " or ".join(sorted(metric.kinds))
         raise BadInput(f"{where}: {metric.name} needs targets that are {needed}, not {target.kind}", field=where)
-    if len(made.largest) > MAX_STATE:
-        many = f"a state of {len(made.largest)} numbers for {n_classes} classes, the limit is {MAX_STATE}"
+    size, limit = len(made.largest), MAX_STATE
+    if made.tally is not None:
+        size, limit = made.tally.most * len(made.tally.rows), MAX_KEYS
+    if size > limit:
+        many = f"a state of {size} numbers for {n_classes} classes, the limit is {limit}"
         raise BadInput(f"{where}: {made.label} has {many}", field=where)
     return made
 
@@ -168,29 +201,33 @@ def rows_of(target: Target, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
 # ---- exact sums of real numbers
 
 
-def fixed_sum(values: Tensor, what: str) -> list[int]:
-    """Returns the exact sum of real numbers as [whole parts, fractions in steps of 2^-40], each rounded to such a step.
+def exact_sum(values: Tensor, what: str) -> int:
+    """Returns the sum of real numbers without any rounding, in steps of 2^-1074.
 
     Args:
-        values: float64, (n,), from 0 to `LARGEST`.
+        values: float64, (n,), any finite numbers.
         what: the name of the values in errors.
 
     Raises:
-        NotFinite, OutOfBound: a value is NaN, infinite or beyond `LARGEST`.
+        NotFinite: a value is NaN or infinite.
     """
     if not values.isfinite().all():
         raise NotFinite(f"{what} is NaN or infinite")
-    if len(values) and values.max() > LARGEST:
-        raise OutOfBound(f"{what} of {values.max().item():g}, sums are exact up to {LARGEST:g}")
-    whole = values.floor()
-    steps = ((values - whole) * 2.0**FRACTION_BITS).round()
-    return [int(whole.to(torch.int64).sum()), int(steps.to(torch.int64).sum())]
+    mantissas, exponents = np.frexp(values.numpy().astype(np.float64))
+    whole = np.ldexp(mantissas, 53).astype(np.int64)  # value = whole 2^(exponent - 53)
+    total = 0
+    for exponent in np.unique(exponents).tolist():
+        those = whole[exponents == exponent]
+        high, low = int((those >> 26).sum()), int((those & (2**26 - 1)).sum())  # sums of up to 2^26 numbers fit
+        shift = exponent - 53 + FRACTION_BITS  # below 0 for the smallest numbers, whose last bits are 0
+        part = (high << 26) + low
+        total += part << shift if shift >= 0 else part >> -shift
+    return total
 
 
-def fixed_mean(whole: int, steps: int, n: int) -> float | None:
-    """Returns the mean over n predictions of a sum that `fixed_sum` returned; None without predictions."""
-    return ((whole << FRACTION_BITS) + steps) / (n << FRACTION_BITS) if n else None
-
-
-FIXED_SUM = (2**FRACTION_BITS, 2**FRACTION_BITS)
-"""The most that one prediction adds to the two numbers of `fixed_sum`."""
+def exact_mean(total: int, n: int) -> float | None:
+    """Returns the mean over n predictions of a sum that `exact_sum` returned; None without any, or beyond a double."""
+    try:
+        return total / (n << FRACTION_BITS) if n else None
+    except OverflowError:
+        return None

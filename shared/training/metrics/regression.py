@@ -8,25 +8,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from shared.core.scores import State
 from shared.training.metrics.classification import counts_all
-from shared.training.metrics.metric import FIXED_SUM, Metric, fixed_mean, fixed_sum
+from shared.training.metrics.metric import EXACT_SUM, Metric, exact_mean, exact_sum
 from shared.training.specs import TargetKind
 
 NUMBERS: frozenset[TargetKind] = frozenset({"numbers"})
 
 
-def _absolute(params: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[predictions, the absolute errors' whole parts, their fractions]."""
-    return torch.tensor([len(targets), *fixed_sum((outputs - targets).abs().mean(1), "an absolute error")])
+def _absolute(params: Any, outputs: Tensor, targets: Tensor) -> State:
+    """[predictions, the sum of their absolute errors]."""
+    return len(targets), exact_sum((outputs - targets).abs().mean(1), "an absolute error")
 
 
 def _mean(params: Any, state: State) -> float | None:
-    n, whole, steps = state
-    return fixed_mean(whole, steps, n)
+    n, total = state
+    return exact_mean(total, n)
 
 
 MAE = Metric(
@@ -35,15 +34,15 @@ MAE = Metric(
     kinds=NUMBERS,
     state=_absolute,
     value=_mean,
-    largest=lambda params, n_classes: (1, *FIXED_SUM),
+    largest=lambda params, n_classes: (1, EXACT_SUM),
     possible=counts_all,
     higher_is_better=False,
 )
 
 
-def _squared(params: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[predictions, the squared errors' whole parts, their fractions]."""
-    return torch.tensor([len(targets), *fixed_sum((outputs - targets).square().mean(1), "a squared error")])
+def _squared(params: Any, outputs: Tensor, targets: Tensor) -> State:
+    """[predictions, the sum of their squared errors]."""
+    return len(targets), exact_sum((outputs - targets).square().mean(1), "a squared error")
 
 
 def _root_of_mean(params: Any, state: State) -> float | None:
@@ -57,7 +56,7 @@ RMSE = Metric(
     kinds=NUMBERS,
     state=_squared,
     value=_root_of_mean,
-    largest=lambda params, n_classes: (1, *FIXED_SUM),
+    largest=lambda params, n_classes: (1, EXACT_SUM),
     possible=counts_all,
     higher_is_better=False,
 )

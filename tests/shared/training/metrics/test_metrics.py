@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -13,12 +14,12 @@ import torch
 from sklearn import metrics as sklearn_metrics
 from torch import Tensor
 
-from shared.core.errors import BadInput, NotFinite, OutOfBound
-from shared.core.scores import MAX_STATE, State, added
+from shared.core.errors import BadInput, NotFinite
+from shared.core.scores import AnyState, Score, State, added
+from shared.core.tallies import MAX_KEYS, Row, Tally
 from shared.training.description import Classes, Numbers, Target, Tokens
-from shared.training.metrics.auc import Auc, largest_error
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
-from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, fixed_sum, metric_of_run, rows_of
+from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, exact_sum, metric_of_run, rows_of
 from shared.training.specs import TargetKind
 
 N = 1000
@@ -51,14 +52,14 @@ def numbers(seed: int = 0) -> tuple[Tensor, Tensor]:
     return (targets + torch.randn(N, 1, generator=g)).to(torch.float64), targets.to(torch.float64)
 
 
-def by_parts(metric: MetricOfRun, outputs: Tensor, targets: Tensor, seed: int) -> State:
+def by_parts(metric: MetricOfRun, outputs: Tensor, targets: Tensor, seed: int) -> AnyState:
     """Returns the sum of the states of random parts, in random order, as clients and batches would make it."""
     g = torch.Generator().manual_seed(seed)
     cuts = sorted(torch.randint(0, N, (7,), generator=g).tolist())
     parts = list(torch.tensor_split(torch.randperm(N, generator=g), cuts))
-    states: list[dict[str, State]] = [{"m": metric.state(outputs[part], targets[part])} for part in parts]
+    states: list[dict[str, AnyState]] = [{"m": metric.state(outputs[part], targets[part])} for part in parts]
     order = torch.randperm(len(states), generator=g).tolist()
-    total: dict[str, State] = reduce(added, [states[place] for place in order])
+    total: dict[str, AnyState] = reduce(added, [states[place] for place in order])
     return total["m"]
 
 
@@ -88,31 +89,81 @@ def test_a_sum_over_random_parts_has_the_value_that_sklearn_finds_on_the_whole(
     assert metric.fault(parts, N) is None
 
 
-@pytest.mark.parametrize("bins", [16, 256, 2048])
-@pytest.mark.parametrize("n_classes", [2, 3, 10])
-def test_the_auc_differs_from_sklearns_by_no_more_than_its_bins_allow(n_classes: int, bins: int) -> None:
-    metric = of_run("auc", {"bins": bins}, n_classes=n_classes)
-    outputs, targets = classes(n_classes)
-    chances = torch.softmax(outputs, 1).numpy()
-    exact = sklearn_metrics.roc_auc_score(targets, chances[:, 1] if n_classes == 2 else chances, multi_class="ovr")
+def sklearn_auc(outputs: Tensor, targets: Tensor) -> float:
+    """The mean over classes of scikit-learn's AUC by the log-odds, of two classes that of the second."""
+    if outputs.shape[1] == 2:
+        return float(sklearn_metrics.roc_auc_score(targets, outputs[:, 1] - outputs[:, 0]))
+    others = [torch.cat([outputs[:, :at], outputs[:, at + 1 :]], 1) for at in range(outputs.shape[1])]
+    odds = [outputs[:, at] - torch.logsumexp(rest, 1) for at, rest in enumerate(others)]
+    return math.fsum(sklearn_metrics.roc_auc_score(targets == at, each) for at, each in enumerate(odds)) / len(odds)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-4, 1.0, 1e3, 1e30])
+@pytest.mark.parametrize("shift", [0.0, 40.0])
+def test_the_auc_of_two_classes_is_sklearns_however_small_or_large_log_odds_are(scale: float, shift: float) -> None:
+    outputs, targets = classes(2)
+    outputs = (outputs * scale + torch.tensor([0.0, shift * scale])).to(torch.float32).to(torch.float64)
+    metric = of_run("auc", n_classes=2)
     state = by_parts(metric, outputs, targets, seed=1)
     assert state == metric.state(outputs, targets)
-    bound = largest_error(Auc(bins=bins), state)
-    assert abs((metric.value(state) or 0) - exact) <= bound + 1e-12
-    assert 0 < bound < 4 / bins  # log-odds of these samples fall into about half of the bins
+    assert metric.value(state) == pytest.approx(sklearn_auc(outputs, targets), abs=1e-12)
+    assert metric.error(state) == 0
     assert metric.fault(state, N) is None
 
 
-def test_the_auc_of_log_odds_that_are_alike_within_bins_is_exact() -> None:
-    """By hand: of two positives and two negatives, one pair is in the wrong order and one tied."""
-    metric = of_run("auc", {"bins": 32}, n_classes=2)  # bins are 1 wide
+@pytest.mark.parametrize("n_classes", [3, 10])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])
+def test_the_auc_of_many_classes_is_sklearns(n_classes: int, scale: float) -> None:
+    metric = of_run("auc", n_classes=n_classes)
+    outputs, targets = classes(n_classes)
+    state = by_parts(metric, outputs * scale, targets, seed=1)
+    assert metric.value(state) == pytest.approx(sklearn_auc(outputs * scale, targets), abs=1e-5)
+    assert metric.error(state) == 0
+
+
+@pytest.mark.parametrize(("bins", "bound"), [(16, 0.25), (64, 0.05), (400, 0.01)])
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_with_fewer_bins_than_log_odds_the_auc_tells_a_bound_of_its_error(
+    n_classes: int, bins: int, bound: float
+) -> None:
+    metric = of_run("auc", {"bins": bins}, n_classes=n_classes)
+    outputs, targets = classes(n_classes)
+    states = [by_parts(metric, outputs, targets, seed) for seed in range(3)]
+    assert states == [metric.state(outputs, targets)] * 3  # also where parts were coarser than others
+    off = abs((metric.value(states[0]) or 0) - sklearn_auc(outputs, targets))
+    assert off <= metric.error(states[0]) + 1e-12
+    assert 0 < metric.error(states[0]) < bound
+    assert metric.fault(states[0], N) is None
+
+
+def test_the_auc_by_hand() -> None:
+    """Of two positives and two negatives, one pair is in the wrong order and one tied."""
+    metric = of_run("auc", n_classes=2)
     odds = torch.tensor([2.5, 0.5, 0.5, 1.5], dtype=torch.float64)
     logits = torch.stack([torch.zeros(4, dtype=torch.float64), odds], 1)
     state = metric.state(logits, torch.tensor([1, 1, 0, 0]))
     assert metric.value(state) == (1 + 1 + 0.5 + 0) / 4
     assert metric.value(metric.state(logits, torch.tensor([1, 1, 1, 1]))) is None  # nothing to compare with
-    sure = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64)  # log-odds are infinite in float64
+    sure = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64)
     assert metric.value(metric.state(sure, torch.tensor([0, 1]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([Row(keys=(1,), others=(1,), own=(1,))], None),
+        ([Row(keys=(2, 1), others=(1, 0), own=(0, 1))], "keys that do not rise"),
+        ([Row(keys=(1, 2), others=(1, 0), own=(1, 0))], "keys without numbers"),
+        ([Row(keys=(1, 2), others=(1,), own=(0, 1))], "rows of 2, 1 and 2 numbers"),
+        ([Row(keys=(1,), others=(2,), own=(1,))], "cannot be that of 2 predictions"),
+        ([Row(), Row()], "2 rows of 8 keys, not 1 of 8"),
+    ],
+)
+def test_a_tally_that_cannot_be_is_refused(rows: list[Row], message: str | None) -> None:
+    fault = of_run("auc", {"bins": 8}, n_classes=2).fault(Tally(most=8, rows=tuple(rows)), 2)
+    assert (fault is None) if message is None else message in (fault or "")
+    assert of_run("auc", n_classes=2).fault((1, 1), 2) is not None
+    assert of_run("f1", n_classes=2).fault(Tally.empty(8, 1), 0) is not None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -141,14 +192,31 @@ def test_of_equal_logits_the_first_class_is_the_more_likely_one() -> None:
     assert of_run("top_k", {"k": 2}, n_classes=4).state(logits, labels) == (3, 2)
 
 
-def test_a_sum_of_numbers_is_exact_over_eighty_bits() -> None:
-    """In float64, 2^39 + 2^-40 loses the small term."""
-    whole, steps = fixed_sum(torch.tensor([2.0**39, 2.0**-40, 0.25], dtype=torch.float64), "an error")
-    assert (whole, steps) == (2**39, 1 + 2 ** (FRACTION_BITS - 2))
-    with pytest.raises(OutOfBound, match="an error of 2"):
-        fixed_sum(torch.tensor([2.0**41], dtype=torch.float64), "an error")
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("mae", 1e-300),
+        *((name, scale) for name in ("mae", "rmse") for scale in (1e-140, 1e-12, 1, 2.0**21, 1e30, 1e150)),
+    ],
+)
+def test_errors_of_any_size_are_measured(name: str, scale: float) -> None:
+    metric = of_run(name, kind="numbers", n_classes=0)
+    outputs, targets = numbers()
+    state = by_parts(metric, outputs * scale, targets * scale, seed=0)
+    once, zero = metric.value(metric.state(outputs, targets)), torch.zeros(N, 1, dtype=torch.float64)
+    assert metric.value(state) == pytest.approx((once or 0) * scale, rel=1e-12)
+    assert state == metric.state((outputs - targets) * 0 + outputs * scale - targets * scale, zero)
+    assert metric.fault(state, N) is None
+    assert Score.model_validate_json(Score(n=N, n_correct=0, loss_sum=0, states={"m": state}).model_dump_json())
+
+
+def test_a_sum_of_doubles_is_exact() -> None:
+    """Against fractions; in floating point most of these terms are lost."""
+    terms = [1e308, -1e308, 2.0**-1074, 0.1, 2.0**60, -(2.0**-1022), 3e-310, 1e17, 0.0]
+    total = exact_sum(torch.tensor(terms, dtype=torch.float64), "an error")
+    assert Fraction(total, 2**FRACTION_BITS) == sum(map(Fraction, terms))
     with pytest.raises(NotFinite, match="an error is NaN"):
-        fixed_sum(torch.tensor([math.nan], dtype=torch.float64), "an error")
+        exact_sum(torch.tensor([math.nan], dtype=torch.float64), "an error")
 
 
 @pytest.mark.parametrize(
@@ -178,14 +246,12 @@ def test_each_prediction_has_a_row(target: Target, outputs: Tensor, y: Tensor, n
         ("f1", (1, 0, 2, 0, 1, 1), 2, None),
         ("f1", (2, 0, 2, 0, 1, 1), 2, "cannot be"),  # more hits than targets of the class
         ("f1", (1, 0, 1, 0, 1, 1), 2, "cannot be"),  # one prediction is missing
-        ("auc", (1, 0, 0, 1), 2, None),
-        ("auc", (1, 1, 0, 1), 2, "cannot be"),
-        ("perplexity", (2, 2**41 + 1, 0), 2, "whose number 1 is"),
+        ("perplexity", (2, 2**2099 + 1), 2, "whose number 1 is"),
         ("top_k", (2, 2), 2, None),
     ],
 )
 def test_a_state_that_cannot_be_is_refused(name: str, state: State, n: int, message: str | None) -> None:
-    fault = of_run(name, {"bins": 2} if name == "auc" else {}, n_classes=2).fault(state, n)
+    fault = of_run(name, n_classes=2).fault(state, n)
     assert (fault is None) if message is None else message in (fault or "")
 
 
@@ -196,7 +262,7 @@ def test_a_state_that_cannot_be_is_refused(name: str, state: State, n: int, mess
         ("auc", {}, "numbers", 0, "metrics.0", "needs targets that are classes or tokens"),
         ("top_k", {"k": 0}, "classes", 10, "metrics.0.params.k", "at least 1"),
         ("f1", {"average": "micro"}, "classes", 10, "metrics.0.params", "f1 has no parameters"),
-        ("auc", {"bins": 1024}, "classes", 200, "metrics.0", f"the limit is {MAX_STATE}"),
+        ("auc", {"bins": 1024}, "classes", 200, "metrics.0", f"the limit is {MAX_KEYS}"),
     ],
 )
 def test_a_metric_that_a_run_cannot_measure_is_refused(
@@ -216,7 +282,7 @@ def test_labels_name_the_parameters_that_differ() -> None:
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_every_metric_without_predictions_has_no_value(name: str) -> None:
     metric = of_run(name, kind=next(iter(METRICS[name].kinds)), n_classes=4)
-    nothing = (0,) * len(metric.largest)
+    nothing = metric.tally or (0,) * len(metric.largest)
     assert metric.value(nothing) is None
     assert metric.fault(nothing, 0) is None
     assert metric.metric.name == name
