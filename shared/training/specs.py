@@ -22,6 +22,7 @@ TAKEN = frozenset({*DATASETS, "digit_domains"})
 """The names of data sets of other sources, which no file has."""
 LabelFault = Literal["random", "flipped", "shifted"]
 ImageFault = Literal["noise", "blur"]
+Value = Annotated[float, Field(ge=-1e9, le=1e9)]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -59,6 +60,9 @@ class DataSpec(Record):
         n_test: number of test samples, drawn likewise; None means all.
         domains: the digit data sets that are combined, in this order; None means all five.
         size: side to which their images, or those of a folder, are resized, in pixels; None means 28, or their own.
+        value_range: the values of images of more than eight bits that are black and white; None means all 16 bits, if
+            they use more than half of them.
+        background: on which transparent images of a folder are laid; None means `white`.
         split: `whole`: each set's training and test images are pooled and split into 80 % training and 20 % test
             images; `official`: 80 % of its training images, and its own test images. None means `whole`.
         params: parameters of a plug-in's data set.
@@ -74,6 +78,8 @@ class DataSpec(Record):
     n_test: int | None = Field(default=None, ge=1, le=10**9)
     domains: Annotated[Names, Field(min_length=1)] | None = None
     size: int | None = Field(default=None, ge=8, le=256)
+    value_range: Annotated[tuple[Value, Value] | None, LEFT_OUT] = None
+    background: Annotated[Literal["white", "black"] | None, LEFT_OUT] = None
     split: Literal["whole", "official"] | None = None
     params: PluginParams = Field(default_factory=dict)
     faults: Annotated[FaultsSpec | None, LEFT_OUT] = None
@@ -102,6 +108,12 @@ class DataSpec(Record):
             raise ValueError("target: the column of the table that models are to predict is needed")
         if self.kind is not None and self.file is None:
             raise ValueError("kind goes with file: other data sets say themselves what their targets are")
+        folder = self.file is not None and not self.file.endswith((".csv", ".npz"))
+        for field in ("value_range", "background"):
+            if getattr(self, field) is not None and not folder:
+                raise ValueError(f"{field} is for images: it goes with file, a folder of them")
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ValueError("value_range: the value of black is to be below that of white")
         if self.file is not None:
             check_relative(self.file)
         return self

@@ -43,6 +43,8 @@ from shared.training.data.sources import (
 from shared.training.description import Normalisation, Sample, Target
 from shared.training.specs import TargetKind
 
+READERS = 2
+"""The version of what reads files and plug-ins' data: what an older one has read is not taken from the cache."""
 BLOCK = 65_536
 """Elements of samples that are converted at a time, few enough to stay in the cache."""
 DOMAINS = ("train_domain", "test_domain")
@@ -273,12 +275,21 @@ def file_digest(path: Path, cache_dir: Path) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """Returns the sha256 over a folder's path and the names, sizes and times of all files in it."""
+    """Returns the sha256 over a folder's path and the names, sizes and times of all files in it, links followed."""
     sha = hashlib.sha256(os.fsencode(folder.resolve()))
-    for where, folders, files in os.walk(folder):
-        folders.sort()
+    seen = set[str]()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _seen_before(os.path.join(where, name), seen))
         sha.update(os.fsencode(f"{where}|"))
         for name in sorted(files):
-            stat = os.lstat(os.path.join(where, name))
+            path = os.path.join(where, name)
+            stat = os.stat(path) if os.path.exists(path) else os.lstat(path)
             sha.update(os.fsencode(f"{name}|{stat.st_size}|{stat.st_mtime_ns}|"))
     return sha.hexdigest()
+
+
+def _seen_before(folder: str, seen: set[str]) -> bool:
+    """Returns whether a folder was seen under this or another path, as links that go in circles are."""
+    real, n = os.path.realpath(folder), len(seen)
+    seen.add(real)
+    return len(seen) == n

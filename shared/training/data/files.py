@@ -12,21 +12,15 @@ from shared.training.data.pictures import read_images
 from shared.training.data.reading import Read
 from shared.training.data.sources import Arrays, read_npz
 from shared.training.data.tables import read_table
-from shared.training.specs import TargetKind
+from shared.training.specs import DataSpec
 
 
-def read_file(
-    path: Path, *, target: str | None, group: str | None, kind: TargetKind | None, size: int | None
-) -> Arrays | Read:
+def read_file(path: Path, spec: DataSpec) -> Arrays | Read:
     """Reads the arrays of a data set from a file or folder.
 
     Args:
         path: ends with `.npz` or `.csv`, or is a folder.
-        target: the column of a table that models are to predict.
-        group: the column of a table that says to which group a row belongs.
-        kind: of a table's targets, `classes` or `numbers`; None means numbers if all of them are, but a few different
-            whole numbers may be either.
-        size: side to which images are resized, in pixels; None means that all have the same size.
+        spec: says what the file leaves open, such as the column that models are to predict.
 
     Raises:
         DataMalformed: it cannot be read, or has wrong contents; the message names key, column or image.
@@ -34,5 +28,5 @@ def read_file(
     if path.suffix == ".npz":
         return read_npz(path)
     if path.suffix == ".csv":
-        return read_table(path, target or "", group, kind)
-    return read_images(path, size)
+        return read_table(path, spec.target or "", spec.group, spec.kind)
+    return read_images(path, spec)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shared.core.errors import BadInput
 from shared.training.data import digit_domains
-from shared.training.data.dataset import Dataset, file_digest, folder_digest, load, open_unpacked, unpack_once
+from shared.training.data.dataset import READERS, Dataset, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
 from shared.training.data.plugged import DATA_SOURCES, open_plugged
 from shared.training.data.reading import Read
@@ -57,11 +57,11 @@ def _open_file(spec: DataSpec, file: str, data_dir: Path | None, cache_dir: Path
     path = _path_of(file, data_dir)
     cache_dir.mkdir(parents=True, exist_ok=True)
     content = folder_digest(path) if path.is_dir() else file_digest(path, cache_dir)
-    key = "|".join([content, *(str(getattr(spec, field)) for field in ("target", "group", "kind", "size"))])
+    key = f"{READERS}|{content}|{spec.model_dump_json(exclude={'name', 'n_train', 'n_test', 'faults'})}"
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
     def read() -> Arrays | Read:
-        return read_file(path, target=spec.target, group=spec.group, kind=spec.kind, size=spec.size)
+        return read_file(path, spec)
 
     try:
         unpack_once(folder, read, None, spec.kind)

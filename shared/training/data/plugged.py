@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.core.plugins import Kind, Value, digest_of
-from shared.training.data.dataset import Dataset, open_unpacked, unpack_once
+from shared.training.data.dataset import READERS, Dataset, open_unpacked, unpack_once
 from shared.training.data.digit_domains import NAME as DIGIT_DOMAINS
 from shared.training.data.reading import Read
 from shared.training.data.sources import DATASETS, Arrays, DataMalformed
@@ -57,7 +57,7 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
     source, package = found.value, found.package
     params = source.parse(spec.params, "data.params")
     cache_dir.mkdir(parents=True, exist_ok=True)
-    key = f"{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}"
+    key = f"{READERS}|{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}"
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     try:
         unpack_once(folder, lambda: source.arrays() if params is None else source.arrays(params), None, spec.kind)
