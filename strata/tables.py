@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.core.formatting import duration, number, parameters_text, size
+from shared.results.group_scores import group_columns
 from shared.results.text_tables import TextColumn, round_columns, run_figures
+from shared.run_records.groups import groups_text
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo, UnreadableRun
@@ -85,6 +87,12 @@ def terminal_columns(columns: Sequence[TextColumn], **styled: Sequence[Text]) ->
     ]
 
 
+def group_scores_table(info: RunInfo) -> FittedTable | None:
+    """The scores of a run by group of samples; None for data without groups."""
+    columns = group_columns(info)
+    return FittedTable(terminal_columns(columns)) if columns else None
+
+
 def groups_table(threshold: float, groups: Sequence[Sequence[str]]) -> Table:
     """A line for each group of clients."""
     table = Table("group", "clients", title=f"groups at distances up to {threshold:.4g}", title_justify="left")
@@ -98,6 +106,7 @@ def visits_table(visits: Sequence[VisitRow]) -> FittedTable:
     figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
     columns = [
         Column("seat", [str(row.seat) for row in visits]),
+        Column("group", [groups_text(row) or "-" for row in visits], spare=2, justify="left"),
         Column("edge", [row.edge for row in visits], spare=1, justify="left"),
         Column("edge\nround", [str(row.edge_round) for row in visits], spare=3),
         Column("wave", [str(row.wave) for row in visits], spare=3),
@@ -114,7 +123,7 @@ def visits_table(visits: Sequence[VisitRow]) -> FittedTable:
         Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    optional = {"label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
+    optional = {"group", "label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
     return FittedTable([column for column in columns if column.name not in optional or len(set(column.cells)) > 1])
 
 
@@ -181,10 +190,13 @@ def identities_table(identities: Sequence[IdentityInfo]) -> Table:
 
 def seats_table(seats: Sequence[SeatInfo]) -> Table:
     """A line for each seat of a run."""
-    table = Table("seat", "role", "state", "edge", "agent", "profile", "train", "test", "label counts")
+    grouped = any(seat.groups for seat in seats)
+    names = ("seat", *["group"] * grouped, "role", "state", "edge", "agent", "profile", "train", "test", "label counts")
+    table = Table(*names)
     for seat in seats:
         table.add_row(
             str(seat.seat),
+            *[Text(groups_text(seat))] * grouped,
             f"{seat.role}, faulty data" if seat.faulty else seat.role,
             status_text(seat.state, seat.reason),
             seat.edge or "-",

@@ -9,7 +9,8 @@ from nicegui import events, ui
 
 from cloud_server.dashboard.layout import card
 from cloud_server.dashboard.run_views import RunView
-from cloud_server.dashboard.tables import columns_of, row_of
+from cloud_server.dashboard.tables import Figure, columns_of, row_of
+from shared.results.group_scores import GROUPS_NOTE, group_columns, group_rows
 from shared.results.sum_columns import (
     DEVICES_NOTE,
     EDGE_COLUMNS,
@@ -21,6 +22,7 @@ from shared.results.sum_columns import (
     device_columns,
     devices_of,
 )
+from shared.run_records.runs import RunInfo
 
 ROWS_A_PAGE = 10
 _LINKED = (
@@ -91,8 +93,34 @@ class SumsTable(Generic[R]):
         self._table.update()
 
 
+class GroupsTable:
+    """The scores by group of samples, such as hospitals, once the run has ended; not shown where there are none."""
+
+    def __init__(self) -> None:
+        with card("Groups") as self._card:
+            self._table = ui.table(rows=[], row_key="group", pagination=ROWS_A_PAGE).classes("w-full")
+            self._table.props("flat dense")
+            ui.label(GROUPS_NOTE).classes("text-caption")
+        self._card.set_visibility(False)
+
+    def show(self, info: RunInfo) -> None:
+        """Show the scores of a run."""
+        columns, rows = group_columns(info), group_rows(info)
+        self._table.columns = columns_of(column.name for column in columns)
+        self._table.rows = [
+            row_of(
+                {
+                    c.name: text if c.words else Figure(value, text)
+                    for c, value, text in zip(columns, row.values(), texts, strict=True)
+                }
+            )
+            for row, *texts in zip(rows, *(column.cells for column in columns), strict=True)
+        ]
+        self._card.set_visibility(bool(rows))
+
+
 class SumsTables:
-    """What each device and each edge did over the whole run; a device's number leads to its visits.
+    """The scores of each group, and what each device and each edge did over the whole run; a device's number leads to its visits.
 
     Args:
         run_id: the run.
@@ -102,11 +130,13 @@ class SumsTables:
         def dialog(device: Device) -> str:
             return f"/?run={run_id}&opened=seat+{device.number}" if device.is_client else ""
 
+        self._groups = GroupsTable()
         self._devices, self._edges = SumsTable[Device]("Devices", dialog), SumsTable[Edge]("Edges")
 
     def show(self, run_view: RunView) -> None:
         """Show the sums of a run so far."""
         sums = run_view.sums
+        self._groups.show(run_view.info)
         devices = devices_of(sums, run_view.seats)
         note = DEVICES_NOTE.format(label=run_view.info.headline.label)
         self._devices.show(device_columns(devices), devices, note)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
 from shared.core.formatting import counted
+from shared.run_records.groups import groups_text
 from shared.run_records.rounds import EdgeRow
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import ENDS, VisitRow, end_of
@@ -257,6 +258,7 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     visits_now = is_active and agent is not None and agent.visiting == seat.seat and agent.state not in _GONE
     state = _state(seat, agent, last[1] if last else None, is_training=visits_now)
     details = [f"profile {seat.profile}{', straggler' if seat.straggler else ''}", f"{seat.n_train} training samples"]
+    details += [groups] if (groups := groups_text(seat)) else []
     details += ["faulty data"] if seat.faulty else []
     details += [f"on agent {agent.name}, {agent.state}"] if agent else []
     details += [seat.reason] if seat.reason else []

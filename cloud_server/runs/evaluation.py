@@ -16,9 +16,11 @@ from shared.core.number_sets import NumberSet
 from shared.core.scores import Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
+from shared.federation.groups import tests_by_group
 from shared.federation.hooks import test_by_owner
 from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
+from shared.run_records.groups import GLOBAL_ON, MOST_TESTED, OWN_OF, RECEIVED_OF
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
 from shared.run_records.runs import RunInfo
@@ -117,7 +119,7 @@ class Evaluator:
 
 
 def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> dict[str, Score]:
-    """The algorithm's scores; of a global model also those on the sets of `test_on`, in the end also those per edge."""
+    """The algorithm's scores; of a global model those on the sets of `test_on` too, in the end by edge and by group."""
     trainer = trainer_for(
         experiment, Task(kind="evaluate"), experiment.population.test.indices[:0], experiment.population.test
     )
@@ -134,6 +136,8 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
             if not any(len(part.samples) for part in parts):
                 continue
             scores[f"global_at_edge_{edge.number}"] = test_by_owner(trainer, model, parts, prepare)
+        for group, parts in tests_by_group(experiment.data, experiment.population).items():
+            scores[f"{GLOBAL_ON}{group}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
 
 
@@ -154,7 +158,7 @@ def evaluation_due(before: RunInfo, after: RunInfo) -> PendingEvaluation | None:
 def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo) -> dict[str, Evaluation]:
     """Unweighted means over clients (seats, or edges) of the last evaluation: of the received and of the own model.
 
-    Held-out seats have means of their own. Clients without test samples do not count. On the sets of `test_on` rows
+    Held-out seats have means of their own, and so have the clients of each group (of a hospital, say). Clients without test samples do not count. On the sets of `test_on` rows
     have the headline metric alone.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
@@ -177,7 +181,20 @@ def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo)
                 accuracy=mean if is_accuracy else None,
                 metrics={} if is_accuracy else {headline.label: mean},
             )
+    for group, alike in _by_group(groups["clients"]).items():
+        for prefix, which in ((RECEIVED_OF, "received"), (OWN_OF, "own")):
+            if tested := [row for row in alike if getattr(row, f"{which}_loss") is not None]:
+                found[f"{prefix}{group}"] = _mean_of(tested, which)
     return found
+
+
+def _by_group(rows: Sequence[VisitRow | EdgeRow]) -> dict[str, list[VisitRow | EdgeRow]]:
+    """The clients of each group that have no samples of another; none if all are of one, or of too many."""
+    found: dict[str, list[VisitRow | EdgeRow]] = {}
+    for row in rows:
+        if row.n_groups == 1:
+            found.setdefault(row.groups[0], []).append(row)
+    return found if 2 <= len(found) <= MOST_TESTED else {}
 
 
 def _mean_of(rows: Sequence[VisitRow | EdgeRow], which: str) -> Evaluation:

@@ -20,9 +20,11 @@ from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
+from shared.federation.groups import groups_of
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
+from shared.run_records.groups import group_fields
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, SEATS_A_PAGE, RunInfo, SeatInfo
 from shared.runtime.compute_thread import ComputeThread
@@ -239,6 +241,7 @@ def seat_infos(
                 n_train=seat.n_train,
                 n_test=seat.n_test,
                 label_counts=() if worker else tuple(int(count) for count in counts),
+                **group_fields(groups_of(experiment.data, seat)),
             )
         )
     return tuple(rows)

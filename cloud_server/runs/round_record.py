@@ -16,6 +16,7 @@ from shared.core.scores import Score, Spread, Spreads
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, RoundAnswer
+from shared.run_records.groups import group_fields
 from shared.run_records.rounds import EdgeRow, RoundDetail
 from shared.run_records.visits import FailureInfo, VisitRecord, VisitRow
 from shared.simulation.cost_model import LinkUse, link_cost
@@ -181,6 +182,7 @@ class Recorder:
             profile=self._profile(edge, seat),
             outcome="failed",
             reason=reason,
+            **group_fields(self.experiment.groups_of_seat(seat)),
         )
 
     def _profile(self, edge: int, seat: int) -> str:
@@ -190,8 +192,8 @@ class Recorder:
 
     def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
         agent, profile = self.placement.agent_of(visit.seat), self._profile(edge, visit.seat)
-        scores = self.experiment.scoring.row(visit)
-        return VisitRow.of(visit, scores, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
+        more = {**self.experiment.scoring.row(visit), **group_fields(self.experiment.groups_of_seat(visit.seat))}
+        return VisitRow.of(visit, more, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges
 
@@ -225,6 +227,7 @@ def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply) 
         n_used=reply.answer.n_updates,
         fresh_state=reply.answer.fresh_state,
         **experiment.scoring.row(reply.answer),
+        **group_fields(experiment.groups_of_edge(edge)),
         down_bytes=use.down_bytes,
         up_bytes=use.up_bytes,
         down_s=cost.down_s,

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,12 @@ from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
 from shared.federation.data_checks import check_data
 from shared.federation.data_faults import DataFaults
+from shared.federation.groups import groups_of
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.population import Population, Seat, population, seated
+from shared.federation.population.population import KEPT_SEATS
 from shared.federation.registry import load_algorithm, load_local
 from shared.federation.scoring import scoring_of
 from shared.federation.server_optimizers import with_server_optimizers
@@ -43,6 +45,7 @@ from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.flops import step_flops, training_flops
+from shared.training.partition import SampledPartition
 from shared.training.sample_cache import SampleCache
 from shared.training.stacked.layers import check_layers
 from shared.training.stacked.training import StackTrainer
@@ -206,6 +209,17 @@ class Experiment:
     def seat_in(self, number: int, round_no: int, profile: str | None = None) -> Seat:
         """A seat with the training samples that it has collected by a round; with all of them before round 1."""
         return collected(self.spec, self.seat(number, profile), round_no)
+
+    @cached_property
+    def groups_of_seat(self) -> Callable[[int], tuple[str, ...]]:
+        """Returns the names of the groups of a seat's samples; none where each device draws samples by itself."""
+        if self.data.groups is None or isinstance(self.spec.partition, SampledPartition):
+            return lambda _: ()
+        return lru_cache(maxsize=KEPT_SEATS)(lambda number: groups_of(self.data, self.population.seat(number)))
+
+    def groups_of_edge(self, number: int) -> tuple[str, ...]:
+        """The names of the groups of an edge's samples, if edges are the clients."""
+        return groups_of(self.data, self.population.edges[number]) if self.spec.client == "edge" else ()
 
     @property
     def sample_bytes(self) -> int:

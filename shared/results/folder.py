@@ -20,6 +20,7 @@ from shared.run_records.visits import VisitRow
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"
+GROUPS = "groups.csv"
 R = TypeVar("R", bound=Record)
 BLOCK = 2**16
 MAX_CELL_CHARS = 2**27

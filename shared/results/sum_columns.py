@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from shared.core.formatting import Figure, duration, natural, size
 from shared.results.run_sums import EdgeSum, RunSums, Scores, Staleness, VisitSum
+from shared.run_records.groups import groups_text
 from shared.run_records.runs import SeatInfo
 from shared.run_records.visits import ENDS, PARTS, USED_LATE
 
@@ -102,6 +103,11 @@ class Device(NamedTuple):
         return ", ".join(self.total.profiles) or (self.seat.profile if self.seat else "-")
 
     @property
+    def group(self) -> str:
+        """The groups of its samples, such as the hospital; empty for data without groups."""
+        return groups_text(self.seat) if self.seat else ""
+
+    @property
     def samples(self) -> Figure:
         """Its training samples."""
         return Figure(self.seat.n_train, str(self.seat.n_train)) if self.seat else _NOTHING
@@ -179,6 +185,7 @@ def device_columns(devices: Sequence[Device]) -> Columns[Device]:
     ends = shown_ends(device.total.ends for device in devices)
     cells: dict[str, Callable[[Device], Cell]] = {
         "device": lambda row: row.name,
+        "group": lambda row: row.group,
         "edge": lambda row: row.edges,
         "profile": lambda row: row.profiles,
         "straggler": lambda row: "straggler" if row.seat and row.seat.straggler else "",
@@ -194,8 +201,17 @@ def device_columns(devices: Sequence[Device]) -> Columns[Device]:
         "energy": lambda row: row.energy,
         "staleness": lambda row: _staleness(row.total.staleness),
     }
-    optional = {"straggler", "received", "own", "mean visit", *(part for part, _ in PARTS), "energy", "staleness"}
-    return Columns(cells, frozenset({"device", "edge", "profile", "straggler"}), frozenset(optional))
+    optional = {
+        "group",
+        "straggler",
+        "received",
+        "own",
+        "mean visit",
+        *(part for part, _ in PARTS),
+        "energy",
+        "staleness",
+    }
+    return Columns(cells, frozenset({"device", "group", "edge", "profile", "straggler"}), frozenset(optional))
 
 
 _OUTCOMES = ("used", "idle", "failed", "away")

@@ -15,8 +15,10 @@ import yaml
 from safetensors.torch import save
 
 from shared.core.files import write_file
+from shared.core.formatting import csv_text
 from shared.core.records import Record, canonical
-from shared.results.folder import DEVICES, EDGES, ROUND_FIELDS, SEATS, append_file, read_last_line
+from shared.results.folder import DEVICES, EDGES, GROUPS, ROUND_FIELDS, SEATS, append_file, read_last_line
+from shared.results.group_scores import group_rows
 from shared.results.manifest import Manifest
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
@@ -76,6 +78,8 @@ def write_results(
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
     if seats and not has_seats(folder):
         write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
+    if rows := group_rows(info):
+        write_file(folder / GROUPS, csv_text(rows).encode())
     _write_json(folder / "run.json", info.model_dump(mode="json"))
 
 

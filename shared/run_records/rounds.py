@@ -9,6 +9,7 @@ from pydantic import Field
 
 from shared.core.records import Record
 from shared.core.scores import FurtherSpreads, Spreads
+from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
@@ -21,7 +22,7 @@ class EdgeRow(Record):
     Accuracies, losses and further metrics are the edge's own evaluation, where the edge is the client. `begin_s`:
     when its order was sent, counted from the start of the round; below 0 if in an earlier round. `staleness`: versions
     that the global model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from
-    order to answer.
+    order to answer. `groups`: of the samples of an edge that is the client, see `SeatInfo`.
     """
 
     edge: str
@@ -45,6 +46,8 @@ class EdgeRow(Record):
     staleness: int = 0
     staleness_s: float = 0.0
     fresh_state: bool = False
+    groups: GroupNames = ()
+    n_groups: GroupCount = 0
 
 
 def last_edge(edges: Sequence[EdgeRow]) -> EdgeRow | None:

@@ -11,6 +11,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.scores import MAX_METRICS, FurtherSpreads, Spread, Spreads
 from shared.core.validation import Id
+from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
@@ -175,6 +176,7 @@ class SeatInfo(Record):
         latency_s: to its home edge.
         faulty: whether its training samples have the faults of the spec's `data.faults`.
         label_counts: of its training samples, without faults.
+        groups: names of the groups (writers, hospitals, domains) of its samples, at most 10 of `n_groups`.
     """
 
     seat: int
@@ -194,6 +196,8 @@ class SeatInfo(Record):
     n_train: int
     n_test: int
     label_counts: tuple[int, ...]
+    groups: GroupNames = ()
+    n_groups: GroupCount = 0
 
 
 SEATS_A_PAGE = 10_000

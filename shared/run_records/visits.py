@@ -12,6 +12,7 @@ from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.validation import visible
+from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import Values
 
 SIMULATED_LOSSES = frozenset({"unavailable", "busy", "dropped", "left_out"})
@@ -131,6 +132,7 @@ class VisitRow(VisitFields):
         profile: the device profile that the seat had in this round.
         own_on: the headline metric's values of the seat's own model on the test sets of `test_on`.
         received_metrics, own_metrics: values of the run's further metrics, by label.
+        groups: names of the groups of the seat's samples, at most 10 of `n_groups`.
         n_test: predictions on which the received model was tested, one a sample unless targets are sequences.
     """
 
@@ -146,12 +148,12 @@ class VisitRow(VisitFields):
     received_metrics: Values = Field(default_factory=dict)
     own_metrics: Values = Field(default_factory=dict)
     n_test: int = 0
+    groups: GroupNames = ()
+    n_groups: GroupCount = 0
 
     @classmethod
-    def of(
-        cls, visit: VisitRecord, scores: Mapping[str, Any], *, edge: str, agent: str | None, profile: str
-    ) -> VisitRow:
-        """The row of a visit that an edge has reported, and its scores as the fields of a row."""
+    def of(cls, visit: VisitRecord, more: Mapping[str, Any], *, edge: str, agent: str | None, profile: str) -> VisitRow:
+        """The row of a visit that an edge has reported; `more`: its scores and groups as the fields of a row."""
         fields = vars(visit)
         return cls(
             **{name: fields[name] for name in _SHARED},
@@ -160,7 +162,7 @@ class VisitRow(VisitFields):
             profile=profile,
             train_loss=visit.train.loss if visit.train else None,
             n_test=visit.received.n if visit.received else 0,
-            **scores,
+            **more,
         )
 
 

@@ -73,7 +73,7 @@ def show(
     from shared.plots.groups import newest_grouping
     from shared.results.folder import read_rounds, read_run, summary
     from strata.output import print_json, stdout
-    from strata.tables import groups_table, labels_table, rounds_table, run_table
+    from strata.tables import group_scores_table, groups_table, labels_table, rounds_table, run_table
 
     if plots:
         _draw_plots(run, round_no, url, format, runs_dir)
@@ -97,6 +97,8 @@ def show(
         console.print(f"plan: {line}", markup=False, highlight=False, soft_wrap=True)
     if rounds:
         console.print(rounds_table(rounds, info.metrics))
+    if by_group := group_scores_table(info):
+        console.print(by_group)
     if any(row.labels for row in rounds):
         console.print(labels_table(rounds))
     if grouping := newest_grouping(rounds):

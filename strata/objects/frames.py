@@ -10,6 +10,7 @@ from shared.core.errors import NotFound
 from shared.core.records import Record
 from shared.results.folder import DEVICES
 from shared.results.reader import rows_of
+from shared.run_records.groups import GLOBAL_ON
 from shared.run_records.rounds import RoundInfo
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def frame(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> pd.Dat
 
 def flat(record: Record) -> dict[str, Any]:
     """The numbers and texts of a record by field; lists and maps are left out."""
-    return {name: value for name, value in record if isinstance(value, _NUMBERS_AND_TEXTS)}
+    return plain(record.model_dump())
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and texts of a row, and its names of groups as one text; other lists and maps are left out."""
+    found = {name: value for name, value in row.items() if isinstance(value, _NUMBERS_AND_TEXTS)}
+    return found | ({"groups": ", ".join(row["groups"])} if row.get("groups") else {})
 
 
 def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -50,8 +57,7 @@ def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
         if row.get("kind") == "train":
             figures = row.get("figures") or {}
             own = {f"figure_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
-            plain = {name: value for name, value in row.items() if isinstance(value, _NUMBERS_AND_TEXTS)}
-            yield {name: value for name, value in plain.items() if name != "kind"} | own
+            yield {name: value for name, value in plain(row).items() if name != "kind"} | own
 
 
 def round_row(row: RoundInfo) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def round_row(row: RoundInfo) -> dict[str, Any]:
     found = {name: value for name, value in flat(row).items() if name not in ("kind", "evaluation")}
     found |= {"accuracy": row.accuracy, "loss": row.loss, "n_lost": row.n_lost}
     for name, score in (row.evaluation or {}).items():
-        if name != "global":
+        if name != "global" and not name.startswith(GLOBAL_ON):  # a table of their own
             found |= {f"accuracy_{name}": score.accuracy, f"loss_{name}": score.loss}
     for which, spread in row.clients.items():
         found |= {f"clients_{which}_{part}": getattr(spread, part) for part in ("mean", "min", "max")}

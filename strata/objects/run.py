@@ -15,6 +15,7 @@ from shared.core.errors import Conflict, DeadlineExceeded, NotFound, StrataError
 from shared.core.files import write_file
 from shared.core.formatting import percent
 from shared.results.folder import read_round, read_rounds, read_run
+from shared.results.group_scores import group_rows
 from shared.results.lookup import find_folders
 from shared.results.reader import read_history, read_seats
 from shared.results.report.figures import pictures
@@ -190,8 +191,8 @@ class Run:
             n_silent, ended_as = 0, event.data.get("status") if event.kind == "run.status" else ended_as
             yield event
 
-    def to_pandas(self, what: Literal["rounds", "visits", "devices"] = "rounds") -> pd.DataFrame:
-        """A table of its rounds so far, of all their visits, or of its devices.
+    def to_pandas(self, what: Literal["rounds", "visits", "devices", "groups"] = "rounds") -> pd.DataFrame:
+        """A table of its rounds so far, of all their visits, of its devices, or of its scores by group of samples.
 
         Raises:
             PandasMissing: pandas is not installed.
@@ -200,10 +201,12 @@ class Run:
             return frame((round_row(row) for row in self._read_rounds(0) if row.kind == "train"), "round_no")
         if what == "devices":
             return frame(map(flat, self.devices()), "seat")
+        if what == "groups":
+            return frame(group_rows(self.info), "group")
         if what == "visits":
             with self.results() as folder:
                 return frame(visit_rows(folder))
-        raise UnknownName("table", what, ["rounds", "visits", "devices"], field="what")
+        raise UnknownName("table", what, ["rounds", "visits", "devices", "groups"], field="what")
 
     def model(self, name: str = "global") -> dict[str, torch.Tensor]:
         """A model of its last committed round, as a state dict: tensors by name.

@@ -30,6 +30,7 @@ from shared.results.report.tables import (
     comparison_table,
     edge_rounds_table,
     failures_table,
+    groups_tables,
     rounds_table,
     visits_tables,
 )
@@ -111,6 +112,7 @@ def _section(place: int, folder: Path, round_no: int | None) -> Section:
         figures=_figures(place, folder, history, round_no),
         tables=[
             rounds_table(history.rounds, info.metrics),
+            *groups_tables(info),
             clients,
             edges,
             by_edge,

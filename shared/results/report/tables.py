@@ -13,6 +13,7 @@ from typing import TypeVar
 from shared.core.errors import NotFound
 from shared.core.formatting import size
 from shared.results.comparison import Comparison
+from shared.results.group_scores import GROUPS_NOTE, group_columns
 from shared.results.reader import EdgeRound
 from shared.results.run_sums import EdgeSum, RunSums, Scores
 from shared.results.sum_columns import (
@@ -30,7 +31,7 @@ from shared.results.sum_columns import (
 from shared.results.text_tables import TextColumn, comparison_columns, round_columns
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import RoundInfo, last_edge
-from shared.run_records.runs import SeatInfo
+from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import FailureInfo, VisitRow
 from shared.simulation.cost_model import LinkUse
 
@@ -90,6 +91,12 @@ def rounds_table(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo]) -> 
         f"clients, min, max: {metrics[0].label} on the clients' own test sets; worst decile: mean of the worst tenth "
     )
     return Table.of("Rounds", round_columns(rounds, metrics), f"{note}of them; up, down: bytes on both simulated links")
+
+
+def groups_tables(info: RunInfo) -> list[Table]:
+    """The scores by group (of each hospital, say); no table for data without groups."""
+    columns = group_columns(info)
+    return [Table.of("Groups", columns, GROUPS_NOTE)] if columns else []
 
 
 def failures_table(rounds: Iterable[RoundInfo]) -> Table:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from shared.training.data.checks import Description, checked, checked_images, of_images
+from shared.training.data.groups import Groups
 from shared.training.data.reading import Read, Reading
 from shared.training.data.sources import (
     DATASETS,
@@ -85,6 +86,15 @@ class Dataset:
     domains: tuple[str, ...] = ()
     normalisation: Normalisation | None = None
     reading: Reading = field(default_factory=Reading)
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of its samples: writers and the like, else domains; None without any."""
+        if self.train_group is not None and self.test_group is not None:
+            return Groups(self.train_group, self.test_group, self.reading.groups)
+        if self.train_domain is not None and self.test_domain is not None:
+            return Groups(self.train_domain, self.test_domain, self.domains)
+        return None
 
     def encode(self, x: npt.NDArray[Any]) -> Tensor:
         """Returns samples of this data set as the input of models, see `as_batch`."""
