@@ -73,8 +73,7 @@ async def test_seats_visits_report_and_tables_name_the_hospital_and_score_it(tmp
         assert float(table[name]["received_f1"]) == pytest.approx(visit.received_metrics["f1"])
 
     page = report([folder])
-    assert "<th>group</th>" in page.replace(' scope="col"', "")
-    assert all(page.count(name) >= 2 for name in SIZES)
+    assert all(page.count(name) >= 2 for name in SIZES)  # among the devices, and with its scores
     frame = load_run(folder).to_pandas("devices")
     assert sorted(frame["groups"]) == sorted(SIZES)
     assert load_run(folder).to_pandas("groups")["accuracy"].to_dict() == pytest.approx(accuracies)

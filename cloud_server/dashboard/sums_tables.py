@@ -120,7 +120,7 @@ class GroupsTable:
 
 
 class SumsTables:
-    """The scores of each group, and what each device and each edge did over the whole run; a device's number leads to its visits.
+    """The scores by group, and what each device and each edge did; a device's number leads to its visits.
 
     Args:
         run_id: the run.

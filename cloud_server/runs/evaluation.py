@@ -158,8 +158,8 @@ def evaluation_due(before: RunInfo, after: RunInfo) -> PendingEvaluation | None:
 def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo) -> dict[str, Evaluation]:
     """Unweighted means over clients (seats, or edges) of the last evaluation: of the received and of the own model.
 
-    Held-out seats have means of their own, and so have the clients of each group (of a hospital, say). Clients without test samples do not count. On the sets of `test_on` rows
-    have the headline metric alone.
+    Held-out seats have means of their own, and so have the clients of each group (a hospital, say) which have samples
+    of no other. Clients without test samples do not count. On the sets of `test_on` rows have the headline metric only.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
     groups: dict[str, list[VisitRow | EdgeRow]] = {
