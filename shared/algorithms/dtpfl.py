@@ -186,7 +186,7 @@ def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
 
 def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:
     """Returns the last layers of some users, float64, (n_users, n)."""
-    return np.stack([last[user].numpy().astype(np.float64) for user in users])
+    return np.stack([last[user].double().numpy() for user in users])
 
 
 def by_number(users: Iterable[str]) -> list[str]:

@@ -378,6 +378,7 @@ ALGORITHM = Algorithm(
     params=Params,
     samples="numbers",
     targets=("classes",),
+    dtypes="float32",
     cloud=Cloud(),
     edge=Edge(),
     device=Device(),

@@ -304,5 +304,6 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Ternaries,
     needs={"optimizer": "sgd"},
+    dtypes="float32",
     footprint=Footprint(sends=sends, codes=codes),
 )

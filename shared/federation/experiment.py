@@ -21,13 +21,14 @@ from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.core.records import Record, canonical
 from shared.core.tensor_records import Tensor, TensorMap
-from shared.core.tensors import n_bytes
+from shared.core.tensors import n_bytes, without
 from shared.core.update_annotations import coded_fields
 from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
 from shared.federation.data_checks import check_data
 from shared.federation.data_faults import DataFaults
+from shared.federation.dtype_checks import check_dtypes
 from shared.federation.groups import groups_of
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
@@ -99,6 +100,7 @@ class Experiment:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
         self.buffer_names = frozenset(models.buffer_names(first))
+        check_dtypes(spec, self.algorithm, without(self.shapes, self.buffer_names))
         self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names)
         self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)

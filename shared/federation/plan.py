@@ -6,9 +6,10 @@ run's record.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
+from shared.core.tensors import without
+from shared.federation.dtype_checks import count_by_dtype
 from shared.federation.experiment import Experiment
 from shared.training.data.dataset import Dataset
 from shared.training.description import Sample
@@ -55,5 +56,7 @@ def _sample(sample: Sample) -> str:
 
 
 def _model_line(experiment: Experiment) -> str:
-    n = sum(math.prod(t.shape) for name, t in experiment.shapes.items() if name not in experiment.buffer_names)
-    return f"model {experiment.spec.model}: {n:,} parameters, outputs {experiment.data.target.outputs}"
+    counts = count_by_dtype(without(experiment.shapes, experiment.buffer_names))
+    n, plain = sum(counts.values()), counts.keys() <= {"float32"}
+    of = "" if plain else f" ({', '.join(f'{dtype} {n:,}' for dtype, n in counts.items())})"
+    return f"model {experiment.spec.model}: {n:,} parameters{of}, outputs {experiment.data.target.outputs}"

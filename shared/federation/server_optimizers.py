@@ -32,7 +32,7 @@ from pydantic import Field
 from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.scores import Score
-from shared.core.tensor_records import ModelState, Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.context import Context, EdgeView
 from shared.federation.hooks import (
     Admission,
@@ -59,11 +59,12 @@ class Moments(Record):
     """What an optimiser remembers of earlier mean updates: m and v by parameter; empty before the first.
 
     Attributes:
-        first, second: m and v; an optimiser without momentum or without v keeps none.
+        first, second: m and v; an optimiser without momentum or without v keeps none. Those of parameters of 16 bits
+            are float32: squares of small updates would be 0, and so would tau.
     """
 
-    first: ModelState = Field(default_factory=dict)
-    second: ModelState = Field(default_factory=dict)
+    first: TensorMap = Field(default_factory=dict)
+    second: TensorMap = Field(default_factory=dict)
 
 
 class Optimised(Record, Generic[S]):
@@ -97,13 +98,14 @@ def step(
     for name, change in delta.items():
         if name in buffers:
             continue
+        change = change if change.element_size() > 2 else change.float()
         mean = change
         if not isinstance(how, ServerSgd) and how.beta1:
             mean = first[name] = _first_moment(how, first.get(name), change)
         if isinstance(how, Adaptive):
             second[name] = _second_moment(how, second.get(name), change)
             mean = mean / (second[name].sqrt() + how.tau)
-        moved[name] = mean * how.lr
+        moved[name] = (mean * how.lr).to(delta[name].dtype)
     return moved, Moments(first=first, second=second)
 
 

@@ -13,7 +13,7 @@ from shared.core.errors import OutOfBound, WireError
 from shared.core.exact_sum import check_bound, check_fixed_point, mean_from_fixed_point
 from shared.core.field_errors import told
 from shared.core.records import Record
-from shared.core.tensor_records import Tensor, TensorMap
+from shared.core.tensor_records import Tensor, TensorMap, holds_model_state
 from shared.core.update_annotations import Mean, PerClient, averaged_type, fields_with
 from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
 
@@ -126,14 +126,19 @@ def _update(partial_sum: PartialSum, kind: type[Record], model: Model | None, re
     for name, how in fields_with(kind, Mean).items():
         what = averaged_type(kind, name, how)
         parts = _parts_of(partial_sum.means, name, how)
-        found = {group: _restored(name, part, what, restore) for group, part in parts.items()}
+        like = model if holds_model_state(kind, name) else None
+        found = {group: _restored(name, part, what, like or {}, restore) for group, part in parts.items()}
         if how.by_group:
             values[name] = found
         elif found:
             values[name] = found[""]
         if how.per_position and parts:
             weights = parts[""].positions
-            values[how.per_position] = {key: (weight > 0).to(torch.float32) for key, weight in weights.items()}
+            masks = (holds_model_state(kind, how.per_position) and model) or {}
+            values[how.per_position] = {
+                key: (weight > 0).to(masks[key].dtype if key in masks else torch.float32)
+                for key, weight in weights.items()
+            }
     try:
         return kind.model_validate(values, context={"model": model})
     except ValidationError as error:
@@ -146,9 +151,11 @@ def _parts_of(means: Mapping[str, MeanSum], name: str, how: Mean) -> dict[str, M
     return {"": means[name]} if name in means else {}
 
 
-def _restored(field: str, part: MeanSum, what: Any, restore: Restore) -> TensorMap | Tensor | float:
-    dtype = torch.float64 if what is float else torch.float32
-    means = {name: restore(name, steps, part, dtype) for name, steps in part.sums.items()}
+def _restored(field: str, part: MeanSum, what: Any, like: Model, restore: Restore) -> TensorMap | Tensor | float:
+    """The mean of a field, each tensor in the dtype that it has in the model, of others in float32."""
+    usual = torch.float64 if what is float else torch.float32
+    dtypes = {name: like[name].dtype if name in like else usual for name in part.sums}
+    means = {name: restore(name, steps, part, dtypes[name]) for name, steps in part.sums.items()}
     if what not in (float, Tensor):
         return means
     if means.keys() != {""} or (what is float and means[""].ndim):

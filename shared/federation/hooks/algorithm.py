@@ -116,6 +116,7 @@ class Algorithm:
         phases: from spec and parameters, the named stretches of rounds.
         samples: what it is defined for: `any` samples, `numbers` (float32, images too), or `images` alone.
         targets: the kinds of targets that it is defined for; None means all.
+        dtypes: the dtypes of parameters that it is defined for: `any` floats, or `float32` alone.
         buffers: whether float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
             integer buffers are never averaged.
         on_refusal: whether a seat whose update was not used keeps the state of that visit.
@@ -150,6 +151,7 @@ class Algorithm:
     phases: Callable[[ExperimentSpec, Any], tuple[Phase, ...]] = one_phase
     samples: Literal["any", "numbers", "images"] = "any"
     targets: tuple[Literal["classes", "numbers", "tokens"], ...] | None = None
+    dtypes: Literal["any", "float32"] = "any"
     buffers: Literal["average", "local", "drop"] = "average"
     on_refusal: Literal["keep", "revert"] = "keep"
     headline: Literal["global model", "mean over clients"] = "global model"

@@ -17,6 +17,7 @@ from shared.core.plugins import Kind, Value
 from shared.core.randomness import seeded_default_generator
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.classifier import Classifier, Shape, features_of
+from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
 from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
@@ -127,7 +128,8 @@ def built(design: Design, seed: int) -> Any:
 
     Raises:
         UnknownName: no model has that name.
-        BadInput: the model is not made for such samples or targets, or it cannot be built with another width.
+        BadInput: the model is not made for such samples or targets, it cannot be built with another width, or a tensor
+            has a dtype that cannot be trained or sent.
     """
     params = json.loads(design.params or "{}")
     check_name(design.name, design.width, params)
@@ -135,7 +137,9 @@ def built(design: Design, seed: int) -> Any:
     with seeded_default_generator(seed):
         made = _made(design.name, sample, target, design.width, params)
         wanted = design.projection
-        return made if wanted is None else _projected(features_of(made, "model.projection"), wanted)
+        made = made if wanted is None else _projected(features_of(made, "model.projection"), wanted)
+    check_dtypes(made, design.name)
+    return with_own_dtype(made)
 
 
 def described(sample: Sample | Shape, target: Target | int) -> tuple[Sample, Target]:
