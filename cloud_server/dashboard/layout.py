@@ -231,8 +231,8 @@ def notify_outcome(success: str = "") -> Iterator[None]:
 
 def show_failure(error: Exception) -> None:
     """Show an error that an action of a page did not expect; NiceGUI logs it with its traceback."""
-    expected = isinstance(error, StrataError)
-    _notify_of_error(with_field(error) if expected else f"{type(error).__name__}: {error} (see the cloud's log)")
+    unexpected = f"{type(error).__name__}: {error} (see the cloud's log)"
+    _notify_of_error(with_field(error) if isinstance(error, StrataError) else unexpected)
 
 
 def _notify_of_error(text: str) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation
 from cloud_server.runs.repository import RunRepository
 from shared.core.number_sets import NumberSet
-from shared.core.scores import Score
+from shared.core.scores import ClassCounts, Score
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.groups import tests_by_group
@@ -96,7 +97,7 @@ class Evaluator:
         self, run_id: str, experiment: Experiment, ctx: Context, checkpoint: Checkpoint[Any], final: bool
     ) -> dict[str, Evaluation]:
         scores = await self.thread.run(_scores, experiment, ctx, checkpoint.state, final)
-        found = {name: experiment.scoring.evaluation(score) for name, score in scores.items()}
+        found = {name: experiment.scoring.evaluation(score, by_class=final) for name, score in scores.items()}
         headline = experiment.scoring.infos[0]
         await self.repository.save_evaluation(run_id, checkpoint.round_no, found, headline, final=final)
         return found
@@ -160,6 +161,7 @@ def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo)
 
     Held-out seats have means of their own, and so have the clients of each group (a hospital, say) which have samples
     of no other. Clients without test samples do not count. On the sets of `test_on` rows have the headline metric only.
+    What is counted by class is added up over clients.
     """
     rows = [row for row in detail.seats if row.outcome == "evaluated"]
     groups: dict[str, list[VisitRow | EdgeRow]] = {
@@ -180,6 +182,7 @@ def over_clients(detail: RoundDetail, held_out: NumberSet, headline: MetricInfo)
                 n=len(values),
                 accuracy=mean if is_accuracy else None,
                 metrics={} if is_accuracy else {headline.label: mean},
+                by_class=_pooled(members, f"own_on_{test_set}"),
             )
     for group, alike in _by_group(groups["clients"]).items():
         for prefix, which in ((RECEIVED_OF, "received"), (OWN_OF, "own")):
@@ -209,4 +212,11 @@ def _mean_of(rows: Sequence[VisitRow | EdgeRow], which: str) -> Evaluation:
         accuracy=sum(accuracies) / len(accuracies) if accuracies else None,
         loss=sum(getattr(row, f"{which}_loss") for row in rows) / len(rows),
         metrics={label: sum(each) / len(each) for label, each in values.items()},
+        by_class=_pooled(rows, which),
     )
+
+
+def _pooled(rows: Sequence[VisitRow | EdgeRow], which: str) -> ClassCounts | None:
+    """What the evaluations of clients count by class, all together."""
+    tables = [row.by_class[which] for row in rows if which in row.by_class]
+    return reduce(operator.add, tables) if tables else None

@@ -15,7 +15,7 @@ from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEva
 from cloud_server.runs.ends import NO_UPDATE, reached
 from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, now, placement_events, round_events
-from cloud_server.runs.final_scores import final_scores
+from cloud_server.runs.final_scores import final_scores, with_means
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
@@ -165,6 +165,7 @@ class RunExecutor:
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
             info = info.replace(provenance=provenance, changes=(), plan=plan, init_sha256=init_sha256)
+            info = info.replace(classes=experiment.data.reading.classes)
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
@@ -348,11 +349,12 @@ class RunExecutor:
             await self._halt()
             return True
         ctx = self._ctx(state.experiment, state.checkpoint.round_no)
-        scores = await final_scores(self.services, self.info.run, state, ctx, result.detail)
+        detail = with_means(result.detail, state.experiment)
+        scores = await final_scores(self.services, self.info.run, state, ctx, detail)
         wall_s = self._wall_s()
         reason = self.info.ended_by or (None if self.info.n_used else NO_UPDATE)
         info = self.info.replace(status="completed", reason=reason, wall_s=wall_s, **scores)
-        await self._results.round_done(RoundDone(info, state.experiment, state.placement, result.detail))
+        await self._results.round_done(RoundDone(info, state.experiment, state.placement, detail))
         await self.write_results(info)
         await self.report_nodes()
         async with self.lock:

@@ -8,6 +8,7 @@ from cloud_server.runs.evaluation import over_clients
 from cloud_server.runs.run_state import CloudServices, RunState
 from shared.core.scores import Spreads
 from shared.federation.context import Context
+from shared.federation.experiment import Experiment
 from shared.run_records.rounds import Evaluation, RoundDetail, RunScores
 
 
@@ -21,6 +22,12 @@ class FinalScores(RunScores):
     models: tuple[str, ...]
 
 
+def with_means(detail: RoundDetail, experiment: Experiment) -> RoundDetail:
+    """The evaluation by every seat, with the means over clients as its evaluation."""
+    means = over_clients(detail, experiment.population.held_out, experiment.scoring.infos[0])
+    return detail.model_copy(update={"evaluation": means})
+
+
 async def final_scores(
     services: CloudServices, run_id: str, state: RunState, ctx: Context, detail: RoundDetail
 ) -> FinalScores:
@@ -31,15 +38,14 @@ async def final_scores(
         run_id: the run.
         state: after the last round.
         ctx: of that round.
-        detail: the evaluation by every seat that followed it.
+        detail: the evaluation by every seat that followed it, `with_means`.
     """
     experiment = state.experiment
-    of_clients = over_clients(detail, experiment.population.held_out, experiment.scoring.infos[0])
-    final = {**await _evaluation(services, run_id, state, ctx), **of_clients}
+    final = {**await _evaluation(services, run_id, state, ctx), **(detail.evaluation or {})}
     key = "global" if experiment.algorithm.headline == "global model" else "clients_own"
     head = final.get(key) or final.get("clients_received")
     return {
-        "final": final,
+        "final": {name: score.replace(by_class=None) for name, score in final.items()},  # each request sends a run
         "clients": detail.clients,
         "client_metrics": detail.client_metrics,
         **(head or Evaluation(n=0)).of_run,

@@ -216,7 +216,8 @@ class CloudRound:
 
     def _recorder(self) -> Recorder:
         placement, retired = self.placement.placement, self.checkpoint.retired
-        return Recorder(self.experiment, self.round_map, placement, retired, self.ctx, self.clock_s)
+        by_class = self.kind == "evaluate"
+        return Recorder(self.experiment, self.round_map, placement, retired, self.ctx, self.clock_s, by_class)
 
 
 def n_clients(experiment: Experiment, placement: PlacementManager, retired: Mapping[int, str]) -> int:

@@ -53,6 +53,7 @@ class Recorder:
         retired: seats that had retired before.
         ctx: of the round.
         clock_s: simulated seconds of the run at which the round began.
+        by_class: whether the record has what evaluations count by class.
     """
 
     experiment: Experiment
@@ -61,6 +62,7 @@ class Recorder:
     retired: Mapping[int, str]
     ctx: Context
     clock_s: float
+    by_class: bool = False
 
     def detail(
         self,
@@ -192,7 +194,8 @@ class Recorder:
 
     def _seat_row(self, edge: int, visit: VisitRecord) -> VisitRow:
         agent, profile = self.placement.agent_of(visit.seat), self._profile(edge, visit.seat)
-        more = {**self.experiment.scoring.row(visit), **group_fields(self.experiment.groups_of_seat(visit.seat))}
+        scores = self.experiment.scoring.row(visit, by_class=self.by_class)
+        more = {**scores, **group_fields(self.experiment.groups_of_seat(visit.seat))}
         return VisitRow.of(visit, more, edge=self._edge_name(edge) or "", agent=agent, profile=profile)
 
     # ---- edges
@@ -211,10 +214,10 @@ class Recorder:
         return tuple(rows)
 
     def _edge_row(self, name: str, edge: int, reply: EdgeReply) -> EdgeRow:
-        return edge_row(self.experiment, self.ctx.at(edge=edge), name, reply)
+        return edge_row(self.experiment, self.ctx.at(edge=edge), name, reply, by_class=self.by_class)
 
 
-def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply) -> EdgeRow:
+def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply, *, by_class: bool = False) -> EdgeRow:
     """The row of an edge that has answered; the context is that of its order, at the edge."""
     edge = reply.answer.edge
     use = LinkUse(down_bytes=reply.down_bytes, up_bytes=reply.up_bytes)
@@ -226,7 +229,7 @@ def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply) 
         reason="unavailable" if all_off(reply.answer.lines) else None,
         n_used=reply.answer.n_updates,
         fresh_state=reply.answer.fresh_state,
-        **experiment.scoring.row(reply.answer),
+        **experiment.scoring.row(reply.answer, by_class=by_class),
         **group_fields(experiment.groups_of_edge(edge)),
         down_bytes=use.down_bytes,
         up_bytes=use.up_bytes,

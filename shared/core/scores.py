@@ -27,6 +27,46 @@ AnyState = State | Tally
 """A metric's state: numbers that are added place by place, or counts of numbers by their order."""
 
 
+class ClassCounts(Record):
+    """What an evaluation counts by class; the numbers of a class are at its place.
+
+    Attributes:
+        hits: its samples that are predicted as it.
+        predictions: samples that are predicted as it.
+        targets: its samples.
+        confusion: by the class of the target, the predictions of each class; empty where only the sums were counted.
+    """
+
+    hits: tuple[int, ...]
+    predictions: tuple[int, ...]
+    targets: tuple[int, ...]
+    confusion: Annotated[tuple[tuple[int, ...], ...], Field(exclude_if=lambda matrix: not matrix)] = ()
+
+    def recall(self, label: int) -> float | None:
+        """Share of the samples of a class that are predicted as it, None without samples."""
+        return self.hits[label] / self.targets[label] if self.targets[label] else None
+
+    def precision(self, label: int) -> float | None:
+        """Share of the predictions of a class that are right, None without predictions."""
+        return self.hits[label] / self.predictions[label] if self.predictions[label] else None
+
+    def f1(self, label: int) -> float | None:
+        """2 hits / (predictions + targets) of a class, None without either."""
+        whole = self.predictions[label] + self.targets[label]
+        return 2 * self.hits[label] / whole if whole else None
+
+    def __add__(self, other: ClassCounts) -> ClassCounts:
+        def sums(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(a + b for a, b in zip(one, two, strict=True))
+
+        return ClassCounts(
+            hits=sums(self.hits, other.hits),
+            predictions=sums(self.predictions, other.predictions),
+            targets=sums(self.targets, other.targets),
+            confusion=tuple(map(sums, self.confusion, other.confusion)),
+        )
+
+
 class Score(Record):
     """The counts of one evaluation; scores can be added.
 

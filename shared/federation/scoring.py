@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared.core.errors import BadInput, UnknownName
 from shared.core.formatting import label_of
-from shared.core.scores import AnyState, Score
+from shared.core.scores import AnyState, ClassCounts, Score
 from shared.federation.registry import load_algorithm, load_local
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import Evaluation
@@ -24,7 +24,7 @@ from shared.training.loop import CLASSES, LossFunction
 from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun
 from shared.training.metrics import classification
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRIC_VALUES
-from shared.training.metrics.metric import MetricOfRun, changed, metric_of_run, rows_of
+from shared.training.metrics.metric import Metric, MetricOfRun, changed, metric_of_run, rows_of
 
 ACCURACY = classification.ACCURACY.name
 
@@ -59,10 +59,11 @@ class Scoring:
 
     @property
     def infos(self) -> tuple[MetricInfo, ...]:
-        """The metrics as records show them."""
+        """The metrics as records show them; a table has no value to show."""
         return tuple(
             MetricInfo(label=each.label, higher_is_better=each.metric.higher_is_better, unit=each.metric.unit)
             for each in self.metrics
+            if each.metric.has_value
         )
 
     @property
@@ -100,18 +101,37 @@ class Scoring:
         found = {label: self.value(score, each) for label, each in self.further.items()}
         return {label: value for label, value in found.items() if value is not None}
 
-    def row(self, scored: Scored) -> dict[str, Any]:
-        """Returns the scores of a visit or an edge's round, by the names of their fields in a row."""
+    def by_class(self, score: Score | None) -> ClassCounts | None:
+        """Returns what a score counts by class: of several metrics that do, one with a matrix if there is any."""
+        states = {} if score is None else score.states
+        counts = (self.further[label].counts(state) for label, state in states.items())
+        return max(filter(None, counts), key=lambda each: len(each.confusion), default=None)
+
+    def row(self, scored: Scored, *, by_class: bool = False) -> dict[str, Any]:
+        """Returns the scores of a visit or an edge's round, by the names of their fields in a row.
+
+        Args:
+            scored: the visit, or the edge's round.
+            by_class: whether the row also has what the scores count by class.
+        """
         found: dict[str, Any] = {}
         for which, score in (("received", scored.received), ("own", scored.own)):
             found[f"{which}_accuracy"] = self.accuracy(score) if score else None
             found[f"{which}_loss"] = score.loss if score else None
             found[f"{which}_metrics"] = self.further_values(score) if score else {}
         on = {name: self.value(score) for name, score in scored.own_on.items()}
-        return {**found, "own_on": {name: value for name, value in on.items() if value is not None}}
+        found["own_on"] = {name: value for name, value in on.items() if value is not None}
+        return {**found, "by_class": self._tables(scored)} if by_class else found
 
-    def evaluation(self, score: Score) -> Evaluation:
-        """Returns a score as the API shows it."""
+    def _tables(self, scored: Scored) -> dict[str, ClassCounts]:
+        """What the scores of a visit or an edge's round count by class, by their names."""
+        scores = {"received": scored.received, "own": scored.own}
+        scores |= {f"own_on_{name}": score for name, score in scored.own_on.items()}
+        tables = {name: self.by_class(score) for name, score in scores.items()}
+        return {name: table for name, table in tables.items() if table is not None}
+
+    def evaluation(self, score: Score, *, by_class: bool = False) -> Evaluation:
+        """Returns a score as the API shows it; `by_class`: with what it counts by class."""
         errors = {label: self.further[label].error(state) for label, state in score.states.items()}
         return Evaluation(
             n=score.n,
@@ -119,6 +139,7 @@ class Scoring:
             loss=score.loss,
             metrics=self.further_values(score),
             errors={label: error for label, error in errors.items() if error},
+            by_class=self.by_class(score) if by_class else None,
         )
 
     # ---- checks
@@ -167,9 +188,16 @@ def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
     for at, label in enumerate(labels):
         if label in labels[:at]:
             raise BadInput(f"metrics.{at}: {label} comes twice", field=f"metrics.{at}")
+    _check_headline(made[0].metric)
     scoring = Scoring(tuple(made), target, _loss_of(spec, target))
-    check_stop(spec.stop, labels)
+    check_stop(spec.stop, [each.label for each in made if each.metric.has_value])
     return scoring
+
+
+def _check_headline(metric: Metric) -> None:
+    if not metric.has_value:
+        why = f"{metric.name} is a table, which has no value by which runs are judged"
+        raise BadInput(f"metrics.0: {why}: name another metric first, such as accuracy", field="metrics.0")
 
 
 def check_stop(stop: Stop | None, labels: Sequence[str]) -> None:
@@ -197,13 +225,14 @@ def check_scoring(spec: ExperimentSpec) -> None:
     Raises:
         UnknownName, BadInput: naming the field.
     """
+    found = [METRIC_VALUES.get(each.name, f"metrics.{at}") for at, each in enumerate(spec.metrics)]
     labels = [
-        label_of(each.name, changed(METRIC_VALUES.get(each.name, field).parse(each.params, f"{field}.params")))
-        for at, each in enumerate(spec.metrics)
-        for field in [f"metrics.{at}"]
+        label_of(each.name, changed(metric.parse(each.params, f"metrics.{at}.params")))
+        for at, (each, metric) in enumerate(zip(spec.metrics, found, strict=True))
     ]
     if labels:
-        check_stop(spec.stop, labels)
+        _check_headline(found[0])
+        check_stop(spec.stop, [label for label, metric in zip(labels, found, strict=True) if metric.has_value])
     if spec.loss is None:
         return
     params = LOSS_VALUES.get(spec.loss.name).parse(spec.loss.params, "loss.params")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
-from shared.core.records import Record
-from shared.core.scores import FurtherSpreads, Spreads
+from shared.core.records import LEFT_OUT, Record
+from shared.core.scores import ClassCounts, FurtherSpreads, Spreads
 from shared.run_records.groups import GroupCount, GroupNames
-from shared.run_records.metrics import ACCURACY, MetricInfo, Values
+from shared.run_records.metrics import ACCURACY, MetricInfo, Tables, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
 
@@ -37,6 +37,7 @@ class EdgeRow(Record):
     own_on: dict[str, float] = Field(default_factory=dict)
     received_metrics: Values = Field(default_factory=dict)
     own_metrics: Values = Field(default_factory=dict)
+    by_class: Tables = Field(default_factory=dict)
     down_bytes: int = 0
     up_bytes: int = 0
     down_s: float = 0.0
@@ -69,6 +70,7 @@ class Evaluation(Record):
 
     Attributes:
         errors: bounds of the errors of those of them that are not exact.
+        by_class: after the last round, what it counts by class, if a metric of the run does.
     """
 
     n: int
@@ -76,6 +78,7 @@ class Evaluation(Record):
     loss: float | None = None
     metrics: Values = Field(default_factory=dict)
     errors: Values = Field(default_factory=dict)
+    by_class: Annotated[ClassCounts | None, LEFT_OUT] = None
 
     def value(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics."""

@@ -13,7 +13,7 @@ from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.validation import visible
 from shared.run_records.groups import GroupCount, GroupNames
-from shared.run_records.metrics import Values
+from shared.run_records.metrics import Tables, Values
 
 SIMULATED_LOSSES = frozenset({"unavailable", "busy", "dropped", "left_out"})
 """Reasons of failures that follow from the spec; such a visit counts on neither side of a quorum."""
@@ -147,6 +147,7 @@ class VisitRow(VisitFields):
     own_on: dict[str, float] = Field(default_factory=dict)
     received_metrics: Values = Field(default_factory=dict)
     own_metrics: Values = Field(default_factory=dict)
+    by_class: Tables = Field(default_factory=dict)
     n_test: int = 0
     groups: GroupNames = ()
     n_groups: GroupCount = 0

@@ -6,9 +6,11 @@ from shared.core.plugins import Kind
 from shared.training.metrics.auc import AUC
 from shared.training.metrics.classification import ACCURACY, F1, PERPLEXITY, TOP_K
 from shared.training.metrics.metric import Metric
+from shared.training.metrics.per_class import CONFUSION, PRECISION, RECALL
 from shared.training.metrics.regression import MAE, RMSE
 
-METRICS: dict[str, Metric] = {each.name: each for each in (ACCURACY, TOP_K, F1, AUC, PERPLEXITY, MAE, RMSE)}
+_ALL = (ACCURACY, TOP_K, F1, RECALL, PRECISION, CONFUSION, AUC, PERPLEXITY, MAE, RMSE)
+METRICS: dict[str, Metric] = {each.name: each for each in _ALL}
 METRIC_VALUES: Kind[Metric] = Kind(Metric, "metric", "metrics", lambda: METRICS, lambda name: METRICS[name])
 """These metrics and those of plug-ins."""
 DEFAULT_METRIC: dict[str, str] = {"classes": ACCURACY.name, "tokens": ACCURACY.name, "numbers": MAE.name}

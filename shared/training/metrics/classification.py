@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.core.records import Record
-from shared.core.scores import State
+from shared.core.scores import ClassCounts, State
 from shared.training.metrics.metric import EXACT_SUM, Metric, exact_mean, exact_sum
 from shared.training.specs import TargetKind
 
@@ -91,26 +91,32 @@ TOP_K = Metric(
 # ---- F1
 
 
-def _confusion(params: Any, logits: Tensor, labels: Tensor) -> Tensor:
+def _class_counts(params: Any, logits: Tensor, labels: Tensor) -> Tensor:
     """[hits, predictions, targets] of each class, one list after another."""
     n_classes, predicted = logits.shape[1], logits.argmax(1)
     counted = (labels[predicted == labels], predicted, labels)
     return torch.cat([torch.bincount(classes, minlength=n_classes) for classes in counted])
 
 
-def _thirds(state: State) -> Sequence[State]:
+def thirds(state: State) -> Sequence[State]:
+    """Returns hits, predictions and targets by class."""
     size = len(state) // 3
     return state[:size], state[size : 2 * size], state[2 * size :]
 
 
+def _by_class(params: Any, state: State) -> ClassCounts:
+    hits, predictions, targets = map(tuple, thirds(state))
+    return ClassCounts(hits=hits, predictions=predictions, targets=targets)
+
+
 def _macro_f1(params: Any, state: State) -> float | None:
     """F1 = 2 hits / (predictions + targets): the harmonic mean of precision and recall."""
-    of_classes = [2 * hits / (got + due) for hits, got, due in zip(*_thirds(state), strict=True) if got + due]
+    of_classes = [2 * hits / (got + due) for hits, got, due in zip(*thirds(state), strict=True) if got + due]
     return math.fsum(of_classes) / len(of_classes) if of_classes else None
 
 
-def _is_confusion(params: Any, state: State, n: int) -> bool:
-    hits, predicted, targets = _thirds(state)
+def _agree(params: Any, state: State, n: int) -> bool:
+    hits, predicted, targets = thirds(state)
     fits = all(hit <= min(got, due) for hit, got, due in zip(hits, predicted, targets, strict=True))
     return fits and sum(predicted) == sum(targets) == n
 
@@ -119,10 +125,11 @@ F1 = Metric(
     name="f1",
     description="unweighted mean over classes of the harmonic mean of precision and recall (macro F1)",
     kinds=CLASSES,
-    state=_confusion,
+    state=_class_counts,
     value=_macro_f1,
     largest=lambda params, n_classes: one_each(3 * n_classes),
-    possible=_is_confusion,
+    possible=_agree,
+    counts=_by_class,
     unit="share",
 )
 

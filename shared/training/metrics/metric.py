@@ -18,7 +18,7 @@ from torch import Tensor
 from shared.core.errors import BadInput, NotFinite
 from shared.core.formatting import label_of
 from shared.core.plugins import Value
-from shared.core.scores import MAX_STATE, AnyState, State
+from shared.core.scores import MAX_STATE, AnyState, ClassCounts, State
 from shared.core.tallies import MAX_KEYS, Tally
 from shared.training.description import Classes, Numbers, Target
 from shared.training.specs import TargetKind
@@ -35,6 +35,11 @@ def accepts_all(params: Any, state: Any, n: int) -> bool:
     return True
 
 
+def counts_nothing(params: Any, state: State) -> ClassCounts | None:
+    """The default of `Metric.counts`."""
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric(Value):
     """A measure of a model's outputs; its functions get None as parameters where it declares none.
@@ -49,6 +54,8 @@ class Metric(Value):
             prediction adds to it.
         possible: from its parameters, a sum of states and the number of predictions, whether that sum can occur. Sign
             and bounds have been checked by `largest`. It refuses what another process claims.
+        counts: from its parameters and a sum of states, what the state counts by class; None where it counts no classes.
+        has_value: whether it has values; one without is a table alone, by which no run is judged or ended.
         signed: whether a state may have numbers below 0.
         higher_is_better: the direction of the metric.
         unit: `share` for values that are shown in percent, otherwise `number`.
@@ -61,6 +68,8 @@ class Metric(Value):
     value: Callable[[Any, Any], float | None]
     largest: Callable[[Any, int], Sequence[int]] = lambda params, n_classes: ()
     possible: Callable[[Any, Any, int], bool] = accepts_all
+    counts: Callable[[Any, Any], ClassCounts | None] = counts_nothing
+    has_value: bool = True
     signed: bool = False
     higher_is_better: bool = True
     unit: Literal["share", "number"] = "number"
@@ -126,6 +135,10 @@ class MetricOfRun:
         """Returns a bound on the error of the value of a sum of states, 0 where the value is exact."""
         return self.metric.error(self.params, state) if self.metric.error else 0.0
 
+    def counts(self, state: AnyState) -> ClassCounts | None:
+        """Returns what a sum of states counts by class, if it does."""
+        return self.metric.counts(self.params, state)
+
     def fault(self, state: AnyState, n: int) -> str | None:
         """Returns why a state that another process sent cannot be that of n predictions, None if it can.
 
@@ -170,13 +183,22 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     if target.kind not in metric.kinds:
         needed = " or ".join(sorted(metric.kinds))
         raise BadInput(f"{where}: {metric.name} needs targets that are {needed}, not {target.kind}", field=where)
-    size, limit = len(made.largest), MAX_STATE
+    size, limit = _size_of(made, where), MAX_STATE
     if made.tally is not None:
         size, limit = made.tally.most * len(made.tally.rows), MAX_KEYS
     if size > limit:
         many = f"a state of {size} numbers for {n_classes} classes, the limit is {limit}"
         raise BadInput(f"{where}: {made.label} has {many}", field=where)
     return made
+
+
+def _size_of(made: MetricOfRun, where: str) -> int:
+    """The number of numbers of its states; the field of an error that a metric raises there is one of its own."""
+    try:
+        return len(made.largest)
+    except BadInput as error:
+        field = ".".join(filter(None, (where, error.field)))
+        raise BadInput(f"{field}: {error.detail}", field=field) from None
 
 
 def changed(params: BaseModel | None) -> dict[str, Any]:
