@@ -11,6 +11,7 @@ A package that `STRATA_PLUGINS` names brings values of these classes at the top 
 Importing this module loads neither the command line nor an HTTP or Docker client.
 """
 
+from shared.core.scores import ClassCounts
 from shared.federation.selection import SelectionPolicy, n_chosen, within_home_edges
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
@@ -22,6 +23,7 @@ from strata import hooks
 from strata.hooks import *  # noqa: F403
 
 __all__ = [
+    "ClassCounts",
     "Classes",
     "Classifier",
     "DataSource",

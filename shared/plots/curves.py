@@ -5,6 +5,7 @@ A comparison shows a metric against rounds, simulated time and bytes, and the sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, Protocol
@@ -65,7 +66,12 @@ def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = No
     ]
     if not panels:
         return None
-    return placed(Picture(name=shown.label, title=_title(history), panels=tuple(panels)), history, by)
+    return placed(Picture(name=file_name(shown.label), title=_title(history), panels=tuple(panels)), history, by)
+
+
+def file_name(label: str) -> str:
+    """A metric's label as the name of a picture: `top_k(k=3)` is `top_k_k_3`."""
+    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 
 
 def axis_of(metric: MetricInfo) -> Axis:

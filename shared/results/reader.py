@@ -14,6 +14,7 @@ from shared.core.errors import NotFound, UnknownName
 from shared.core.field_errors import told
 from shared.core.records import Record
 from shared.plots.algorithm_pictures import Pictures
+from shared.plots.classes import classes
 from shared.plots.curves import bytes_on_links, clients, scores
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.picture import Picture
@@ -128,7 +129,7 @@ def read_seats(folder: Path) -> tuple[SeatInfo, ...]:
 
 def pictures_of(history: RunHistory) -> list[Picture]:
     """The pictures of every run, as far as it has values for them, and those of its algorithm."""
-    usual = [scores(history), bytes_on_links(history), clients(history)]
+    usual = [scores(history), bytes_on_links(history), clients(history), classes(history)]
     return [*(picture for picture in usual if picture is not None), *own_pictures(history)]
 
 

@@ -17,6 +17,14 @@ from safetensors.torch import save
 from shared.core.files import write_file
 from shared.core.formatting import csv_text
 from shared.core.records import Record, canonical
+from shared.results.class_tables import (
+    CLASSES,
+    CLASSES_HEADER,
+    CONFUSION,
+    class_rows,
+    confusion_header,
+    confusion_rows,
+)
 from shared.results.folder import DEVICES, EDGES, GROUPS, ROUND_FIELDS, SEATS, append_file, read_last_line
 from shared.results.group_scores import group_rows
 from shared.results.manifest import Manifest
@@ -74,6 +82,7 @@ def write_results(
     _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
     visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
     _merge(folder / DEVICES, b"", visits)
+    _write_class_tables(folder, rounds, info.classes)
     if model is not None:
         write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
     if seats and not has_seats(folder):
@@ -81,6 +90,17 @@ def write_results(
     if rows := group_rows(info):
         write_file(folder / GROUPS, csv_text(rows).encode())
     _write_json(folder / "run.json", info.model_dump(mode="json"))
+
+
+def _write_class_tables(folder: Path, rounds: Sequence[RoundInfo], names: Sequence[str]) -> None:
+    """Adds what evaluations count by class; a run whose metrics count none has no such tables."""
+    rows = {_key(row): class_rows(row, names) for row in rounds}
+    if any(rows.values()):
+        _merge(folder / CLASSES, _line(CLASSES_HEADER), {key: list(map(_line, found)) for key, found in rows.items()})
+    header = next(filter(None, (confusion_header(row, names) for row in rounds)), None)
+    if header is not None:
+        lines = {_key(row): list(map(_line, confusion_rows(row, names))) for row in rounds}
+        _merge(folder / CONFUSION, _line(header), lines)
 
 
 def write_begun(folder: Path, info: RunInfo) -> None:

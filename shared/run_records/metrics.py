@@ -16,7 +16,7 @@ Values = Annotated[dict[str, float], Field(exclude_if=lambda values: not values)
 """Values of metrics by label, left out of a record that has none. The accuracy has a field of its own."""
 
 Tables = Annotated[dict[str, ClassCounts], Field(exclude_if=lambda tables: not tables)]
-"""What a client's evaluations after the last round count by class: of the model `received`, its `own`, `own_on_NAME`."""
+"""What a client's last evaluations count by class: of the model `received`, its `own`, `own_on_NAME`."""
 
 
 class MetricInfo(Record):

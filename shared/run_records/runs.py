@@ -53,7 +53,8 @@ class RunInfo(Record):
     checkpoint; `changes` are the other data, packages and machines with which it went on.
     `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
     it early; `ended_by` is the condition that did. `metrics` are what it measures, the headline first; `scores` are the
-    values of those that are not the accuracy, of what `accuracy` is of. `init_sha256` is the digest of
+    values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the data's classes
+    in the order of their numbers, empty where they have none. `init_sha256` is the digest of
     the model of the spec's `init`.
     """
 
@@ -70,6 +71,7 @@ class RunInfo(Record):
     loss: float | None = None
     metrics: Annotated[tuple[MetricInfo, ...], Field(min_length=1, max_length=MAX_METRICS)] = (ACCURACY,)
     scores: Values = Field(default_factory=dict)
+    classes: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     accuracy_of: str = "global model"
     bytes_up: int = 0
     bytes_down: int = 0

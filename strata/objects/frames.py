@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,30 @@ def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
             figures = row.get("figures") or {}
             own = {f"figure_{name}": value for name, value in figures.items() if isinstance(value, int | float)}
             yield {name: value for name, value in plain(row).items() if name != "kind"} | own
+
+
+_TEXTS = ("kind", "client", "evaluation", "name", "target")
+
+
+def class_table(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """The lines of `classes.csv` or `confusion.csv`; an undefined share is None.
+
+    Raises:
+        NotFound: the run has no such table.
+    """
+    path = folder / name
+    if not path.exists():
+        why = (
+            "it is written after the last round, if the spec's metrics count classes (f1, recall, precision, confusion)"
+        )
+        raise NotFound(f"run {folder.name} has no {name}: {why}")
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            yield {key: cell if key in _TEXTS else _number(cell) for key, cell in row.items()}
+
+
+def _number(cell: str) -> float | None:
+    return None if not cell else int(cell) if cell.isdigit() else float(cell)
 
 
 def round_row(row: RoundInfo) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from shared.spec.experiment import ExperimentSpec
 from strata.api.client import Client
 from strata.objects import html
 from strata.objects.connection import Connection
-from strata.objects.frames import flat, frame, round_row, visit_rows
+from strata.objects.frames import class_table, flat, frame, round_row, visit_rows
 from strata.objects.plot import Plot
 from strata.output import quiet, stderr
 from strata.runs.download import pull_run
@@ -191,10 +191,13 @@ class Run:
             n_silent, ended_as = 0, event.data.get("status") if event.kind == "run.status" else ended_as
             yield event
 
-    def to_pandas(self, what: Literal["rounds", "visits", "devices", "groups"] = "rounds") -> pd.DataFrame:
-        """A table of its rounds so far, of all their visits, of its devices, or of its scores by group of samples.
+    def to_pandas(
+        self, what: Literal["rounds", "visits", "devices", "groups", "classes", "confusion"] = "rounds"
+    ) -> pd.DataFrame:
+        """A table of its rounds so far, of all their visits, of its devices, or of its last evaluations by group or class.
 
         Raises:
+            NotFound: it has no table by class, or not yet.
             PandasMissing: pandas is not installed.
         """
         if what == "rounds":
@@ -206,7 +209,10 @@ class Run:
         if what == "visits":
             with self.results() as folder:
                 return frame(visit_rows(folder))
-        raise UnknownName("table", what, ["rounds", "visits", "devices", "groups"], field="what")
+        if what in ("classes", "confusion"):
+            with self.results() as folder:
+                return frame(class_table(folder, f"{what}.csv"))
+        raise UnknownName("table", what, ["rounds", "visits", "devices", "groups", "classes", "confusion"], field="what")
 
     def model(self, name: str = "global") -> dict[str, torch.Tensor]:
         """A model of its last committed round, as a state dict: tensors by name.

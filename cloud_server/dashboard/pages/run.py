@@ -20,6 +20,7 @@ from cloud_server.dashboard.tables import columns_of
 from cloud_server.runs.provenance import ProvenanceChanged
 from shared.core.errors import StrataError
 from shared.core.formatting import scale
+from shared.plots.classes import classes
 from shared.plots.curves import By, bytes_on_links, clients, placed, scores
 from shared.plots.partition import partition
 from shared.results.reader import own_pictures
@@ -68,7 +69,7 @@ class View:
         self.info: RunInfo | None = None
         self.n_results = -1
         self.summed: tuple[int | None, int | None, int] | None = None
-        self.algorithm_panels: dict[str, Panel] = {}
+        self.further_panels: dict[str, Panel] = {}
         self.counts = VisitCounts()
 
     # ---- layout
@@ -93,7 +94,7 @@ class View:
             self.timeline = TimelineCard(page, self.dashboard.cloud.repository, self.run_view, self._mark_round)
         with card("Samples per class of each device"):
             self.partition = Panel(page, titled=False)
-        self.algorithm_box = ui.element("div").classes("wide w-full")
+        self.further_box = ui.element("div").classes("wide w-full")
         with card("Rounds"):
             ui.label("A row shows its round in the timeline.").classes("text-caption")
             self.table = ui.table(rows=[], row_key="round", pagination=10).classes("w-full").props("flat dense")
@@ -176,18 +177,18 @@ class View:
         self._show_curves()
 
     def _show_curves(self) -> None:
-        """Draw the pictures of the run, those of its algorithm included, over the chosen measure."""
+        """Draw the pictures of the run, those of its classes and its algorithm included, over the chosen measure."""
         history, info = self.run_view.history, self.run_view.info
         chosen = next((metric for metric in info.metrics if metric.label == self.metric.value), info.headline)
         of_clients, on_links = clients(history, chosen), bytes_on_links(history)
         self.scores.show(scores(history, self.by, chosen), "No evaluation yet.")
         self.clients.show(of_clients and placed(of_clients, history, self.by), "No client has been evaluated yet.")
         self.bytes.show(on_links and placed(on_links, history, self.by))
-        for picture in own_pictures(history):
-            if picture.name not in self.algorithm_panels:
-                with self.algorithm_box, card(picture.title):
-                    self.algorithm_panels[picture.name] = Panel(self.page, titled=False)
-            self.algorithm_panels[picture.name].show(placed(picture, history, self.by))
+        for picture in [*filter(None, [classes(history)]), *own_pictures(history)]:
+            if picture.name not in self.further_panels:
+                with self.further_box, card(picture.title):
+                    self.further_panels[picture.name] = Panel(self.page, titled=False)
+            self.further_panels[picture.name].show(placed(picture, history, self.by))
 
     # ---- refreshing
 

@@ -27,6 +27,7 @@ from shared.results.report.rerun import Rerun, read_manifest, rerun
 from shared.results.report.svg import inline
 from shared.results.report.tables import (
     Table,
+    classes_table,
     comparison_table,
     edge_rounds_table,
     failures_table,
@@ -113,6 +114,7 @@ def _section(place: int, folder: Path, round_no: int | None) -> Section:
         tables=[
             rounds_table(history.rounds, info.metrics),
             *groups_tables(info),
+            *filter(None, [classes_table(history.rounds, info.classes)]),
             clients,
             edges,
             by_edge,

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from shared.core.errors import NotFound
-from shared.core.formatting import size
+from shared.core.formatting import percent, size
+from shared.plots.classes import last_counts
+from shared.results.class_tables import class_name
 from shared.results.comparison import Comparison
 from shared.results.group_scores import GROUPS_NOTE, group_columns
 from shared.results.reader import EdgeRound
@@ -97,6 +99,25 @@ def groups_tables(info: RunInfo) -> list[Table]:
     """The scores by group (of each hospital, say); no table for data without groups."""
     columns = group_columns(info)
     return [Table.of("Groups", columns, GROUPS_NOTE)] if columns else []
+
+
+def classes_table(rounds: Sequence[RoundInfo], names: Sequence[str]) -> Table | None:
+    """One row for each class of the newest evaluation that counted them; None where none did."""
+    found = last_counts(rounds)
+    if found is None:
+        return None
+    evaluation, counts = found
+    rows = [
+        [
+            class_name(names, label),
+            *map(str, (targets, predictions, counts.hits[label])),
+            *(percent(of(label)) for of in (counts.recall, counts.precision, counts.f1)),
+        ]
+        for label, (targets, predictions) in enumerate(zip(counts.targets, counts.predictions, strict=True))
+        if targets or predictions
+    ]
+    note = f"evaluation {evaluation}; a dash: undefined, since no sample is of the class, or is predicted as it"
+    return Table("Classes", ["class", "samples", "predictions", "hits", "recall", "precision", "F1"], rows, note=note)
 
 
 def failures_table(rounds: Iterable[RoundInfo]) -> Table:

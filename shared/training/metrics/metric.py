@@ -54,7 +54,7 @@ class Metric(Value):
             prediction adds to it.
         possible: from its parameters, a sum of states and the number of predictions, whether that sum can occur. Sign
             and bounds have been checked by `largest`. It refuses what another process claims.
-        counts: from its parameters and a sum of states, what the state counts by class; None where it counts no classes.
+        counts: from its parameters and a sum of states, what the state counts by class; None if it counts none.
         has_value: whether it has values; one without is a table alone, by which no run is judged or ended.
         signed: whether a state may have numbers below 0.
         higher_is_better: the direction of the metric.

@@ -1,4 +1,4 @@
-"""Metrics of single classes and over them: recall, precision, the confusion matrix. Outputs are logits, (n, classes)."""
+"""Metrics by class: recall, precision, the confusion matrix. Outputs are logits, (n, classes)."""
 
 from __future__ import annotations
 

@@ -290,3 +290,71 @@ def test_every_metric_without_predictions_has_no_value(name: str) -> None:
 
 def test_each_kind_of_target_has_a_metric() -> None:
     assert all(kind in METRICS[name].kinds for kind, name in DEFAULT_METRIC.items())
+
+
+# ---- by class
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_recall_precision_and_the_confusion_matrix_are_those_of_sklearn(n_classes: int, seed: int) -> None:
+    outputs, targets = classes(n_classes, seed)
+    targets[targets == 1] = 0  # no sample is of class 1, which is predicted
+    outputs[:, n_classes - 1] -= 1e3  # and the last class is never predicted
+    predicted, every = outputs.argmax(1), np.arange(n_classes)
+    state = by_parts(of_run("confusion", n_classes=n_classes), outputs, targets, seed)
+    counts = of_run("confusion", n_classes=n_classes).counts(state)
+    assert counts is not None
+    assert np.array_equal(counts.confusion, sklearn_metrics.confusion_matrix(targets, predicted, labels=every))
+    scores = {"recall": sklearn_metrics.recall_score, "precision": sklearn_metrics.precision_score}
+    for name, of in scores.items():
+        known: Any = {"average": None, "zero_division": np.nan, "labels": every}
+        expected = [None if np.isnan(share) else share for share in of(targets, predicted, **known)]
+        assert None in expected
+        metric = of_run(name, n_classes=n_classes)
+        parts = by_parts(metric, outputs, targets, seed)
+        assert metric.value(parts) == pytest.approx(of(targets, predicted, **(known | {"average": "macro"})))
+        assert metric.fault(parts, N) is None
+        assert metric.counts(parts) == counts.model_copy(update={"confusion": ()})
+        assert [getattr(counts, name)(label) for label in every] == pytest.approx(expected)
+        for label, share in enumerate(expected):
+            single = of_run(name, {"label": label}, n_classes=n_classes)
+            assert single.label == f"{name}(label={label})"
+            assert single.value(by_parts(single, outputs, targets, seed)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "state", "message"),
+    [
+        ("recall", {"label": 1}, (3, 4), "cannot be that of 5"),
+        ("precision", {"label": 1}, (6, 1), "whose number 0 is 6"),
+        ("recall", {}, (2, 0, 1, 1, 2, 3), "cannot be that of 5"),
+        ("confusion", {}, (2, 1, 1, 2), "cannot be that of 5"),
+        ("confusion", {}, (2, 1, 1), "of 3 numbers, not 4"),
+    ],
+)
+def test_a_state_by_class_that_cannot_be_is_refused(
+    name: str, params: dict[str, Any], state: State, message: str
+) -> None:
+    assert message in (of_run(name, params, n_classes=2).fault(state, 5) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "n_classes", "field", "message"),
+    [
+        ("recall", {"label": 10}, 10, "metrics.0.params.label", "the data have the classes 0 to 9"),
+        ("confusion", {}, 1000, "metrics.0", "1000 x 1000 classes; the most is 256: recall, precision and f1"),
+    ],
+)
+def test_a_class_that_is_not_there_and_a_matrix_that_is_too_large_are_refused(
+    name: str, params: dict[str, Any], n_classes: int, field: str, message: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        of_run(name, params, n_classes=n_classes)
+    assert refused.value.field == field
+    assert message in refused.value.detail
+
+
+def test_a_thousand_classes_are_counted_in_three_numbers_each() -> None:
+    assert len(of_run("recall", n_classes=1000).largest) == 3000
+    assert len(of_run("confusion", n_classes=200).largest) == 40_000
