@@ -91,7 +91,7 @@ TOP_K = Metric(
 # ---- F1
 
 
-def _class_counts(params: Any, logits: Tensor, labels: Tensor) -> Tensor:
+def class_counts(params: Any, logits: Tensor, labels: Tensor) -> Tensor:
     """[hits, predictions, targets] of each class, one list after another."""
     n_classes, predicted = logits.shape[1], logits.argmax(1)
     counted = (labels[predicted == labels], predicted, labels)
@@ -125,7 +125,7 @@ F1 = Metric(
     name="f1",
     description="unweighted mean over classes of the harmonic mean of precision and recall (macro F1)",
     kinds=CLASSES,
-    state=_class_counts,
+    state=class_counts,
     value=_macro_f1,
     largest=lambda params, n_classes: one_each(3 * n_classes),
     possible=_agree,

@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.scores import MAX_STATE, ClassCounts, State
-from shared.training.metrics.classification import CLASSES, F1, one_each, thirds
+from shared.training.metrics.classification import CLASSES, F1, class_counts, one_each, thirds
 from shared.training.metrics.metric import Metric
 
 
@@ -37,7 +37,7 @@ def _state_of(whole: Whole) -> Callable[[OfClass, Tensor, Tensor], Tensor]:
 
     def state(params: OfClass, logits: Tensor, labels: Tensor) -> Tensor:
         if params.label is None:
-            return F1.state(None, logits, labels)
+            return class_counts(None, logits, labels)
         predicted = logits.argmax(1) == params.label
         due = labels == params.label
         return torch.stack([(due if whole == "targets" else predicted).sum(), (predicted & due).sum()])
