@@ -194,7 +194,7 @@ class Run:
     def to_pandas(
         self, what: Literal["rounds", "visits", "devices", "groups", "classes", "confusion"] = "rounds"
     ) -> pd.DataFrame:
-        """A table of its rounds so far, of all their visits, of its devices, or of its last evaluations by group or class.
+        """A table of its rounds so far, of all their visits, of its devices, or of its last scores by group or class.
 
         Raises:
             NotFound: it has no table by class, or not yet.
@@ -212,7 +212,8 @@ class Run:
         if what in ("classes", "confusion"):
             with self.results() as folder:
                 return frame(class_table(folder, f"{what}.csv"))
-        raise UnknownName("table", what, ["rounds", "visits", "devices", "groups", "classes", "confusion"], field="what")
+        known = ["rounds", "visits", "devices", "groups", "classes", "confusion"]
+        raise UnknownName("table", what, known, field="what")
 
     def model(self, name: str = "global") -> dict[str, torch.Tensor]:
         """A model of its last committed round, as a state dict: tensors by name.
