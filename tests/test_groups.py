@@ -53,7 +53,8 @@ async def test_seats_visits_report_and_tables_name_the_hospital_and_score_it(tmp
     data, population = run.experiment.data, run.experiment.population
     assert sorted(seat.groups for seat in seats) == sorted((name,) for name in SIZES)
     for seat in seats:  # the name is that of the rows which the seat trains on and is tested on
-        assert data.train_group is not None and data.test_group is not None
+        assert data.train_group is not None
+        assert data.test_group is not None
         names, own = data.reading.groups, population.seat(seat.seat)
         assert {names[number] for number in data.train_group[own.train]} == set(seat.groups)
         assert {names[number] for number in data.test_group[own.test.indices]} <= set(seat.groups)
