@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from shared.core.bounds import Count, Label, Real
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.tallies import Tally
 
 MAX_STATE = 2**16
@@ -76,12 +76,14 @@ class Score(Record):
         n: number of predictions: one for each sample, or for each token of a sequence that is not padding.
         n_correct: number of predictions whose most likely class is the label; 0 of numbers.
         loss_sum: sum of the predictions' losses: by default cross-entropies in nats, or squared errors.
+        loss_weight: sum of the predictions' weights in the mean loss; None where each counts once.
         states: by label, the states of the run's further metrics; the state of the accuracy is `n` and `n_correct`.
     """
 
     n: Count
     n_correct: Count
     loss_sum: Real
+    loss_weight: Annotated[Annotated[Real, Field(ge=0)] | None, LEFT_OUT] = None
     states: dict[Label, AnyState] = Field(
         default_factory=dict, max_length=MAX_METRICS, exclude_if=lambda states: not states
     )
@@ -99,15 +101,23 @@ class Score(Record):
     @property
     def loss(self) -> float | None:
         """Mean loss of a prediction, None without any."""
-        return self.loss_sum / self.n if self.n else None
+        weight = self.n if self.loss_weight is None else self.loss_weight
+        return self.loss_sum / weight if weight else None
 
     def __add__(self, other: Score) -> Score:
         return Score(
             n=self.n + other.n,
             n_correct=self.n_correct + other.n_correct,
             loss_sum=self.loss_sum + other.loss_sum,
+            loss_weight=_added_weights(self, other),
             states=added(self.states, other.states),
         )
+
+
+def _added_weights(one: Score, other: Score) -> float | None:
+    if one.loss_weight is None and other.loss_weight is None:
+        return None
+    return sum(each.n if each.loss_weight is None else each.loss_weight for each in (one, other))
 
 
 def added(one: Mapping[str, AnyState], other: Mapping[str, AnyState]) -> dict[str, AnyState]:

@@ -37,6 +37,7 @@ from shared.federation.population import Population, Seat, population, seated
 from shared.federation.population.population import KEPT_SEATS
 from shared.federation.registry import load_algorithm, load_local
 from shared.federation.scoring import scoring_of
+from shared.federation.scoring_trials import try_scoring
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.update_weights import check_steps, largest_total
 from shared.simulation.cost_model import LinkUse
@@ -87,6 +88,7 @@ class Experiment:
             report=self.algorithm.report,
         )
         self.scoring = scoring_of(spec, data.target)
+        try_scoring(self.scoring, data.train_y)
         self.population: Population = population(spec, data)
         how = spec.data.faults
         self.faults = None if how is None else DataFaults(spec, how, data, self.population)

@@ -20,8 +20,8 @@ from shared.run_records.visits import Scored
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Choice, Stop
 from shared.training.description import Target
-from shared.training.loop import CLASSES, LossFunction
-from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun
+from shared.training.loop import CLASSES, LossFunction, WeightOf
+from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun, loss_of_run
 from shared.training.metrics import classification
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRIC_VALUES
 from shared.training.metrics.metric import Metric, MetricOfRun, changed, metric_of_run, rows_of
@@ -51,6 +51,11 @@ class Scoring:
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the sum of the losses of a batch's predictions."""
         return (self.target.loss_sum if self.loss is None else self.loss.sum)(outputs, targets)
+
+    @property
+    def weight_of(self) -> WeightOf | None:
+        """The weight of a batch in the mean loss; None where each prediction counts once."""
+        return self.loss.weight if self.loss is not None and self.loss.weighted else None
 
     @property
     def headline(self) -> MetricOfRun:
@@ -156,6 +161,8 @@ class Scoring:
             return f"a score `{name}` of {score.n} predictions, at most {possible} are possible"
         if score.n_correct > score.n:
             return f"a score `{name}` with {score.n_correct} of {score.n} predictions correct"
+        if (score.loss_weight is None) == (self.weight_of is not None):
+            return f"a score `{name}` {'without' if score.loss_weight is None else 'with'} the weight of its losses"
         due = sorted(self.further) if score.n and name != "train" else []
         if sorted(score.states) != due:
             return f"a score `{name}` with states of {sorted(score.states)[:MAX_NAMED]}, not of {due}"
@@ -243,7 +250,7 @@ def check_scoring(spec: ExperimentSpec) -> None:
         name = local.name if local.objective is not None else own.name
         raise BadInput(f"loss: {name} has a local objective of its own, which names its loss", field="loss")
     if spec.vectorised is not None:
-        raise BadInput("vectorised: only the cross-entropy is known for many devices at once", field="vectorised")
+        raise BadInput("vectorised: many devices at once minimise the targets' own loss only", field="vectorised")
 
 
 def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:
@@ -254,10 +261,6 @@ def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:
     """
     if spec.loss is None:
         return None
-    loss = LOSS_VALUES.get(spec.loss.name)
-    params = loss.parse(spec.loss.params, "loss.params")
-    if target.kind not in loss.kinds:
-        needed = " or ".join(sorted(loss.kinds))
-        raise BadInput(f"loss: {loss.name} needs targets that are {needed}, not {target.kind}", field="loss")
-    is_own = loss.name == DEFAULT_LOSS[target.kind] and not changed(params)
-    return None if is_own else LossOfRun(loss, params, target)
+    made = loss_of_run(LOSS_VALUES.get(spec.loss.name), spec.loss.params, target)
+    is_own = made.loss.name == DEFAULT_LOSS[target.kind] and not changed(made.params)
+    return None if is_own else made

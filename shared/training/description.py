@@ -1,8 +1,8 @@
 """The description of a data set: what one sample is, and what a model is to say of it.
 
-A target decides the default loss: cross-entropy for classes, mean squared error for numbers, cross-entropy of each
-token for sequences. Losses, hits and scores count *predictions*: one for each sample, or for each token that is not
-padding.
+A target decides the default loss: cross-entropy for classes, binary cross-entropy for labels, mean squared error for
+numbers, cross-entropy of each token for sequences. Losses, hits and scores count *predictions*: one for each sample, or
+for each token that is not padding.
 """
 
 from __future__ import annotations
@@ -119,6 +119,68 @@ class Classes:
     def example(self, n: int) -> Tensor:
         """Returns targets of n samples."""
         return torch.zeros(n, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A target of n labels, any number of which a sample has: float32 of 0 and 1, (batch, n).
+
+    A model has an output for each label, (batch, n), above 0 where it says that the sample has it: its log-odds.
+
+    Attributes:
+        n: number of labels.
+    """
+
+    n: int
+    kind = "labels"
+    per_sample = 1
+
+    @property
+    def words(self) -> str:
+        """What is to be said of a sample, in words."""
+        return f"any of {self.n:,} labels"
+
+    @property
+    def outputs(self) -> str:
+        """The shape of a model's outputs, in words."""
+        return f"(batch, {self.n}), one for each label"
+
+    def fits(self, shape: tuple[int, ...], batch: int) -> bool:
+        """Returns whether the outputs of a batch may have this shape."""
+        return shape == (batch, self.n)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of outputs of a model's last layer."""
+        return self.n
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns the binary cross-entropy of each sample, the mean over its labels, (batch,)."""
+        return functional.binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(1)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns the mean binary cross-entropy of a batch."""
+        return self.losses(outputs, y).mean()
+
+    def loss_sum(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns the sum of the samples' binary cross-entropies."""
+        return self.losses(outputs, y).sum()
+
+    def n_predictions(self, y: Tensor) -> int:
+        """Returns the number of samples."""
+        return len(y)
+
+    def weights(self, y: Tensor) -> Tensor:
+        """Returns the number of predictions of each sample, float32 (batch,)."""
+        return torch.ones(len(y), device=y.device)
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns whether all labels of each sample are right, (batch,); outputs may have more dimensions."""
+        return ((outputs > 0) == (y > 0.5)).all(-1)
+
+    def example(self, n: int) -> Tensor:
+        """Returns targets of n samples."""
+        return torch.zeros(n, self.n)
 
 
 @dataclass(frozen=True)
@@ -263,5 +325,5 @@ class Tokens:
         return torch.full((n, self.length), 1 if self.padding == 0 else 0)
 
 
-Target = Classes | Numbers | Tokens
+Target = Classes | Labels | Numbers | Tokens
 """What a model is to say of a sample."""

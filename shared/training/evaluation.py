@@ -16,7 +16,7 @@ from shared.core.errors import Cancelled, NotFinite
 from shared.core.scores import AnyState, added
 from shared.training.data.dataset import as_batch, as_targets
 from shared.training.description import Target
-from shared.training.loop import CLASSES, Encode, LossFunction, Stopped, Transform, channels_last
+from shared.training.loop import CLASSES, Encode, LossFunction, Stopped, Transform, WeightOf, channels_last
 
 StatesFunction = Callable[[Tensor, Tensor], Mapping[str, AnyState]]
 """(outputs, targets) -> by label, the state of each metric on this batch."""
@@ -24,12 +24,20 @@ StatesFunction = Callable[[Tensor, Tensor], Mapping[str, AnyState]]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of an evaluation as sums over predictions, which can be added; `states` are those of metrics by label."""
+    """Result of an evaluation as sums over predictions, which can be added.
+
+    Attributes:
+        n, n_correct: number of predictions, and of the right ones.
+        loss_sum: sum of their losses.
+        states: those of metrics by label.
+        loss_weight: sum of their weights in the mean loss; None where each counts once.
+    """
 
     n: int
     n_correct: int
     loss_sum: float
     states: Mapping[str, AnyState] = field(default_factory=dict)
+    loss_weight: float | None = None
 
 
 def evaluate(
@@ -45,6 +53,7 @@ def evaluate(
     encode: Encode = as_batch,
     loss_sum_of: LossFunction | None = None,
     states_of: StatesFunction | None = None,
+    weight_of: WeightOf | None = None,
 ) -> Evaluated:
     """Evaluates a model in evaluation mode: counts predictions and the right ones, sums losses and states of metrics.
 
@@ -60,6 +69,7 @@ def evaluate(
         encode: that of the data set.
         loss_sum_of: returns the sum of a batch's losses; None means the target's.
         states_of: returns the states of the metrics to measure.
+        weight_of: of the loss; None means that each prediction counts once in its mean.
 
     Raises:
         Cancelled: `stopped` returned True.
@@ -68,7 +78,7 @@ def evaluate(
     chosen = np.asarray(indices, dtype=np.int64)
     with_layout, was_training = channels_last(model), model.training
     device = next(model.parameters()).device
-    n, n_correct, loss_sum, states = 0, 0, 0.0, dict[str, AnyState]()
+    n, n_correct, loss_sum, states, weight = 0, 0, 0.0, dict[str, AnyState](), 0.0
     model.eval()
     try:
         with torch.no_grad():
@@ -83,10 +93,11 @@ def evaluate(
                     raise NotFinite(f"the loss is {loss_sum} in an evaluation on {len(chosen)} samples")
                 n_correct += int(target.hits(outputs, targets).sum())
                 n += target.n_predictions(targets)
+                weight += 0.0 if weight_of is None else weight_of(targets)
                 states = states if states_of is None else added(states, states_of(outputs, targets))
     finally:
         model.train(was_training)
-    return Evaluated(n, n_correct, loss_sum, states)
+    return Evaluated(n, n_correct, loss_sum, states, None if weight_of is None else weight)
 
 
 def _sum_of(loss_sum_of: LossFunction, outputs: Tensor, targets: Tensor) -> float:

@@ -31,6 +31,8 @@ Encode = Callable[[npt.NDArray[Any]], Tensor]
 """Samples of a data set -> the input of models, see `Dataset.encode`."""
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> mean loss of the batch."""
+WeightOf = Callable[[Tensor], float]
+"""targets -> sum of the weights of a batch's predictions in the mean loss."""
 Objective = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(model, samples, targets) -> (mean loss of the batch, outputs), for losses that need more than the outputs.
 
@@ -84,6 +86,7 @@ class Trained:
         loss: mean loss over the predictions on these samples, each with the weights before its step; 0 without any.
         n_correct: number of these predictions that were right before their step.
         n_predictions: number of predictions: one for each sample, or for each token of a sequence.
+        loss_weight: sum of their weights in the mean loss; None where each counts once.
     """
 
     n_samples: int
@@ -91,6 +94,7 @@ class Trained:
     loss: float
     n_correct: int
     n_predictions: int
+    loss_weight: float | None = None
 
 
 def batches(
@@ -222,6 +226,7 @@ def train(
     step: Step | None = None,
     stopped: Stopped | None = None,
     target: Target = CLASSES,
+    weight_of: WeightOf | None = None,
 ) -> Trained:
     """Trains a model in place: for each batch transform, forward, loss, backward, correct, step.
 
@@ -240,6 +245,7 @@ def train(
         step: replaces SGD.
         stopped: called before each batch; training ends if it returns True.
         target: what the model is to say; it counts predictions and hits.
+        weight_of: of the loss; None means that each prediction counts once in its mean.
 
     Raises:
         Cancelled: `stopped` returned True.
@@ -250,24 +256,20 @@ def train(
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     gradients_of = _gradients_of(model, parameters, loss, objective, target)
     take_step = step or Sgd(lr, momentum, weight_decay)
-    n_samples = n_steps = n_predictions = 0
-    loss_sum, hits = 0.0, _Hits(target)
+    n_samples = n_steps = 0
+    mean_loss, hits = _MeanLoss(target, weight_of), _Hits(target)
     for x, y in batches:
         if stopped is not None and stopped():
             raise Cancelled(f"stopped after {n_steps} steps")
         x = with_layout(x if transform is None else transform(x))
         value, outputs, gradients = gradients_of(x, y)
-        mean = value.item()
-        if not math.isfinite(mean):
-            raise NotFinite(f"the loss is {mean} at step {n_steps + 1}")
+        mean_loss.add(value.item(), y, n_steps + 1)
         _change(parameters, gradients, correct, take_step)
         del gradients  # the next batch can reuse their memory
         hits.add(outputs.detach(), y)
-        n_here = target.n_predictions(y)
-        n_steps, n_samples, n_predictions = n_steps + 1, n_samples + len(y), n_predictions + n_here
-        loss_sum += mean * n_here
+        n_steps, n_samples = n_steps + 1, n_samples + len(y)
     _check_finite(model, n_steps)
-    return Trained(n_samples, n_steps, loss_sum / max(n_predictions, 1), hits.total(), n_predictions)
+    return Trained(n_samples, n_steps, mean_loss.value, hits.total(), mean_loss.n, mean_loss.apart)
 
 
 # ---- pieces of a step
@@ -296,6 +298,36 @@ def _by_autograd(model: nn.Module, parameters: list[Tensor], objective: Objectiv
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     _drop_gradients(parameters)
     return value, outputs, gradients
+
+
+class _MeanLoss:
+    """The mean loss over the predictions of batches, by their weights if the loss has weights."""
+
+    def __init__(self, target: Target, weight_of: WeightOf | None) -> None:
+        self.target, self.weight_of = target, weight_of
+        self.n, self.sum, self.weight = 0, 0.0, 0.0
+
+    def add(self, mean: float, y: Tensor, step: int) -> None:
+        """Adds the mean loss of a step's batch.
+
+        Raises:
+            NotFinite: it is NaN or infinite; the message names the step.
+        """
+        if not math.isfinite(mean):
+            raise NotFinite(f"the loss is {mean} at step {step}")
+        n = self.target.n_predictions(y)
+        weight = n if self.weight_of is None else self.weight_of(y)
+        self.n, self.sum, self.weight = self.n + n, self.sum + mean * weight, self.weight + weight
+
+    @property
+    def value(self) -> float:
+        """The mean loss so far; 0 without predictions."""
+        return self.sum / (self.weight or 1)
+
+    @property
+    def apart(self) -> float | None:
+        """The sum of the weights; None where each prediction counts once."""
+        return None if self.weight_of is None else self.weight
 
 
 class _Hits:

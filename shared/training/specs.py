@@ -14,8 +14,8 @@ from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.sources import DATASETS
 
-TargetKind = Literal["classes", "numbers", "tokens"]
-"""What targets are: a class, numbers, or a class at each place of a sequence."""
+TargetKind = Literal["classes", "labels", "numbers", "tokens"]
+"""What targets are: one class, any number of labels, numbers, or a class at each place of a sequence."""
 STRONGEST = 10
 """Upper bound on the magnitude of RandAugment's operations."""
 TAKEN = frozenset({*DATASETS, "digit_domains"})
@@ -55,7 +55,8 @@ class DataSpec(Record):
         file: a file of the folder of data, by its path: `.npz`, `.csv`, or a folder of images by class.
         target: the column of a table that models are to predict.
         group: the column of a table that says to which group a row belongs, such as a hospital.
-        kind: what the targets of a file are: `classes`, `numbers` or `tokens`; None means what they look like.
+        kind: what the targets of a file or of a plug-in's data are: `classes`, `labels`, `numbers` or `tokens`; None
+            means what they look like.
         n_train: number of training samples, drawn with a seed and stratified by class; None means all.
         n_test: number of test samples, drawn likewise; None means all.
         domains: the digit data sets that are combined, in this order; None means all five.
@@ -106,8 +107,8 @@ class DataSpec(Record):
                 raise ValueError(f"{field} is a column of a table: it goes with file, a .csv")
         if table and self.target is None:
             raise ValueError("target: the column of the table that models are to predict is needed")
-        if self.kind is not None and self.file is None:
-            raise ValueError("kind goes with file: other data sets say themselves what their targets are")
+        if self.kind is not None and self.file is None and self.name in TAKEN:
+            raise ValueError(f"kind goes with files and plug-ins: {self.name} says itself what its targets are")
         folder = self.file is not None and not self.file.endswith((".csv", ".npz"))
         for field in ("value_range", "background"):
             if getattr(self, field) is not None and not folder:

@@ -8,42 +8,47 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from shared.training.description import Classes, Numbers, Target, Tokens
-from shared.training.losses import Loss
+from shared.federation.scoring_trials import drawn_outputs
+from shared.training.description import Classes, Labels, Numbers, Target, Tokens
+from shared.training.losses import Loss, loss_of_run
 from shared.training.metrics.metric import Metric, MetricOfRun, metric_of_run, rows_of
 from strata.checks.monitor import leaves, require
 
 N = 12
-TARGETS: dict[str, Target] = {"classes": Classes(4), "tokens": Tokens(4, 3), "numbers": Numbers((2,))}
+TARGETS: dict[str, Target] = {
+    "classes": Classes(4),
+    "labels": Labels(3),
+    "numbers": Numbers((2,)),
+    "tokens": Tokens(4, 3),
+}
 
 
-def _rows(value: Loss | Metric) -> Iterator[tuple[Target, Tensor, Tensor]]:
-    """By target, random outputs and targets with a row for each prediction."""
+def _samples(value: Loss | Metric) -> Iterator[tuple[Target, Tensor, Tensor]]:
+    """By target, random outputs and targets of some samples."""
     generator = torch.Generator().manual_seed(0)
     for kind in sorted(value.kinds):
         target = TARGETS[kind]
+        outputs = drawn_outputs(target, N, generator)
         if isinstance(target, Numbers):
-            outputs, y = (torch.randn(N, *target.shape, generator=generator) for _ in range(2))
+            yield target, outputs, torch.randn(N, *target.shape, generator=generator)
         else:
-            places = (target.length,) if isinstance(target, Tokens) else ()
-            outputs = torch.randn(N, *places, target.n, generator=generator)
-            y = torch.randint(target.n, (N, *places), generator=generator)
-        yield target, *rows_of(target, outputs, y)
+            y = target.example(N)
+            below = 2 if isinstance(target, Labels) else target.n
+            yield target, outputs, torch.randint(below, y.shape, generator=generator).to(y.dtype)
 
 
 def loss_is_one_number_for_each_prediction(loss: Loss) -> None:
     """It is finite, differentiable, and that of a prediction does not depend on the others of the batch."""
-    params = loss.parse({}, "loss")
-    for target, outputs, y in _rows(loss):
+    for target, outputs, y in _samples(loss):
         outputs.requires_grad_()
-        each = loss.each(params, outputs, y)
-        require(each.shape == (len(y),), f"{target.kind}: {tuple(each.shape)} losses for {len(y)} predictions")
+        made = loss_of_run(loss, {}, target)
+        each = made.each(outputs, y)
         require(bool(torch.isfinite(each).all()), f"{target.kind}: a loss is not finite")
         (gradient,) = torch.autograd.grad(each.mean(), outputs)
         require(bool(torch.isfinite(gradient).all()), f"{target.kind}: a gradient is not finite")
-        alone = loss.each(params, outputs[:1], y[:1])
+        alone = made.each(outputs[:1], y[:1])
         cause = f"{target.kind}: the loss of a prediction depends on the others of its batch"
-        require(torch.allclose(alone, each[:1], rtol=1e-4, atol=1e-6), cause)
+        require(torch.allclose(alone, each[: len(alone)], rtol=1e-4, atol=1e-6), cause)
 
 
 def _extremes(target: Target, outputs: Tensor, y: Tensor) -> Iterator[Tensor]:
@@ -51,6 +56,8 @@ def _extremes(target: Target, outputs: Tensor, y: Tensor) -> Iterator[Tensor]:
     yield outputs
     if isinstance(target, Numbers):
         yield from (y, y + 1000, y - 1000)
+    elif isinstance(target, Labels):
+        yield from (y * 40 - 20, 20 - y * 40)
     else:
         right = torch.nn.functional.one_hot(y, target.n) * 20.0
         yield from (right, right.roll(1, 1))
@@ -58,7 +65,8 @@ def _extremes(target: Target, outputs: Tensor, y: Tensor) -> Iterator[Tensor]:
 
 def states_of_parts_add_up(metric: Metric) -> None:
     """The sum of the states of parts is the state of the whole, within its bounds, and has a value."""
-    for target, drawn, y in _rows(metric):
+    for target, drawn, labels in _samples(metric):
+        drawn, y = rows_of(target, drawn, labels)
         for outputs in _extremes(target, drawn, y):
             _adds_up(metric_of_run(metric, {}, target, "metrics"), target, outputs.double(), y)
 

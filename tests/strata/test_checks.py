@@ -120,7 +120,7 @@ FAULTS = [
     ("task.rng.permutation", "np.random.permutation", "nth: each sample goes to one", "draw from `task.rng` only"),
     ("order[client :: task.n_clients]", "order[:2]", "nth: each sample goes to one client", "two clients"),
     ("sorted(seat.number for seat in seats)", "[99 for _ in seats]", "lowest: it is a pure function", "not there"),
-    ('reduction="none"', 'reduction="mean"', "likely: it is a number for each prediction", "losses for"),
+    ('reduction="none"', 'reduction="mean"', "likely: it is a number for each prediction", "shape (12,)"),
     (
         "return nn.functional.cross_entropy(outputs, y",
         "outputs = outputs - outputs.mean(0)\n    return nn.functional.cross_entropy(outputs, y",

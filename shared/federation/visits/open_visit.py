@@ -154,5 +154,6 @@ def _counts(local: Local | None) -> dict[str, Any]:
     if local.n_trained is None:
         found["n_trained"] = done.n_samples + local.n_passed
     n = done.n_predictions
-    score = {"n": n, "n_correct": done.n_correct, "loss_sum": done.loss * n}
+    weight = n if done.loss_weight is None else done.loss_weight
+    score = {"n": n, "n_correct": done.n_correct, "loss_sum": done.loss * weight, "loss_weight": done.loss_weight}
     return {**found, "n_steps": done.n_steps, "train": score}

@@ -222,6 +222,7 @@ class LocalTrainer:
                 step=step or step_of(spec.optimizer, ctx.lr, spec.weight_decay),
                 stopped=self.stopped,
                 target=self.experiment.data.target,
+                weight_of=self.experiment.scoring.weight_of,
             )
         finally:
             for parameter in frozen:
@@ -246,8 +247,15 @@ class LocalTrainer:
             encode=data.encode,
             loss_sum_of=scoring.loss_sum,
             states_of=scoring.states,
+            weight_of=scoring.weight_of,
         )
-        return Score(n=found.n, n_correct=found.n_correct, loss_sum=found.loss_sum, states=dict(found.states))
+        return Score(
+            n=found.n,
+            n_correct=found.n_correct,
+            loss_sum=found.loss_sum,
+            loss_weight=found.loss_weight,
+            states=dict(found.states),
+        )
 
     def importance(self, model: Mapping[str, Tensor], samples: Samples) -> TensorMap:
         """Importance of each unit of a model on these samples."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.training.data.label_checks import as_labels, kind_of
 from shared.training.data.sources import (
     GROUPS,
     IMAGES,
@@ -23,7 +24,7 @@ from shared.training.data.sources import (
     Arrays,
     DataMalformed,
 )
-from shared.training.description import Classes, Numbers, Sample, Target, Tokens
+from shared.training.description import Classes, Labels, Numbers, Sample, Target, Tokens
 from shared.training.specs import TargetKind
 
 LARGEST_VOCABULARY = 1_000_000
@@ -46,7 +47,7 @@ class Description:
     @classmethod
     def of_json(cls, raw: dict[str, Any]) -> Description:
         """Returns the description that `as_json` has written."""
-        kinds: dict[str, Any] = {"classes": Classes, "numbers": Numbers, "tokens": Tokens}
+        kinds: dict[str, Any] = {"classes": Classes, "labels": Labels, "numbers": Numbers, "tokens": Tokens}
         made, target = dict(raw["sample"]), dict(raw["target"])
         kind = kinds[target.pop("kind")]
         if "shape" in target:
@@ -95,6 +96,7 @@ def checked(arrays: Arrays, kind: TargetKind | None, where: str) -> tuple[Arrays
     if found["train_x"].dtype != found["test_x"].dtype:
         raise DataMalformed(f"{where}: train_x is {found['train_x'].dtype}, test_x is {found['test_x'].dtype}")
     vocabulary, padding = _number(arrays, "vocabulary", where), _number(arrays, "padding", where)
+    kind = kind_of(arrays, kind, where)
     for samples, labels, group, writer, mask in zip(IMAGES, LABELS, GROUPS, WRITERS, MASKS, strict=True):
         n = len(found[samples])
         found[labels] = _as_targets(arrays[labels], kind, n, f"{where}: {labels}")
@@ -107,7 +109,7 @@ def checked(arrays: Arrays, kind: TargetKind | None, where: str) -> tuple[Arrays
     if (MASKS[0] in arrays) != (MASKS[1] in arrays):
         raise DataMalformed(f"{where}: {MASKS[0]} and {MASKS[1]} go together, one is missing")
     sample = _sample(found["train_x"], _vocabulary(found, vocabulary, padding, where), padding)
-    target = _target(found, sample, _number(arrays, "n_classes", where), padding, where)
+    target = _target(found, sample, kind, _number(arrays, "n_classes", where), padding, where)
     _keep_normalisation(found, arrays, sample, masked=MASKS[0] in arrays, where=where)
     return found, Description(sample, target)
 
@@ -218,6 +220,8 @@ def _mask(
 
 def _as_targets(y: npt.NDArray[Any], kind: TargetKind | None, n: int, what: str) -> npt.NDArray[Any]:
     """Returns targets as int64 (classes, tokens) or float32, (n, ...) with at least one number each."""
+    if kind == "labels":
+        return as_labels(y, n, what)
     integers = np.issubdtype(y.dtype, np.integer)
     if not integers and not np.issubdtype(y.dtype, np.floating):
         raise DataMalformed(f"{what} has dtype {y.dtype}, expected integers (classes, tokens) or floats (numbers)")
@@ -238,7 +242,9 @@ def _tokens(arrays: Arrays) -> bool:
     return arrays["train_y"].dtype == np.int64 and arrays["train_y"].ndim == 2
 
 
-def _target(arrays: Arrays, sample: Sample, n_classes: int | None, padding: int | None, where: str) -> Target:
+def _target(
+    arrays: Arrays, sample: Sample, kind: TargetKind | None, n_classes: int | None, padding: int | None, where: str
+) -> Target:
     y = arrays["train_y"]
     if y.shape[1:] != arrays["test_y"].shape[1:] or y.dtype != arrays["test_y"].dtype:
         raise DataMalformed(f"{where}: train_y and test_y differ: {y.dtype} {y.shape[1:]} and "
@@ -246,7 +252,7 @@ def _target(arrays: Arrays, sample: Sample, n_classes: int | None, padding: int 
     if y.dtype != np.int64:
         if math.prod(y.shape[1:]) > LARGEST_TARGET:
             raise DataMalformed(f"{where}: targets of {math.prod(y.shape[1:])} numbers, at most {LARGEST_TARGET}")
-        return Numbers(y.shape[1:])
+        return Labels(y.shape[1]) if kind == "labels" else Numbers(y.shape[1:])
     n = (sample.vocabulary if _tokens(arrays) else None) if n_classes is None else n_classes
     if n is None:
         n = max(int(arrays[key].max()) for key in LABELS) + 1

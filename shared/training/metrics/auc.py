@@ -37,8 +37,13 @@ def n_rated(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
+def empty(params: Auc, n_rows: int) -> Tally:
+    """Returns the tally of no samples, with a row for each class that is rated."""
+    return Tally.empty(params.bins or max(MAX_KEYS // n_rows, 2), n_rows)
+
+
 def _empty(params: Auc, n_classes: int) -> Tally:
-    return Tally.empty(params.bins or max(MAX_KEYS // n_rated(n_classes), 2), n_rated(n_classes))
+    return empty(params, n_rated(n_classes))
 
 
 def _tally(params: Auc, logits: Tensor, labels: Tensor) -> Tally:
@@ -76,7 +81,8 @@ def _with_both(state: Tally) -> list[Row]:
     return [row for row in state.rows if any(row.others) and any(row.own)]
 
 
-def _auc(params: Auc, state: Tally) -> float | None:
+def area_over_classes(params: Auc, state: Tally) -> float | None:
+    """Returns the mean over classes of their AUC, without weights."""
     areas = [_area(row) for row in _with_both(state)]
     return math.fsum(areas) / len(areas) if areas else None
 
@@ -104,7 +110,7 @@ AUC = Metric(
     description="area under the ROC curve of each class against all others, unweighted mean (of two: of the second)",
     kinds=CLASSES,
     state=_tally,
-    value=_auc,
+    value=area_over_classes,
     possible=_covers_all,
     unit="share",
     params=Auc,

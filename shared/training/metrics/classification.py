@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -109,9 +109,23 @@ def _by_class(params: Any, state: State) -> ClassCounts:
     return ClassCounts(hits=hits, predictions=predictions, targets=targets)
 
 
-def _macro_f1(params: Any, state: State) -> float | None:
+class F1Params(Record):
+    """Parameters of F1.
+
+    Attributes:
+        average: over classes or labels: `macro`, the mean of their F1 without weights; `micro`, the F1 of their summed
+            counts.
+    """
+
+    average: Literal["macro", "micro"] = "macro"
+
+
+def f1_of(params: F1Params, state: State) -> float | None:
     """F1 = 2 hits / (predictions + targets): the harmonic mean of precision and recall."""
-    of_classes = [2 * hits / (got + due) for hits, got, due in zip(*thirds(state), strict=True) if got + due]
+    counts = list(zip(*thirds(state), strict=True))
+    if params.average == "micro":
+        counts = [tuple(map(sum, zip(*counts, strict=True)))]
+    of_classes = [2 * hits / (got + due) for hits, got, due in counts if got + due]
     return math.fsum(of_classes) / len(of_classes) if of_classes else None
 
 
@@ -123,14 +137,15 @@ def _agree(params: Any, state: State, n: int) -> bool:
 
 F1 = Metric(
     name="f1",
-    description="unweighted mean over classes of the harmonic mean of precision and recall (macro F1)",
+    description="harmonic mean of precision and recall, mean over classes or labels without weights (macro F1)",
     kinds=CLASSES,
     state=class_counts,
-    value=_macro_f1,
+    value=f1_of,
     largest=lambda params, n_classes: one_each(3 * n_classes),
     possible=_agree,
     counts=_by_class,
     unit="share",
+    params=F1Params,
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,8 @@ from shared.core.formatting import label_of
 from shared.core.plugins import Value
 from shared.core.scores import MAX_STATE, AnyState, ClassCounts, State
 from shared.core.tallies import MAX_KEYS, Tally
-from shared.training.description import Classes, Numbers, Target
+from shared.core.user_code import user_code
+from shared.training.description import Labels, Numbers, Target, Tokens
 from shared.training.specs import TargetKind
 
 FRACTION_BITS = 1074
@@ -61,6 +63,7 @@ class Metric(Value):
         unit: `share` for values that are shown in percent, otherwise `number`.
         tally: where the state is a tally, from its parameters and the number of classes, the empty one.
         error: where the value is not exact, from its parameters and a sum of states, a bound on the value's error.
+        of_labels: the same measure of targets that are several labels, where it is computed otherwise.
     """
 
     kinds: frozenset[TargetKind]
@@ -75,6 +78,7 @@ class Metric(Value):
     unit: Literal["share", "number"] = "number"
     tally: Callable[[Any, int], Tally] | None = None
     error: Callable[[Any, Any], float] | None = None
+    of_labels: Metric | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,7 +108,8 @@ class MetricOfRun:
     @cached_property
     def largest(self) -> tuple[int, ...]:
         """For each number of a state, the most that one prediction adds to it."""
-        return tuple(self.metric.largest(self.params, self.n_classes))
+        with user_code(f"the metric {self.label}"):
+            return tuple(self.metric.largest(self.params, self.n_classes))
 
     @cached_property
     def tally(self) -> Tally | None:
@@ -117,7 +122,8 @@ class MetricOfRun:
         Raises:
             BadInput: the metric's own function returned another type or shape.
         """
-        found: Any = self.metric.state(self.params, outputs, targets)
+        with user_code(f"the metric {self.label}", "metrics"):
+            found: Any = self.metric.state(self.params, outputs, targets)
         if self.tally is not None and isinstance(found, Tally):
             return found
         if isinstance(found, tuple) and len(found) == len(self.largest) and all(type(each) is int for each in found):
@@ -128,8 +134,19 @@ class MetricOfRun:
         return tuple(found.tolist())
 
     def value(self, state: AnyState) -> float | None:
-        """Returns the value of a sum of states."""
-        return self.metric.value(self.params, state)
+        """Returns the value of a sum of states.
+
+        Raises:
+            BadInput: the metric's own function returned no number.
+        """
+        with user_code(f"the metric {self.label}", "metrics"):
+            found: Any = self.metric.value(self.params, state)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, Real):
+            why = f"the value of {self.label} is a {type(found).__name__}, not a number or None"
+            raise BadInput(why, field="metrics")
+        return float(found)
 
     def error(self, state: AnyState) -> float:
         """Returns a bound on the error of the value of a sum of states, 0 where the value is exact."""
@@ -178,11 +195,11 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     Raises:
         BadInput: a parameter is wrong, the metric is not defined for such targets, or its state would be too large.
     """
+    check_kind(where, metric.name, metric.kinds, target)
+    if isinstance(target, Labels) and metric.of_labels is not None:
+        metric = metric.of_labels
     n_classes = 0 if isinstance(target, Numbers) else target.n
     made = MetricOfRun(metric, metric.parse(raw, f"{where}.params"), n_classes)
-    if target.kind not in metric.kinds:
-        needed = " or ".join(sorted(metric.kinds))
-        raise BadInput(f"{where}: {metric.name} needs targets that are {needed}, not {target.kind}", field=where)
     size, limit = _size_of(made, where), MAX_STATE
     if made.tally is not None:
         size, limit = made.tally.most * len(made.tally.rows), MAX_KEYS
@@ -201,6 +218,21 @@ def _size_of(made: MetricOfRun, where: str) -> int:
         raise BadInput(f"{field}: {error.detail}", field=field) from None
 
 
+def check_kind(where: str, name: str, kinds: frozenset[TargetKind], target: Target) -> None:
+    """Checks that a loss or a metric is defined for targets of the data's kind.
+
+    Raises:
+        BadInput: it is not; names the field, and the kinds for which it is.
+    """
+    if target.kind in kinds:
+        return
+    needed = " or ".join(sorted(kinds))
+    why = f"{name} needs targets that are {needed}, not {target.kind}"
+    if "labels" in kinds and target.kind != "classes":
+        why = f"{why}; targets of 0 and 1 are labels with `data.kind: labels`"
+    raise BadInput(f"{where}: {why}", field=where)
+
+
 def changed(params: BaseModel | None) -> dict[str, Any]:
     """Returns the parameters that differ from their defaults."""
     return params.model_dump(exclude_defaults=True) if params is not None else {}
@@ -210,14 +242,19 @@ def rows_of(target: Target, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
     """Returns a model's outputs and the targets with a row for each prediction, without padding.
 
     Returns:
-        For classes and tokens (n, classes) and (n,), for numbers (n, values) twice.
+        For classes and tokens (n, classes) and (n,), for labels (n, labels) twice, for numbers (n, values) twice.
     """
-    if isinstance(target, Classes):
-        return outputs, y
-    if isinstance(target, Numbers):
-        return outputs.reshape(len(y), -1), y.reshape(len(y), -1)
-    real = target.real(y)
-    return outputs[real], y[real]
+    if isinstance(target, Tokens):
+        return outputs[target.real(y)], targets_of(target, y)
+    rows = outputs.reshape(len(y), -1) if isinstance(target, Numbers) else outputs
+    return rows, targets_of(target, y)
+
+
+def targets_of(target: Target, y: Tensor) -> Tensor:
+    """Returns the targets as `rows_of` does."""
+    if isinstance(target, Tokens):
+        return y[target.real(y)]
+    return y.reshape(len(y), -1) if isinstance(target, Numbers) else y
 
 
 # ---- exact sums of real numbers

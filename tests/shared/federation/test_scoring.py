@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from shared.core.errors import BadInput
 from shared.core.scores import Score
 from shared.federation.scoring import Scoring, scoring_of
+from shared.federation.scoring_trials import try_scoring
 from shared.federation.spec_parser import parse_spec
-from shared.training.description import Classes, Numbers, Target, Tokens
-from shared.training.losses import DEFAULT_LOSS, LOSSES, CrossEntropy, LossOfRun
+from shared.training.description import Classes, Labels, Numbers, Target, Tokens
+from shared.training.losses import DEFAULT_LOSS, LOSSES, CrossEntropy, Loss, LossOfRun, loss_of_run
 from shared.training.specs import TargetKind
 
 
@@ -56,7 +60,7 @@ def test_a_spec_without_loss_and_metrics_does_not_mention_them() -> None:
         ({"loss": "focal", "algorithm": "fedser"}, "loss", "fedser has a local objective of its own"),
         ({"loss": "focal", "algorithm": "moon"}, "loss", "moon has a local objective of its own"),
         ({"loss": "focal", "algorithm": {"name": "bofl", "local": "fedser"}}, "loss", "fedser has a local"),
-        ({"loss": "focal", "vectorised": {"width": 4}}, "vectorised", "only the cross-entropy"),
+        ({"loss": "focal", "vectorised": {"width": 4}}, "vectorised", "own loss only"),
         ({"stop": {"target": 0.9, "metric": "f1"}}, "stop.metric", "unknown metric of this run 'f1'"),
         ({"metrics": ["f1"], "stop": {"accuracy": 0.9}}, "stop.accuracy", "stop.target is a value of that"),
     ],
@@ -109,15 +113,84 @@ def test_numbers_have_no_accuracy() -> None:
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_every_loss_is_a_mean_and_a_sum_over_predictions_and_has_gradients(name: str) -> None:
     loss = LOSSES[name]
-    kind = next(iter(loss.kinds))
     outputs = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.3, 0.1]], requires_grad=True)
-    targets = torch.tensor([2, 0]) if kind != "numbers" else torch.tensor([[0.0, 3.0, 2.0], [1.0, 0.0, 0.0]])
-    of_run = LossOfRun(loss, loss.parse({}, "loss"), Numbers((3,)) if kind == "numbers" else Classes(3))
+    known: dict[str, tuple[Target, Tensor]] = {
+        "classes": (Classes(3), torch.tensor([2, 0])),
+        "labels": (Labels(3), torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])),
+        "numbers": (Numbers((3,)), torch.tensor([[0.0, 3.0, 2.0], [1.0, 0.0, 0.0]])),
+    }
+    target, targets = known[min(loss.kinds)]
+    of_run = loss_of_run(loss, {}, target)
     mean = of_run.mean(outputs, targets)
     assert of_run.sum(outputs, targets).item() == pytest.approx(2 * mean.item())
     mean.backward()
     assert outputs.grad is not None
     assert outputs.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("params", [{"weight": [1, 9]}, {"weight": [1, 9], "smoothing": 0.2}])
+def test_class_weights_are_torchs(params: dict[str, Any]) -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(7, 2, generator=g, requires_grad=True), torch.tensor([0, 0, 1, 0, 1, 0, 0])
+    made = loss_of_run(LOSSES["cross_entropy"], params, Classes(2))
+    smoothing = params.get("smoothing", 0.0)
+    torchs = functional.cross_entropy(outputs, targets, torch.tensor([1.0, 9.0]), label_smoothing=smoothing)
+    assert made.mean(outputs, targets).item() == pytest.approx(torchs.item(), rel=1e-6)
+    (own,), (theirs,) = (torch.autograd.grad(mean, outputs) for mean in (made.mean(outputs, targets), torchs))
+    assert torch.allclose(own, theirs, atol=1e-7)
+    parts = [slice(0, 2), slice(2, 7)]  # sums and weights add up to the mean of the whole
+    loss_sum = sum(made.sum(outputs[part], targets[part]).item() for part in parts)
+    assert sum(made.weight(targets[part]) for part in parts) == 5 + 2 * 9
+    assert loss_sum / 23 == pytest.approx(torchs.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0, [1.0, 4.0]])
+def test_the_binary_cross_entropy_is_torchs(weight: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, targets = torch.randn(6, 2, generator=g), (torch.rand(6, 2, generator=g) > 0.5).float()
+    made = loss_of_run(LOSSES["bce"], {} if weight is None else {"pos_weight": weight}, Labels(2))
+    torchs = torch.nn.BCEWithLogitsLoss(pos_weight=None if weight is None else torch.tensor(weight))(outputs, targets)
+    assert made.mean(outputs, targets).item() == pytest.approx(torchs.item(), rel=1e-6)
+    if weight is None:
+        assert Labels(2).loss(outputs, targets).item() == pytest.approx(torchs.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "target", "message"),
+    [
+        ("cross_entropy", {"weight": [1, 2, 3]}, Classes(2), "weight has 3 numbers, the data have 2 classes"),
+        ("cross_entropy", {"weight": [1, 0]}, Classes(2), "loss.params.weight.1"),
+        ("bce", {"pos_weight": [1, 2]}, Labels(3), "pos_weight has 2 numbers, the data have 3 labels"),
+        ("bce", {}, Numbers((3,)), "targets of 0 and 1 are labels with `data.kind: labels`"),
+    ],
+)
+def test_weights_that_do_not_fit_the_data_are_refused(
+    name: str, params: dict[str, Any], target: Target, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        loss_of_run(LOSSES[name], params, target)
+
+
+SCALAR = Loss(name="scalar", kinds=frozenset({"classes"}), each=lambda params, z, y: functional.cross_entropy(z, y))
+
+
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        (SCALAR.each, r"returns torch.float32 of shape \(\) for 5 predictions, .* shape \(5,\); .*reduction='none'"),
+        (lambda params, z, y: z.square(), r"shape \(5, 2\) for 5 predictions"),
+        (lambda params, z, y: y, "torch.int64"),
+        (lambda params, z, y: 0.5, "returns a float"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_for_each_prediction_is_refused_by_name(each: Any, message: str) -> None:
+    made = LossOfRun(replace(SCALAR, each=each), None, Classes(2))
+    outputs, targets = torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64)
+    for of_batch in (made.mean, made.sum):
+        with pytest.raises(BadInput, match=f"loss: scalar .*{message}"):
+            of_batch(outputs, targets)
+    with pytest.raises(BadInput, match="one loss for each"):
+        try_scoring(Scoring(target=Classes(2), loss=made), targets.numpy())
 
 
 def test_losses_equal_torchs_where_it_has_them() -> None:
@@ -137,6 +210,8 @@ def test_losses_equal_torchs_where_it_has_them() -> None:
 PLUGIN = """
 import math
 import torch
+from torch import Tensor
+from torch.nn import functional
 from shared.training.losses import Loss
 from shared.training.metrics.metric import Metric
 

@@ -236,7 +236,7 @@ def test_a_name_with_a_dot_is_a_file_and_the_file_names_the_data_set(tmp_path: P
         ({"file": "x.csv"}, "target: the column of the table"),
         ({"file": "x.npz", "target": "y"}, "target is a column of a table"),
         ({"name": "mnist", "group": "y"}, "group is a column of a table"),
-        ({"name": "mnist", "kind": "numbers"}, "kind goes with file"),
+        ({"name": "mnist", "kind": "numbers"}, "kind goes with files and plug-ins"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(spec: dict[str, Any], message: str) -> None:

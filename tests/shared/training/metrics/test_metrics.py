@@ -17,7 +17,7 @@ from torch import Tensor
 from shared.core.errors import BadInput, NotFinite
 from shared.core.scores import AnyState, Score, State, added
 from shared.core.tallies import MAX_KEYS, Row, Tally
-from shared.training.description import Classes, Numbers, Target, Tokens
+from shared.training.description import Classes, Labels, Numbers, Target, Tokens
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
 from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, exact_sum, metric_of_run, rows_of
 from shared.training.specs import TargetKind
@@ -32,9 +32,13 @@ def of_run(
 
 
 def target_of(kind: TargetKind, n_classes: int) -> Target:
-    if kind == "classes":
-        return Classes(n_classes)
-    return Numbers() if kind == "numbers" else Tokens(n_classes, length=4)
+    known: dict[str, Target] = {
+        "classes": Classes(n_classes),
+        "labels": Labels(n_classes),
+        "numbers": Numbers(),
+        "tokens": Tokens(n_classes, length=4),
+    }
+    return known[kind]
 
 
 def classes(n_classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -50,6 +54,13 @@ def numbers(seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     targets = 100 * torch.randn(N, 1, generator=g)
     return (targets + torch.randn(N, 1, generator=g)).to(torch.float64), targets.to(torch.float64)
+
+
+def labels(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Returns log-odds that favour the four labels which a sample has a little, and these labels."""
+    g = torch.Generator().manual_seed(seed)
+    targets = (torch.rand(N, 4, generator=g) < torch.tensor([0.1, 0.3, 0.5, 0.8])).to(torch.float64)
+    return 2 * torch.randn(N, 4, generator=g).to(torch.float64) + targets, targets
 
 
 def by_parts(metric: MetricOfRun, outputs: Tensor, targets: Tensor, seed: int) -> AnyState:
@@ -166,6 +177,28 @@ def test_a_tally_that_cannot_be_is_refused(rows: list[Row], message: str | None)
     assert of_run("f1", n_classes=2).fault(Tally.empty(8, 1), 0) is not None
 
 
+@pytest.mark.parametrize(("name", "params"), [("accuracy", {}), ("f1", {}), ("f1", {"average": "micro"}), ("auc", {})])
+def test_metrics_of_several_labels_are_sklearns(name: str, params: dict[str, Any]) -> None:
+    metric = of_run(name, params, kind="labels", n_classes=4)
+    outputs, targets = labels()
+    known = {
+        "accuracy": lambda: sklearn_metrics.accuracy_score(targets, outputs > 0),
+        "f1": lambda: sklearn_metrics.f1_score(targets, outputs > 0, average=params.get("average", "macro")),
+        "auc": lambda: sklearn_metrics.roc_auc_score(targets, outputs),
+    }
+    state = by_parts(metric, outputs, targets, seed=1)
+    assert state == metric.state(outputs, targets)
+    assert metric.value(state) == pytest.approx(known[name](), rel=1e-9)
+    assert metric.fault(state, N) is None
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_f1_of_classes_is_sklearns_in_both_averages(average: str) -> None:
+    metric, (outputs, targets) = of_run("f1", {"average": average}, n_classes=3), classes(3)
+    known = sklearn_metrics.f1_score(targets, outputs.argmax(1), average=average)
+    assert metric.value(metric.state(outputs, targets)) == pytest.approx(known, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["mae", "rmse"])
 def test_errors_of_numbers_add_up_exactly_to_sklearns(name: str, seed: int) -> None:
@@ -225,6 +258,7 @@ def test_a_sum_of_doubles_is_exact() -> None:
         (Classes(3), torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 5, 3),
         (Tokens(3, 4, padding=0), torch.zeros(2, 4, 3), torch.tensor([[1, 2, 0, 0], [1, 0, 0, 0]]), 3, 3),
         (Tokens(3, 4), torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64), 8, 3),
+        (Labels(3), torch.zeros(5, 3), torch.zeros(5, 3), 5, 3),
         (Numbers(), torch.zeros(5), torch.zeros(5, 1), 5, 1),
         (Numbers((2, 2)), torch.zeros(5, 4), torch.zeros(5, 2, 2), 5, 4),
     ],
@@ -259,9 +293,10 @@ def test_a_state_that_cannot_be_is_refused(name: str, state: State, n: int, mess
     ("name", "params", "kind", "n_classes", "field", "message"),
     [
         ("mae", {}, "classes", 10, "metrics.0", "needs targets that are numbers, not classes"),
-        ("auc", {}, "numbers", 0, "metrics.0", "needs targets that are classes or tokens"),
+        ("auc", {}, "numbers", 0, "metrics.0", "needs targets that are classes or labels or tokens"),
         ("top_k", {"k": 0}, "classes", 10, "metrics.0.params.k", "at least 1"),
-        ("f1", {"average": "micro"}, "classes", 10, "metrics.0.params", "f1 has no parameters"),
+        ("rmse", {"k": 1}, "numbers", 0, "metrics.0.params", "rmse has no parameters"),
+        ("perplexity", {}, "labels", 3, "metrics.0", "needs targets that are classes or tokens, not labels"),
         ("auc", {"bins": 1024}, "classes", 200, "metrics.0", f"the limit is {MAX_KEYS}"),
     ],
 )
