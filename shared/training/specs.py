@@ -13,6 +13,7 @@ from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.sources import DATASETS
+from shared.training.table_specs import Column, ColumnUse, CsvSpec, Missing, is_table
 
 TargetKind = Literal["classes", "labels", "numbers", "tokens"]
 """What targets are: one class, any number of labels, numbers, or a class at each place of a sequence."""
@@ -23,7 +24,6 @@ TAKEN = frozenset({*DATASETS, "digit_domains"})
 LabelFault = Literal["random", "flipped", "shifted"]
 ImageFault = Literal["noise", "blur"]
 Value = Annotated[float, Field(ge=-1e9, le=1e9)]
-Column = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class FaultsSpec(Record):
@@ -52,9 +52,12 @@ class DataSpec(Record):
 
     Attributes:
         name: name of the data set, see `DATASETS`; of a file, by default the file's own.
-        file: a file of the folder of data, by its path: `.npz`, `.csv`, or a folder of images by class.
+        file: a file of the folder of data, by its path: `.npz`, a table such as `.csv`, or a folder of images by class.
         target: the column of a table that models are to predict.
         group: the column of a table that says to which group a row belongs, such as a hospital.
+        columns: how columns of a table are read, by their names; others are what most of their cells are.
+        missing: what becomes of missing cells of a table; None means that they are refused.
+        csv: how a table's file is written, where that cannot be told from it.
         kind: what the targets of a file or of a plug-in's data are: `classes`, `labels`, `numbers` or `tokens`; None
             means what they look like.
         n_train: number of training samples, drawn with a seed and stratified by class; None means all.
@@ -74,6 +77,9 @@ class DataSpec(Record):
     file: Annotated[Annotated[str, Field(min_length=1, max_length=500)] | None, LEFT_OUT] = None
     target: Annotated[Column | None, LEFT_OUT] = None
     group: Annotated[Column | None, LEFT_OUT] = None
+    columns: Annotated[Annotated[dict[Column, ColumnUse], Field(max_length=10_000)] | None, LEFT_OUT] = None
+    missing: Annotated[Missing | None, LEFT_OUT] = None
+    csv: Annotated[CsvSpec | None, LEFT_OUT] = None
     kind: Annotated[TargetKind | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
@@ -101,15 +107,15 @@ class DataSpec(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        table = self.file is not None and self.file.endswith(".csv")
-        for field in ("target", "group"):
+        table = self.file is not None and is_table(self.file)
+        for field in ("target", "group", "columns", "missing", "csv"):
             if getattr(self, field) is not None and not table:
-                raise ValueError(f"{field} is a column of a table: it goes with file, a .csv")
+                raise ValueError(f"{field} is for a table: it goes with file, such as a .csv")
         if table and self.target is None:
             raise ValueError("target: the column of the table that models are to predict is needed")
         if self.kind is not None and self.file is None and self.name in TAKEN:
             raise ValueError(f"kind goes with files and plug-ins: {self.name} says itself what its targets are")
-        folder = self.file is not None and not self.file.endswith((".csv", ".npz"))
+        folder = self.file is not None and not table and not self.file.endswith(".npz")
         for field in ("value_range", "background"):
             if getattr(self, field) is not None and not folder:
                 raise ValueError(f"{field} is for images: it goes with file, a folder of them")

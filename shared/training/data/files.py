@@ -11,15 +11,16 @@ from pathlib import Path
 from shared.training.data.pictures import read_images
 from shared.training.data.reading import Read
 from shared.training.data.sources import Arrays, read_npz
-from shared.training.data.tables import read_table
+from shared.training.data.tables.read import read_table
 from shared.training.specs import DataSpec
+from shared.training.table_specs import is_table
 
 
 def read_file(path: Path, spec: DataSpec) -> Arrays | Read:
     """Reads the arrays of a data set from a file or folder.
 
     Args:
-        path: ends with `.npz` or `.csv`, or is a folder.
+        path: ends with `.npz` or as a table does, or is a folder.
         spec: says what the file leaves open, such as the column that models are to predict.
 
     Raises:
@@ -27,6 +28,6 @@ def read_file(path: Path, spec: DataSpec) -> Arrays | Read:
     """
     if path.suffix == ".npz":
         return read_npz(path)
-    if path.suffix == ".csv":
-        return read_table(path, spec.target or "", spec.group, spec.kind)
+    if is_table(path.name):
+        return read_table(path, spec)
     return read_images(path, spec)

@@ -13,6 +13,7 @@ from shared.training.data.plugged import DATA_SOURCES, open_plugged
 from shared.training.data.reading import Read
 from shared.training.data.sources import Arrays, DataMalformed, DataUnavailable
 from shared.training.specs import DataSpec
+from shared.training.table_specs import TABLES, is_table
 
 
 def check_data(spec: DataSpec) -> None:
@@ -74,12 +75,13 @@ def _path_of(file: str, data_dir: Path | None) -> Path:
     """Returns the path of a data set's file or folder below the folder of data.
 
     Raises:
-        DataUnavailable: it is not there; BadInput: it is neither an `.npz`, nor a `.csv`, nor a folder.
+        DataUnavailable: it is not there; BadInput: it is neither an `.npz`, nor a table, nor a folder.
     """
     path = None if data_dir is None else (data_dir / file).resolve()
     if path is None or data_dir is None or not path.is_relative_to(data_dir.resolve()) or not path.exists():
         where = data_dir or "the folder that STRATA_DATA_DIR names"
         raise DataUnavailable(f"put {file} into {where}, on each machine that trains", field="data.file")
-    if not path.is_dir() and path.suffix not in (".npz", ".csv"):
-        raise BadInput(f"{file} is neither an .npz, nor a .csv, nor a folder of images", field="data.file")
+    if not path.is_dir() and path.suffix != ".npz" and not is_table(path.name):
+        known = f"an .npz, nor a table ({', '.join(TABLES)}, also with .gz), nor a folder of images"
+        raise BadInput(f"{file} is neither {known}", field="data.file")
     return path

@@ -99,7 +99,7 @@ class Read:
         return found if isinstance(found, Read) else cls(found)
 
 
-def listed(names: Sequence[str], most: int = SHOWN) -> str:
+def listed(names: Sequence[str], most: int = SHOWN, between: str = ", ") -> str:
     """Returns names as one text; of many, the first and how many more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return between.join(names[:most]) + more

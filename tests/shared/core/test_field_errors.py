@@ -74,7 +74,10 @@ def test_an_unknown_field_and_an_unknown_name_say_where_to_look(monkeypatch: pyt
     assert refused.value.detail == f"model.hidden: {cause}"
     with pytest.raises(StrataError) as refused:
         parse_as({"data": {"samples": 300}}, RunSpec)
-    fields = "domains, faults, file, group, kind, n_test, n_train, name, size, split, target"
+    fields = (
+        "background, columns, csv, domains, faults, file, group, kind, missing, n_test, n_train, name, size, split, "
+        "target, value_range"
+    )
     cause = f"unknown field; the fields of `data` are {fields}; parameters stand in `data.params`"
     assert refused.value.detail == f"data.samples: {cause}"
     with pytest.raises(

@@ -1,0 +1,160 @@
+"""The cells of a table's file, as texts by column, with the line of each row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from shared.training.data.sources import DataMalformed
+from shared.training.data.tables.cells import POINT
+from shared.training.data.tables.dialect import Dialect, dialect_of, opened
+from shared.training.table_specs import CsvSpec
+
+MOST_COLUMNS, MOST_ROWS = 10_000, 20_000_000
+SHARED_TEXTS = 4096
+"""Different texts of a column that are kept once, however many cells they fill."""
+Texts = list[str]
+
+
+@dataclass
+class Table:
+    """The cells of a file.
+
+    Attributes:
+        file: its name.
+        columns: texts without spaces around them, by the column's name.
+        lines: the line of the file on which each row begins, as an editor counts them.
+        notes: what was left out, and how the file is written if unlike most.
+    """
+
+    file: str
+    columns: dict[str, Texts]
+    lines: Sequence[int] = field(default_factory=lambda: array("q"))
+    notes: Texts = field(default_factory=list)
+
+
+class _Lines:
+    """The lines of a file; those of comments are empty, so that lines are counted as in the file."""
+
+    def __init__(self, lines: Iterator[str], dialect: Dialect) -> None:
+        self._lines, self._dialect = lines, dialect
+        self.between_rows = True
+        self.n_comments = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line, text in enumerate(self._lines, 1):
+            if line <= self._dialect.skipped:
+                yield "\n"
+            elif self.between_rows and self._dialect.comment and text.startswith(self._dialect.comment):
+                self.n_comments += 1
+                yield "\n"
+            else:
+                self.between_rows = False
+                yield text
+
+
+def read_rows(path: Path, said: CsvSpec) -> Table:
+    """Reads the cells of a table.
+
+    Raises:
+        DataMalformed: a row has another number of cells than the header, names are missing, or the text is damaged.
+    """
+    try:
+        dialect = dialect_of(path, said)
+        with opened(path) as raw, io.TextIOWrapper(raw, encoding=dialect.encoding, newline="") as file:
+            return _table(path.name, _Lines(iter(file), dialect), dialect, said)
+    except UnicodeError as error:
+        raise DataMalformed(f"{path.name}, {_undecodable(path, said.encoding or 'utf-8')}") from error
+    except (OSError, EOFError, csv.Error) as error:
+        raise DataMalformed(f"{path.name} cannot be read: {error}") from error
+
+
+def _table(file: str, lines: _Lines, dialect: Dialect, said: CsvSpec) -> Table:
+    rows = _numbered(file, lines, dialect)
+    names = list(said.names) if said.names else [name.strip() for name in next(rows, (0, []))[1]]
+    _check_names(file, names, has_header=said.names is None)
+    columns, n_empty = [list[str]() for _ in names], 0
+    seen: list[dict[str, str]] = [{} for _ in names]
+    kept = array("q")
+    for line, row in rows:
+        if len(row) != len(names):
+            raise DataMalformed(f"{file}, line {line}: {len(row)} cells, the header has {len(names)}")
+        if len(kept) >= MOST_ROWS:
+            raise DataMalformed(f"{file}, line {line}: a table has at most {MOST_ROWS} rows")
+        if not any(map(str.strip, row)):
+            n_empty += 1
+            continue
+        kept.append(line)
+        for column, cell, known in zip(columns, row, seen, strict=True):
+            column.append(_once(cell.strip(), known))
+    if len(kept) < 2:
+        raise DataMalformed(f"{file} has {len(kept)} rows below its header, at least 2 are needed")
+    notes = [*dialect.notes]
+    notes += [f"lines of comments that were left out: {lines.n_comments}"] if lines.n_comments else []
+    notes += [f"rows without any cell that were left out: {n_empty}"] if n_empty else []
+    named, left_out = _named(names, columns)
+    return Table(file, named, kept, [*notes, *left_out])
+
+
+def _once(text: str, known: dict[str, str]) -> str:
+    """Returns the text itself, or the same one of an earlier cell."""
+    if len(known) < SHARED_TEXTS:
+        return known.setdefault(text, text)
+    return known.get(text, text)
+
+
+def _numbered(file: str, lines: _Lines, dialect: Dialect) -> Iterator[tuple[int, Texts]]:
+    """Yields each row with the line on which it begins."""
+    rows = csv.reader(lines, delimiter=dialect.delimiter, skipinitialspace=True, strict=True)
+    begin = 1
+    try:
+        for row in rows:
+            if row:
+                yield begin, row
+            begin, lines.between_rows = rows.line_num + 1, True
+    except csv.Error as error:
+        raise DataMalformed(f"{file}, line {begin}: {error}") from error
+
+
+def _check_names(file: str, names: Texts, *, has_header: bool) -> None:
+    """Checks the names of columns; those of two columns may be empty if these have no cells."""
+    if not 2 <= len(names) <= MOST_COLUMNS:
+        raise DataMalformed(
+            f"{file}: the header has {len(names)} column names, 2 to {MOST_COLUMNS} are needed: {names!s:.80}; "
+            "data.csv: {delimiter: ...} says what separates cells"
+        )
+    name, times = Counter(name for name in names if name).most_common(1)[0] if any(names) else ("", 1)
+    if times > 1:
+        raise DataMalformed(f"{file}: the header needs different column names; {name!r:.80} comes {times} times")
+    if has_header and not any(np.isnan(POINT.number(name)) for name in names):
+        raise DataMalformed(f"{file}: its first row holds numbers only; data.csv: {{names: [...]}} names the columns")
+
+
+def _named(names: Texts, columns: list[Texts]) -> tuple[dict[str, Texts], list[str]]:
+    """Returns columns by name, and a note of each that is left out, since it has neither name nor cells."""
+    found, notes = dict[str, Texts](), []
+    for number, (name, column) in enumerate(zip(names, columns, strict=True)):
+        if name or any(column):
+            found[name or f"Unnamed: {number}"] = column  # as pandas calls it
+        else:
+            notes.append(f"column {number + 1} has neither name nor cells, and was left out")
+    return found, notes
+
+
+def _undecodable(path: Path, encoding: str) -> str:
+    """Returns the first line that is not of an encoding, in words."""
+    cause = f"its text is not {encoding.upper()}: data.csv: {{encoding: cp1252}} (Western Windows) or another says what"
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode(encoding)
+            except UnicodeError:
+                return f"line {number}: {cause}, here {line.strip().decode('latin-1')!r:.60}"
+    return f"line 1: {cause}"
