@@ -18,7 +18,7 @@ from shared.core.field_errors import alternatives, cause
 from shared.core.formatting import did_you_mean
 
 T = TypeVar("T")
-MOST_NAMED = 15
+MOST_NAMED = 20
 """Most fields of an object that an error lists."""
 MAX_ERRORS = 1000
 """Of more errors only the number is reported: pydantic builds all of them before it returns the first."""

@@ -83,7 +83,8 @@ def standardised(values: Values) -> Floats:
 
 def _raw(values: Values) -> Floats:
     if values.column.kind == "categories":
-        return np.eye(values.column.n_inputs, dtype=np.float32)[values.data]
+        hot: Floats = np.eye(values.column.n_inputs, dtype=np.float32)[values.data]
+        return hot
     with np.errstate(over="ignore"):
         found: Floats = values.data.astype(np.float32)
     return found[:, None]
