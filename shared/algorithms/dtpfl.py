@@ -181,7 +181,8 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 
 def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
     """Returns v: weight and bias of the last layer, flattened into one row."""
-    return torch.cat([personal[name].flatten() for name in ctx.model.layers[-1].parameters])
+    trained = [[name for name in layer.parameters if name in personal] for layer in ctx.model.layers]
+    return torch.cat([personal[name].flatten() for name in [names for names in trained if names][-1]])
 
 
 def rows(last: Mapping[str, Tensor], users: Sequence[str]) -> Floats:

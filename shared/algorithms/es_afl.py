@@ -38,6 +38,8 @@ Deviations and readings:
   same channels; with `ties: random` each client keeps its own, in an order that it draws once.
 - Each client trains the head's bias, so by position it is averaged over all clients, and each weight of the head over
   the few that kept it. With `head_bias: fixed` nobody trains the bias; it keeps its initial value.
+- Units of frozen layers are pruned too, since sub-networks are cut from the whole supernet; the supernet's frozen
+  tensors do not change.
 - Simulated time counts both trainings, and the passes over validation samples, by the sub-networks' operations.
 """
 
@@ -174,7 +176,7 @@ class Relay(EdgeModel):
 def check(ctx: Context[Params], update: Change) -> None:
     """Validates that each tensor has its mask, and that no choice claims more of a layer than its mask keeps.
 
-    The mask of a sum is 1 where any client kept the position.
+    The mask of a sum is 1 where any client kept the position. A frozen layer has none: a choice may claim all of it.
     """
     odd = sorted(update.mask.keys() ^ update.delta.keys())
     if odd:
@@ -183,10 +185,12 @@ def check(ctx: Context[Params], update: Change) -> None:
         if update.choices:
             raise WireError(f"choices: none are sent in the phase {STATISTICS}", field="choices")
         return
-    weights = {layer.name: int(update.mask[f"{layer.name}.weight"].count_nonzero()) for layer in ctx.model.units.layers}
-    whole = {"n_weights": weights, "multiply_adds": ctx.model.units.multiply_adds(update.mask)}
+    layers, masks = ctx.model.units.layers, {layer.name: f"{layer.name}.weight" for layer in ctx.model.units.layers}
+    kept = {name: int(update.mask[mask].count_nonzero()) for name, mask in masks.items() if mask in update.mask}
+    weights = {layer.name: kept.get(layer.name, layer.n_weights) for layer in layers}
+    operations = {layer.name: layer.n_weights * layer.n_positions for layer in layers}
     for client, choice in update.choices.items():
-        for figure, most in whole.items():
+        for figure, most in {"n_weights": weights, "multiply_adds": operations}.items():
             _check_layers(f"choices of {client}: {figure}", getattr(choice, figure), most)
 
 
@@ -256,8 +260,9 @@ def _trained(ctx: Context, state: Population, mask: TensorMap) -> dict[str, Tens
     """Returns by group 1 for each unit of which some client has trained a weight, in this round or before."""
     found = dict(state.trained)
     for layer in ctx.model.units.layers if ctx.phase != STATISTICS else ():
-        if layer.group is not None:
-            now = (mask[f"{layer.name}.weight"].flatten(1) > 0).any(1).to(torch.float32)
+        weight = f"{layer.name}.weight"
+        if layer.group is not None and weight in mask:
+            now = (mask[weight].flatten(1) > 0).any(1).to(torch.float32)
             found[layer.group] = torch.maximum(now, found.get(layer.group, now))
     return found
 
@@ -342,8 +347,8 @@ def _ones(like: TensorMap) -> TensorMap:
 def _choices_of(ctx: Context[Params], start: TensorMap) -> dict[str, Any]:
     """Returns the arguments of `run_trial` by `ties` and `head_bias`."""
     fixed = ctx.params.head_bias == "fixed"
-    trained = start.keys() - ctx.model.buffer_names - {head_bias(ctx)} if fixed else None
-    return {"orders": orders_of(ctx) if ctx.params.ties == "random" else None, "trains": trained}
+    trains = {*ctx.model.trainable_names} - {head_bias(ctx)} if fixed else None
+    return {"orders": orders_of(ctx) if ctx.params.ties == "random" else None, "trains": trains}
 
 
 def _contribution(

@@ -94,7 +94,7 @@ class Device(DeviceHooks[OwnBuffers, Broadcast, Trained]):
 
     def training(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast) -> Training:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.model.buffer_names]
+        names = ctx.model.trainable_names
         return Training(start, pull_towards(start, names, ctx.params.rho) if ctx.params.rho else None)
 
     def learned(

@@ -78,11 +78,11 @@ from shared.federation.hooks import (
     add,
     delta_of,
     momentum_step_factor,
+    only,
     own_buffers,
     starting_model,
     subtract,
     uploaded_names,
-    without,
 )
 
 
@@ -158,13 +158,13 @@ def changes(ctx: Context[Params], update: Corrected, before: Federation | Change
     if ctx.params.drift and update.drift:
         drift = plus(drift, update.drift, ctx.n_updates)
     elif ctx.params.drift:
-        drift = plus(drift, without(update.delta, ctx.model.buffer_names), ctx.n_samples / ctx.total_samples)
+        drift = plus(drift, only(update.delta, ctx.model.trainable_names), ctx.n_samples / ctx.total_samples)
     return drift, plus(before.moved, update.moved, ctx.n_updates)
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """The change of g has all parameters; so has that of h, which only edges send."""
-    parameters = frozenset(model.keys() - ctx.model.buffer_names)
+    """The change of g has all trainable parameters; so has that of h, which only edges send."""
+    parameters = frozenset(ctx.model.trainable_names)
     found = {"delta": uploaded_names(ctx, model), "moved": parameters, "drift": parameters}
     there = {"delta": True, "moved": ctx.params.gradient, "drift": ctx.params.drift and ctx.seat is None}
     return {field: names for field, names in found.items() if there[field]}
@@ -230,7 +230,7 @@ class Device(DeviceHooks[Own, Steered, Corrected]):
         self, ctx: Context[Params], state: Own, message: Steered, training: Training, fit: Fit, trainer: Trainer
     ) -> Local[Own, Corrected]:
         start = training.start
-        gone = subtract(without(fit.model, ctx.model.buffer_names), start)  # g_i
+        gone = subtract(only(fit.model, ctx.model.trainable_names), start)  # g_i
         length = ctx.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
         moved = plus({}, gone, 1 / length if length else 1.0) if ctx.params.gradient else {}
         drift = plus(gone, state.drift) if ctx.params.drift else {}  # h_i
@@ -282,7 +282,7 @@ class Clip:
 
 def steer(ctx: Context[Params], state: Own, moved: TensorMap, start: TensorMap) -> Elementwise | None:
     """Returns the correction that adds the gradients of R and G; None if both are zero."""
-    names = [name for name in start if name not in ctx.model.buffer_names]
+    names = ctx.model.trainable_names
     anchor = add(start, {name: -tensor for name, tensor in state.drift.items()})  # w - h_i
     if ctx.params.relative_weights:
         relative = max(ctx.n_samples, 1) * ctx.total_clients / ctx.total_samples

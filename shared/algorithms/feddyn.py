@@ -31,7 +31,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.algorithms.fedprox import pull_towards
-from shared.algorithms.scaffold import parameters_of, plus
+from shared.algorithms.scaffold import plus
 from shared.federation.hooks import (
     Advance,
     Algorithm,
@@ -59,11 +59,11 @@ from shared.federation.hooks import (
     Training,
     add,
     delta_of,
+    only,
     own_buffers,
     starting_model,
     subtract,
     uploaded_names,
-    without,
 )
 
 
@@ -109,14 +109,14 @@ def drifted(ctx: Context[Params], before: TensorMap, update: Moved) -> TensorMap
         return before
     if update.drift:
         return plus(before, update.drift, ctx.n_updates)
-    return plus(before, without(update.delta, ctx.model.buffer_names), ctx.n_updates / ctx.total_clients)
+    return plus(before, only(update.delta, ctx.model.trainable_names), ctx.n_updates / ctx.total_clients)
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """The change of H, which only edges send, has all parameters."""
+    """The change of H, which only edges send, has all trainable parameters."""
     own = {"delta": uploaded_names(ctx, model)}
     if ctx.seat is None and ctx.params.alpha:
-        own["drift"] = frozenset(model.keys() - ctx.model.buffer_names)
+        own["drift"] = frozenset(ctx.model.trainable_names)
     return own
 
 
@@ -168,12 +168,12 @@ class Device(DeviceHooks[Own, Broadcast, Moved]):
         if not ctx.params.alpha:
             return Training(start)
         anchor = add(start, plus({}, state.drift, -1.0))  # theta^(t-1) - h_k
-        return Training(start, pull_towards(anchor, parameters_of(ctx, start), ctx.params.alpha))
+        return Training(start, pull_towards(anchor, ctx.model.trainable_names, ctx.params.alpha))
 
     def learned(
         self, ctx: Context[Params], state: Own, message: Broadcast, training: Training, fit: Fit, trainer: Trainer
     ) -> Local[Own, Moved]:
-        gone = subtract(without(fit.model, ctx.model.buffer_names), training.start)
+        gone = subtract(only(fit.model, ctx.model.trainable_names), training.start)
         own = Own(buffers=own_buffers(ctx, fit.model), drift=plus(gone, state.drift) if ctx.params.alpha else {})
         return Local(own, Moved(delta=delta_of(ctx, fit.model, training.start)), fit.model, fit.trained)
 

@@ -16,6 +16,7 @@ Deviations:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -53,7 +54,7 @@ class Pull:
             gradient.add_(weight - start, alpha=self.mu)  # gradient of (2)
 
 
-def pull_towards(anchor: TensorMap, names: list[str], mu: float) -> Elementwise:
+def pull_towards(anchor: TensorMap, names: Sequence[str], mu: float) -> Elementwise:
     """Returns a gradient correction that adds mu * (w - anchor) for the parameters of these names."""
     return Elementwise(Pull(mu), ([anchor[name] for name in names],))
 
@@ -63,7 +64,7 @@ class Device(DeviceHooks):
 
     def training(self, ctx: Context[Params], state: OwnBuffers, message: Broadcast) -> Training:
         start = starting_model(state, message)
-        names = [name for name in start if name not in ctx.model.buffer_names]
+        names = ctx.model.trainable_names
         return Training(start, pull_towards(start, names, ctx.params.mu) if ctx.params.mu else None)
 
 

@@ -334,7 +334,7 @@ def _mixed_start(
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Returns the model from which local training starts, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
-    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) - ctx.model.buffer_names
+    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) & {*ctx.model.trainable_names}
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)

@@ -130,7 +130,7 @@ def _gradient(
     x, y = batch
     outputs = model(x)
     loss = loss_of(outputs, y)
-    found = torch.autograd.grad(loss, weights)
+    found = torch.autograd.grad(loss, weights, materialize_grads=True)
     return list(found), loss.detach(), outputs.detach()
 
 

@@ -21,7 +21,7 @@ Deviations and readings:
   rounds, which all use the c of the cloud's round.
 - I is one pass over the client's samples at x, in batches; it takes simulated time like an epoch.
 - With momentum, II has `momentum_step_factor` in the place of K, so that c_i+ stays a mean of gradients.
-- Only parameters have controls; buffers follow `buffers`. eta_g applies to parameters; buffers are averaged.
+- Only trainable parameters have controls; buffers follow `buffers`. eta_g applies to parameters; buffers are averaged.
 - A client that has lost its state starts with c_i = 0 again, while c still contains its previous one. From then on c
   differs from the mean by 1 / N of it, and training converges to a slightly different point.
 """
@@ -67,11 +67,11 @@ from shared.federation.hooks import (
     add,
     delta_of,
     momentum_step_factor,
+    only,
     own_buffers,
     starting_model,
     subtract,
     uploaded_names,
-    without,
 )
 
 
@@ -164,20 +164,15 @@ def gradient_at(ctx: Context[Params], start: TensorMap, trainer: Trainer) -> Ten
         return target.loss_sum(outputs, y) / n, outputs
 
     trainer.fit(ctx, start, epochs=1, purpose="control", objective=part, step=total)
-    return dict(zip(parameters_of(ctx, start), total.total, strict=True)) if total.total else {}
-
-
-def parameters_of(ctx: Context, model: TensorMap) -> list[str]:
-    """Returns the names of a model's parameters, in its order."""
-    return [name for name in model if name not in ctx.model.buffer_names]
+    return dict(zip(ctx.model.trainable_names, total.total, strict=True)) if total.total else {}
 
 
 # ---- the three tiers
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
-    """Updates have a change of c for each parameter, unless `option` is `none`."""
-    controls = model.keys() - ctx.model.buffer_names if ctx.params.option != "none" else ()
+    """Updates have a change of c for each trainable parameter, unless `option` is `none`."""
+    controls = ctx.model.trainable_names if ctx.params.option != "none" else ()
     return {"delta": uploaded_names(ctx, model), "control": frozenset(controls)}
 
 
@@ -235,17 +230,17 @@ class Device(DeviceHooks[Own, Controlled, Change]):
 
     def training(self, ctx: Context[Params], state: Own, message: Controlled) -> Training:
         start = starting_model(state, message)
-        return Training(start, correction(state.control, message.control, parameters_of(ctx, start)))
+        return Training(start, correction(state.control, message.control, ctx.model.trainable_names))
 
     def learned(
         self, ctx: Context[Params], state: Own, message: Controlled, training: Training, fit: Fit, trainer: Trainer
     ) -> Local[Own, Change]:
-        start, names = training.start, parameters_of(ctx, training.start)
+        start, names = training.start, ctx.model.trainable_names
         control = state.control
         if ctx.params.option == "I":
             control = gradient_at(ctx, start, trainer)  # (4), I
         elif ctx.params.option == "II" and fit.trained.n_steps:
-            moved = subtract(without(start, ctx.model.buffer_names), fit.model)
+            moved = subtract(only(start, names), fit.model)
             length = ctx.lr * momentum_step_factor(fit.trained.n_steps, ctx.spec.momentum)
             control = plus(plus(state.control, message.control, -1.0), moved, 1 / length)  # (4), II
         zeros = {name: torch.zeros_like(start[name]) for name in names} if ctx.params.option != "none" else {}

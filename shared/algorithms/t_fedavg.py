@@ -28,8 +28,8 @@ to 0.06, drawn anew each time, of the largest magnitude (`threshold_of: max`), a
 Deviations and readings (written from the abstract, citations and the behaviour of the authors' published program; the
 paper's text was not available, so its equation numbers and its own thresholds could not be checked):
 
-- Ternary are tensors of two or more dimensions, in all layers; the program's networks keep their first and last layer
-  in full precision. Biases and batch-norm are sent in full, as in FedAvg.
+- Ternary are trainable tensors of two or more dimensions, in all layers; the program's networks keep their first and
+  last layer in full precision. Biases and batch-norm are sent in full, as in FedAvg.
 - The factor w in dJ/dtheta is that of Trained Ternary Quantization and of the authors' program. There the w in this
   gradient starts as 1; here it starts as the best one, far below 1, and so needs a larger learning rate.
   `gradient: straight_through` leaves the factor out.
@@ -128,7 +128,7 @@ def ternary_names(ctx: Context[Params], model: Mapping[str, Tensor]) -> list[str
     """Returns the names of the tensors that are made ternary."""
     if not ctx.params.quantise:
         return []
-    return [name for name, tensor in model.items() if name not in ctx.model.buffer_names and tensor.dim() >= 2]
+    return [name for name in ctx.model.trainable_names if model[name].dim() >= 2]
 
 
 def pattern(theta: Tensor, least: float) -> Tensor:
@@ -174,8 +174,7 @@ class Fttq:
         """Starts from the weights received; a layer's w starts as the best one."""
         self.params, self.scaled = ctx.params, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
-        parameters = [name for name in start if name not in ctx.model.buffer_names]
-        self.at = {number: name for number, name in enumerate(parameters) if name in wanted}
+        self.at = {number: name for number, name in enumerate(ctx.model.trainable_names) if name in wanted}
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}
         self.w = {name: best_factor(theta, self.signs[name]) for name, theta in self.theta.items()}

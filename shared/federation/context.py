@@ -33,6 +33,10 @@ class ModelInfo:
     """The model of a run, as hooks and policies see it.
 
     Attributes:
+        trainable_names: names of the parameters that training changes, in the model's order: that in which a correction
+            and a step get parameters and gradients.
+        frozen_names: names of its other parameters (`requires_grad` is False). They have the same bits in all models of
+            a run, travel down with the model, and never up.
         buffer_names: names of its buffers; all other names are parameters.
         layers: its layers with parameters, from input to output.
         sample: one sample as it gets it.
@@ -47,6 +51,8 @@ class ModelInfo:
         read_units: computes `units`.
     """
 
+    trainable_names: tuple[str, ...] = ()
+    frozen_names: frozenset[str] = frozenset()
     buffer_names: frozenset[str] = frozenset()
     layers: tuple[Layer, ...] = ()
     sample: Sample = field(default_factory=lambda: Sample((0, 0, 0), images=True))

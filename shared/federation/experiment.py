@@ -65,6 +65,7 @@ class Experiment:
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
         tied_names: further names of tied tensors, with the first.
+        trainable_names, frozen_names: of the model's parameters, those that training changes, in order, and the others.
         faults: the devices whose training samples have faults, and the data as they have them; None without any.
         scoring: the loss that training minimises, and the metrics that evaluations measure.
         compressor: applies the spec's `compression`.
@@ -97,6 +98,11 @@ class Experiment:
         self.tied_names = models.tied_names(first)
         if spec.vectorised is not None:
             check_layers(first)
+        self.trainable_names = tuple(models.trainable_names(first))
+        self.frozen_names = frozenset(models.parameter_names(first)) - {*self.trainable_names}
+        if not self.trainable_names:
+            cause = f"{spec.model.name} has no parameter that training changes"
+            raise BadInput(f"{cause}: {len(self.frozen_names)} are frozen (requires_grad_(False))", field="model.name")
         self._check_memory({})  # before a model is made, as `least_batch` and `flops` do
         if spec.batch_size < self.least_batch:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
@@ -104,7 +110,7 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         check_dtypes(spec, self.algorithm, without(self.shapes, self.buffer_names))
         self.layers = tuple(models.layers(first))
-        self.compressor = Compressor(spec.compression, self.buffer_names)
+        self.compressor = Compressor(spec.compression, self.buffer_names | self.frozen_names)
         self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)
         self._model_infos: dict[str, ModelInfo] = {}
         self.fixed_point = FixedPoint(
@@ -119,7 +125,8 @@ class Experiment:
         self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
 
     def _check_memory(self, gathered: Mapping[str, int]) -> None:
-        check_memory(self.spec, self.algorithm, sum(tensor.numel() for tensor in self.shapes.values()), gathered)
+        n_summed = sum(tensor.numel() for name, tensor in self.shapes.items() if name not in self.frozen_names)
+        check_memory(self.spec, self.algorithm, n_summed, gathered)
 
     @property
     def _design(self) -> models.Design:
@@ -275,6 +282,8 @@ class Experiment:
     def _model_info(self) -> ModelInfo:
         """All that hooks may know of the model but its `link_use`, which is that of a phase."""
         return ModelInfo(
+            trainable_names=self.trainable_names,
+            frozen_names=self.frozen_names,
             buffer_names=self.buffer_names,
             layers=self.layers,
             sample=self.data.sample,

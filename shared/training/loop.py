@@ -53,7 +53,7 @@ class Elementwise:
     Attributes:
         function: (parameters, gradients, *tensors): corrects the gradients in place. An element of a result depends on
             the same element of each argument alone. Functions that are equal are called once for all their devices.
-        tensors: the device's own tensors, each list in the order of the parameters.
+        tensors: the device's own tensors, each list in the order of the trainable parameters.
     """
 
     function: Callable[..., None]
@@ -62,6 +62,17 @@ class Elementwise:
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Corrects one device's gradients."""
         self.function(parameters, gradients, *self.tensors)
+
+    def check(self, n: int) -> None:
+        """Checks that there is a tensor for each of n trainable parameters.
+
+        Raises:
+            BadInput: there is not; says where their names are.
+        """
+        odd = next((len(tensors) for tensors in self.tensors if len(tensors) != n), None)
+        if odd is not None:
+            cause = f"a correction has {odd} tensors, the model {n} trainable parameters"
+            raise BadInput(f"{cause}: hooks find their names in `ctx.model.trainable_names`", field="algorithm.name")
 
 
 Step = Callable[[list[Tensor], list[Tensor]], None]
@@ -254,6 +265,8 @@ def train(
     with_layout = channels_last(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    if isinstance(correct, Elementwise):
+        correct.check(len(parameters))
     gradients_of = _gradients_of(model, parameters, loss, objective, target)
     take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0

@@ -85,11 +85,11 @@ def model_is_drawn_by_the_seed(factory: ModelFactory, fit: Fit) -> None:
 
 
 def model_trains(factory: ModelFactory, fit: Fit) -> None:
-    """Every parameter gets a gradient, and the operations of a training step can be counted."""
+    """Every parameter that is not frozen gets a gradient, and the operations of a training step can be counted."""
     sample, target = fit
     model = build(factory.name, sample, target, 0)
     target.loss(model(sample.example(BATCH)), target.example(BATCH)).backward()  # type: ignore[no-untyped-call]
-    idle = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    idle = [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
     require(not idle, f"parameters without a gradient: {', '.join(idle)}")
     require(training_flops(Design(factory.name, sample, target)) > 0, "no operation is counted")
 

@@ -114,7 +114,12 @@ FAULTS = [
     ('description="every n-th sample"', 'description=""', "nth: its description is one line", "one line"),
     ("target.n_outputs)", "target.n_outputs + 1)", "narrow: its outputs fit a target", "no data fit"),
     ("return nn.Sequential(", "torch.manual_seed(0)\n    return nn.Sequential(", "narrow: its seed alone", "two seeds"),
-    ("params.n), nn.Linear(", "params.n).requires_grad_(False), nn.Linear(", "narrow: all of it trains", "gradient"),
+    (
+        "params.n), nn.Linear(",
+        "params.n), type('Cut', (nn.Module,), {'forward': lambda self, x: x.detach()})(), nn.Linear(",
+        "narrow: all of it trains",
+        "parameters without a gradient: 1.weight, 1.bias",
+    ),
     ("default_rng(0)", "default_rng()", "signs: its arrays are valid", "two readings give different arrays"),
     ('"test_y": y[30:]', '"test_y": y[30:] / 3', "signs: its arrays are valid", "test_y"),
     ("task.rng.permutation", "np.random.permutation", "nth: each sample goes to one", "draw from `task.rng` only"),
@@ -180,6 +185,11 @@ def test_each_fault_is_found(write: Write, old: str, new: str, check: str, cause
     name = check.partition(":")[0]
     found = failed(list(checked("checked_one", only=name)))
     assert [why for what, why in found if what.startswith(check) and cause in why], found
+
+
+def test_a_frozen_layer_is_no_fault(write: Write) -> None:
+    write(PACKAGE.replace("params.n), nn.Linear(", "params.n).requires_grad_(False), nn.Linear("))
+    assert failed(list(checked("checked_one", only="narrow"))) == []
 
 
 def test_a_factory_that_fails_is_named_with_what_it_is_given(write: Write) -> None:

@@ -14,9 +14,10 @@ types `ctx.params`, the algorithm's own parameters.
     Up         a device's update; also its mean over devices, which edge and cloud aggregate, and an edge's own update
     Report     the small answer that is sent before the update, where the algorithm declares one
 
-A model (`TensorMap`) maps the names of its parameters and buffers to their tensors. A device's hooks find all tensors
-on one processor, the CPU or a GPU: those of state and message, and what the trainer returns. New tensors have to be
-made there (`zeros_like`, `.to(x.device)`). At edges and cloud all tensors are on the CPU.
+A model (`TensorMap`) maps the names of its parameters and buffers to their tensors. Some parameters may be frozen: what
+concerns training goes by `ctx.model.trainable_names`, what travels up by `uploaded_names`. A device's hooks find all
+tensors on one processor, the CPU or a GPU: those of state and message, and what the trainer returns. New tensors have
+to be made there (`zeros_like`, `.to(x.device)`). At edges and cloud all tensors are on the CPU.
 
 The hooks in the order of a round:
 
@@ -319,8 +320,9 @@ def delta_of(ctx: Context, trained: TensorMap, start: TensorMap) -> TensorMap:
 
 
 def uploaded_names(ctx: Context, model: TensorMap) -> frozenset[str]:
-    """Returns the names of the tensors that are sent up: all parameters, and float buffers if they are averaged."""
-    return frozenset(name for name, tensor in model.items() if tensor.is_floating_point()) - local_names(ctx)
+    """Returns the names of the tensors that are sent up: all trainable parameters, and float buffers if averaged."""
+    floats = frozenset(name for name, tensor in model.items() if tensor.is_floating_point())
+    return floats - ctx.model.frozen_names - local_names(ctx)
 
 
 def local_names(ctx: Context) -> frozenset[str]:
@@ -329,13 +331,18 @@ def local_names(ctx: Context) -> frozenset[str]:
 
 
 def last_layers(ctx: Context, n: int) -> frozenset[str]:
-    """Returns the names of the parameters and buffers of the last `n` layers with parameters.
+    """Returns the names of the trainable parameters and the buffers of the last `n` layers with parameters.
 
     Raises:
-        BadInput: the model has fewer layers.
+        BadInput: the model has fewer layers, or all parameters of these are frozen.
     """
     if n > len(ctx.model.layers):
         reason = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
         raise BadInput(f"personal_layers {n}: {reason}", field="algorithm.params.personal_layers")
     last = ctx.model.layers[len(ctx.model.layers) - n :]
-    return frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))
+    names = frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))
+    if n and names.isdisjoint(ctx.model.trainable_names):
+        frozen = ", ".join(layer.name for layer in last)
+        cause = f"all parameters of {frozen} are frozen in {ctx.spec.model.name}"
+        raise BadInput(f"personal_layers {n}: {cause}", field="algorithm.params.personal_layers")
+    return names - ctx.model.frozen_names

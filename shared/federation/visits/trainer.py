@@ -205,7 +205,8 @@ class LocalTrainer:
     ) -> Fit:
         """Trains from `start` for the task's epochs or steps, or for those given; see `Trainer.fit`."""
         model, spec = self._network(start), ctx.spec
-        frozen = [] if trains is None else [p for name, p in model.named_parameters() if name not in trains]
+        others = () if trains is None else ((name, p) for name, p in model.named_parameters() if name not in trains)
+        frozen = [p for _, p in others if p.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:

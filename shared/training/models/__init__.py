@@ -22,6 +22,7 @@ from shared.training.models.classifier import (
     parameter_names,
     read_state,
     tied_names,
+    trainable_names,
     write_state,
 )
 from shared.training.models.zoo import (
@@ -62,5 +63,6 @@ __all__ = [
     "parameter_names",
     "read_state",
     "tied_names",
+    "trainable_names",
     "write_state",
 ]

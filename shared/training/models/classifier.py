@@ -66,6 +66,11 @@ def parameter_names(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_parameters()]
 
 
+def trainable_names(model: nn.Module) -> list[str]:
+    """Returns the names of the parameters that training changes, in the model's order; the others are frozen."""
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def buffer_names(model: nn.Module) -> list[str]:
     """Returns the names of the buffers in a model's state (batch-norm statistics), in the model's order."""
     kept = own_state(model).keys() - set(parameter_names(model))

@@ -156,7 +156,10 @@ class StackedConv2d(StackedLayer):
 
 
 class StackedBatchNorm(StackedLayer):
-    """`nn.BatchNorm1d` and `nn.BatchNorm2d` in training: statistics of each device's samples, padding left out."""
+    """`nn.BatchNorm1d` and `nn.BatchNorm2d`: statistics of each device's samples, padding left out.
+
+    In evaluation mode, in which a model may keep a frozen part while it trains, they are the running ones.
+    """
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm, places: Places) -> None:
         super().__init__(places)
@@ -165,17 +168,30 @@ class StackedBatchNorm(StackedLayer):
     def forward(self, x: Tensor) -> Tensor:
         """(width * rows, channels, ...) -> the same."""
         rows = self.places.split(x)
-        across = [1, *range(3, rows.dim())]  # all dimensions but places and channels
         ones = [1] * (rows.dim() - 2)
+        weight, bias = (self._of_channels(name, ones) for name in ("weight", "bias"))
+        if self.training:
+            centred, variance = self._centred(rows, ones)
+        else:
+            centred, variance = rows - self._of_channels("running_mean", ones), self._of_channels("running_var", ones)
+        normal: Tensor = centred * torch.rsqrt(variance + self.eps) * weight + bias
+        return normal.flatten(0, 1)
+
+    def _of_channels(self, name: str, ones: list[int]) -> Tensor:
+        """A tensor of a value for each channel, as (width, 1, channels, ...)."""
+        tensor = self.tensors[name]
+        return tensor.view(len(tensor), 1, -1, *ones[1:])
+
+    def _centred(self, rows: Tensor, ones: list[int]) -> tuple[Tensor, Tensor]:
+        """The rows minus their mean, and their variance; tracks both."""
+        across = [1, *range(3, rows.dim())]  # all dimensions but places and channels
         real = self.places.real().view(*rows.shape[:2], *ones)
         n = self.places.counts.view(-1, 1, *ones) * rows[0, 0, 0].numel()
         mean = (rows * real).sum(across, keepdim=True) / n
         centred = rows - mean
         variance = (centred.square() * real).sum(across, keepdim=True) / n
         self._track(mean.detach(), (variance * (n / (n - 1).clamp(min=1))).detach())
-        weight, bias = (self.tensors[name].view(len(rows), 1, -1, *ones[1:]) for name in ("weight", "bias"))
-        normal: Tensor = centred * torch.rsqrt(variance + self.eps) * weight + bias
-        return normal.flatten(0, 1)
+        return centred, variance
 
     def _track(self, mean: Tensor, variance: Tensor) -> None:
         first, kept = self.places.n_active, self.tensors
@@ -185,7 +201,7 @@ class StackedBatchNorm(StackedLayer):
 
 
 class StackedDropout(StackedLayer):
-    """`nn.Dropout`, whose masks come from each device's own random stream."""
+    """`nn.Dropout`, whose masks come from each device's own random stream; in evaluation mode none."""
 
     def __init__(self, layer: nn.Dropout, places: Places) -> None:
         super().__init__(places)
@@ -193,6 +209,8 @@ class StackedDropout(StackedLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps a share of each sample's values, and scales them so that their mean stays."""
+        if not self.training:
+            return x
         masks = torch.zeros(self.places.width, self.places.rows, *x.shape[1:])
         counts = self.places.counts[: self.places.n_active].tolist()
         for mask, n, generator in zip(masks, counts, self.places.generators, strict=False):

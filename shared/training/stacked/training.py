@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shared.core.errors import Cancelled, NotFinite
 from shared.training.description import Target
 from shared.training.loop import CLASSES, Batch, Elementwise, Stopped, Trained, channels_last
+from shared.training.models import trainable_names
 from shared.training.optimizers import Sgd
 from shared.training.stacked.layers import Places, put, stacked
 from shared.training.stacked.memory import stack_of
@@ -62,7 +63,7 @@ class StackTrainer:
         self.width, self.target = width, target
         self.places = Places(width, rows=1)
         self.network = stacked(model, self.places)
-        self.parameters = [name for name, _ in model.named_parameters()]
+        self.parameters = trainable_names(model)
         self.compute = next(model.parameters()).device
         self.with_layout = channels_last(model)
 
@@ -132,6 +133,8 @@ class _Steps:
         self.sgd, self.n_active = sgd, len(devices)
         self.parameters = [leaf.detach()[: self.n_active] for leaf in leaves]
         corrections = [device.correct for device in devices]
+        for each in filter(None, corrections):
+            each.check(len(leaves))
         self.correct = None if corrections[0] is None else corrections[0].function
         self.own = _stacked_lists([each.tensors for each in corrections if each is not None])
 

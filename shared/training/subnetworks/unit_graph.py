@@ -190,6 +190,7 @@ class _Reading(TorchFunctionMode):
             {
                 "name": name,
                 "kind": kind,
+                "n_weights": module.weight.numel(),
                 "group": made.group,
                 "n_positions": n_positions,
                 "first": first,

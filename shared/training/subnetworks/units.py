@@ -48,6 +48,7 @@ class WeightedLayer:
     Attributes:
         name: name of the module; its weights are `<name>.weight`.
         kind: kind of the layer.
+        n_weights: number of its weights in the whole network.
         group: group of its outputs, None if they are not units (the last layer).
         n_positions: number of pixels of its output, 1 for a linear layer.
         first: whether its input is the image.
@@ -57,6 +58,7 @@ class WeightedLayer:
 
     name: str
     kind: Kind
+    n_weights: int
     group: str | None
     n_positions: int
     first: bool = False
@@ -163,7 +165,7 @@ def resized(model: nn.Module, units: Units, state: Mapping[str, Tensor]) -> nn.M
         ]:
             raise BadInput(f"{name} is {tuple(state[name].shape)}, the model's is {tuple(tensor.shape)}")
         own = state[name].detach().to(tensor.device, copy=True, memory_format=torch.contiguous_format)
-        memo[id(tensor)] = nn.Parameter(own) if isinstance(tensor, nn.Parameter) else own
+        memo[id(tensor)] = nn.Parameter(own, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else own
     small = copy.deepcopy(model, memo)  # uses the smaller tensors instead of the model's
     for module in small.modules():
         if isinstance(module, nn.Linear):

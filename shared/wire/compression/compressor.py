@@ -1,9 +1,9 @@
 """The spec's codecs, applied to the records of an algorithm.
 
-Compressed are the float32 parameters of the run's model: in a message the fields that are `ModelState`, in an update
-those of them that are averaged (`Mean` without `per_position`). Buffers travel uncompressed, and so do tensors that the
-codec would not make smaller; tensors that the algorithm has compressed itself stay as they are. The result depends on
-the record alone, and its size on shapes alone.
+Compressed are the float32 parameters of the run's model that are trained: in a message the fields that are
+`ModelState`, in an update those of them that are averaged (`Mean` without `per_position`). Buffers and frozen
+parameters travel uncompressed, and so do tensors that the codec would not make smaller; tensors that the algorithm has
+compressed itself stay as they are. The result depends on the record alone, and its size on shapes alone.
 
 Error feedback (`memory`): an update is coded together with the error of those before it,
 
@@ -42,11 +42,11 @@ class Compressor:
 
     Attributes:
         spec: names the codecs.
-        buffer_names: names of the model's buffers; all other tensors are parameters.
+        whole_names: names of the model's tensors that are never compressed: buffers and frozen parameters.
     """
 
     spec: CompressionSpec = field(default_factory=CompressionSpec)
-    buffer_names: Collection[str] = frozenset()
+    whole_names: Collection[str] = frozenset()
 
     @cached_property
     def up(self) -> Codec | None:
@@ -120,7 +120,7 @@ class Compressor:
         return encode(value, field_path) if isinstance(value, Tensor) and self._is_coded(name, value, codec) else value
 
     def _is_coded(self, name: str, tensor: Tensor, codec: Codec) -> bool:
-        if name in self.buffer_names or tensor.dtype != torch.float32 or isinstance(tensor, Coded):
+        if name in self.whole_names or tensor.dtype != torch.float32 or isinstance(tensor, Coded):
             return False
         return codec.n_bytes(tensor.numel()) < 4 * tensor.numel()
 
