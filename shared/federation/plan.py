@@ -6,7 +6,8 @@ run's record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 from shared.core.tensors import without
 from shared.federation.dtype_checks import count_by_dtype
@@ -31,6 +32,7 @@ def _lines(experiment: Experiment) -> Iterator[str]:
     yield _data_line(experiment.data, experiment.spec.data)
     yield from experiment.data.reading.lines()
     yield _model_line(experiment)
+    yield from _frozen_line(experiment)
 
 
 def _data_line(data: Dataset, spec: DataSpec) -> str:
@@ -60,3 +62,23 @@ def _model_line(experiment: Experiment) -> str:
     n, plain = sum(counts.values()), counts.keys() <= {"float32"}
     of = "" if plain else f" ({', '.join(f'{dtype} {n:,}' for dtype, n in counts.items())})"
     return f"model {experiment.spec.model}: {n:,} parameters{of}, outputs {experiment.data.target.outputs}"
+
+
+def _frozen_line(experiment: Experiment) -> Iterator[str]:
+    """Which parameters are frozen, if any are."""
+    frozen, parameters = experiment.frozen_names, experiment.shapes.keys() - experiment.buffer_names
+    if frozen:
+        n = sum(math.prod(experiment.shapes[name].shape) for name in frozen)
+        where = ", ".join(_shortened(frozen, [name for name in experiment.shapes if name in parameters]))
+        yield f"frozen, so not trained and not sent up: {n:,} parameters ({where})"
+
+
+def _shortened(names: Collection[str], known: Sequence[str]) -> list[str]:
+    """Some of the known names of tensors, with the name of a module in place of all that are in it."""
+    found: dict[str, None] = {}
+    for name in (name for name in known if name in names):
+        parts = name.split(".")
+        prefixes = [".".join(parts[:n]) for n in range(1, len(parts))]
+        whole = (prefix for prefix in prefixes if all(n in names for n in known if n.startswith(f"{prefix}.")))
+        found.setdefault(next(whole, name))
+    return list(found)

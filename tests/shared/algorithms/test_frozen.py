@@ -16,6 +16,7 @@ from shared.core.records import Record
 from shared.core.tensor_records import Tensor
 from shared.federation.context import Context
 from shared.federation.hooks import DeviceHooks, Training
+from shared.federation.plan import plan_of
 from shared.federation.registry import load_algorithm
 from shared.training import models
 from shared.training.models import Classifier, Shape
@@ -219,3 +220,11 @@ async def test_a_correction_with_tensors_for_frozen_parameters_says_which_names_
 def test_a_head_that_is_frozen_cannot_be_the_personal_layer() -> None:
     with pytest.raises(BadInput, match="personal_layers 1: all parameters of head are frozen in frozen_head"):
         resolved(**spec_with("fedper", model="frozen_head"))
+
+
+def test_the_plan_says_what_is_frozen() -> None:
+    lines = plan_of(resolved(**spec_with("fedavg")))
+    assert "frozen, so not trained and not sent up: 156 parameters (features.3, features.4)" in lines
+    assert not any("frozen" in line for line in plan_of(resolved(**spec_with("fedavg", model="free_middle"))))
+    body = plan_of(resolved(**spec_with("fedavg", model="evaluating")))
+    assert "frozen, so not trained and not sent up: 48 parameters (features)" in body
