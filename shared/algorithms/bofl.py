@@ -208,7 +208,7 @@ class Own(OwnBuffers):
 
 def signs(ctx: Context[Params], model: Mapping[str, Tensor]) -> Tensor:
     """Returns b(w) of all trainable parameters, names sorted, packed eight to a byte: uint8, (ceil(n / 8),)."""
-    names = sorted(model.keys() - ctx.model.buffer_names - ctx.model.frozen_names)
+    names = sorted(ctx.model.trainable_in(model))
     bits = np.concatenate([(model[name] > 0).flatten().cpu().numpy() for name in names])  # algorithm 1, 1-3
     return torch.from_numpy(np.packbits(bits))
 

@@ -32,21 +32,23 @@ Deviations and readings:
   above TH, it becomes a group of its own. (This is average linkage; the paper leaves it open.)
 - Personal layers are sent down in every round; before the clustering they are the initial ones, from which a user
   without a state starts.
-- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer.
+- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer. The last
+  layers are those that the forward pass uses last.
 - A user's model is tested before it trains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.federation.hooks import (
+    LEFT_OUT,
     Algorithm,
     Begin,
     Broadcast,
@@ -64,6 +66,7 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
+    ModuleNames,
     OwnBuffers,
     PerClient,
     Phase,
@@ -76,10 +79,10 @@ from shared.federation.hooks import (
     Training,
     add,
     delta_of,
-    last_layers,
     only,
     overlay,
     own_buffers,
+    personal_tensors,
     uploaded_names,
     without,
 )
@@ -96,6 +99,7 @@ class Params(Record):
 
     Attributes:
         personal_layers: number of layers, counted from the output, that only a group shares.
+        personal: in its place, the modules or tensors that only a group shares.
         pretrain_rounds: rounds before the users are grouped, in which personal layers stay with their user.
         threshold: largest mean cosine distance, 0 to 2, between the last layers of a group; `auto` reads it from them.
     """
@@ -103,6 +107,13 @@ class Params(Record):
     personal_layers: Annotated[int, Field(ge=1, le=1000)] = 1
     pretrain_rounds: Annotated[int, Field(ge=0, le=100_000)] = 10
     threshold: Annotated[float, Field(ge=0, le=2)] | Literal["auto"] = "auto"
+    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _names_or_counts(self) -> Self:
+        if self.personal is not None and self.personal_layers != 1:
+            raise ValueError("personal names the personal layers: leave out personal_layers")
+        return self
 
 
 class Down(Broadcast):
@@ -179,8 +190,13 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- grouping
 
 
+def personal_of(ctx: Context[Params]) -> frozenset[str]:
+    """Returns the names of the personal layers' tensors."""
+    return personal_tensors(ctx, ctx.params.personal_layers, ctx.params.personal)
+
+
 def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
-    """Returns v: weight and bias of the last layer, flattened into one row."""
+    """Returns v: weight and bias of the last layer that is trained, flattened into one row."""
     trained = [[name for name in layer.parameters if name in personal] for layer in ctx.model.layers]
     return torch.cat([personal[name].flatten() for name in [names for names in trained if names][-1]])
 
@@ -211,7 +227,7 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
 
 def complete_layers(ctx: Context[Params], update: Change) -> dict[str, Sent]:
     """Returns what users sent that need a group, by number; one with incomplete layers is ignored and sends again."""
-    mine = last_layers(ctx, ctx.params.personal_layers)
+    mine = personal_of(ctx)
     users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
     return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
 
@@ -266,7 +282,7 @@ def _tree(state: Federation) -> dict[str, Any]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A device sends all layers in `delta`; a user sends its personal layers separately, in `grouped`."""
-    moved, mine = uploaded_names(ctx, model), last_layers(ctx, ctx.params.personal_layers)
+    moved, mine = uploaded_names(ctx, model), personal_of(ctx)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
 
 
@@ -274,7 +290,7 @@ class Cloud(CloudHooks[Federation, Down, Change]):
     """Averages base layers over all users and personal layers within groups; clusters users once."""
 
     def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
-        mine = last_layers(ctx, ctx.params.personal_layers)  # raises if the model has fewer layers
+        mine = personal_of(ctx)
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
@@ -321,7 +337,7 @@ class Edge(EdgeHooks[User, Down, Change, Broadcast]):
         return super().begin(ctx, state.replace(group=broadcast.group), held)
 
     def finish(self, ctx: Context[Params], state: User) -> Finish[User, Change]:
-        mine = last_layers(ctx, ctx.params.personal_layers)
+        mine = personal_of(ctx)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
         sent = Change(delta=without(moved, mine))
         if state.group is not None:
@@ -375,6 +391,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
+    personal=personal_of,
     headline="mean over clients",
     needs={"client": "edge"},
     footprint=Footprint(sends=sends),

@@ -145,6 +145,7 @@ ALGORITHM = Algorithm(
     device=Device(),
     device_state=Own,
     buffers="local",
+    personal=lambda ctx: norm_names(ctx) | ctx.model.buffer_names,
     headline="mean over clients",
     needs={"client": "device"},
     footprint=Footprint(sends=sends),

@@ -16,18 +16,20 @@ Deviations and readings:
 
 - All clients start from the same personal layers, those of the initial model. These are sent down with the base, so
   that a client that joins later, or has lost its state, starts from them too; the paper's message is smaller by them.
-- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer.
+- A layer is a convolution or linear module with the batch-norm that follows it; buffers belong to their layer. The last
+  layers are those that the forward pass uses last.
 - A client's model is tested before it trains: the base received with its own personal layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.federation.hooks import (
+    LEFT_OUT,
     Algorithm,
     Begin,
     Broadcast,
@@ -42,6 +44,7 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     ModelState,
+    ModuleNames,
     OwnBuffers,
     Record,
     Score,
@@ -50,10 +53,10 @@ from shared.federation.hooks import (
     Training,
     Update,
     delta_of,
-    last_layers,
     only,
     overlay,
     own_buffers,
+    personal_tensors,
     starting_model,
     uploaded_names,
     without,
@@ -61,9 +64,21 @@ from shared.federation.hooks import (
 
 
 class Params(Record):
-    """personal_layers: K_P, the number of personal layers, counted from the output; the paper tries 1 to 4."""
+    """Which layers are personal.
+
+    Attributes:
+        personal_layers: K_P, the number of personal layers, counted from the output; the paper tries 1 to 4.
+        personal: in its place, the modules or tensors that are personal.
+    """
 
     personal_layers: Annotated[int, Field(ge=0, le=1000)] = 1
+    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _names_or_counts(self) -> Self:
+        if self.personal is not None and self.personal_layers != 1:
+            raise ValueError("personal names the personal layers: leave out personal_layers")
+        return self
 
 
 class User(EdgeModel):
@@ -81,7 +96,12 @@ class Own(OwnBuffers):
 def personal_names(ctx: Context[Params]) -> frozenset[str]:
     """Returns the names of the personal layers at the tier that is the client; none at the other tier."""
     here = "edge" if ctx.seat is None else "device"
-    return last_layers(ctx, ctx.params.personal_layers) if ctx.spec.client == here else frozenset()
+    return personal_of(ctx) if ctx.spec.client == here else frozenset()
+
+
+def personal_of(ctx: Context[Params]) -> frozenset[str]:
+    """Returns the names of the tensors that clients keep."""
+    return personal_tensors(ctx, ctx.params.personal_layers, ctx.params.personal)
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
@@ -92,12 +112,8 @@ def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]
 class Cloud(CloudHooks):
     """Averages base layers. Its personal layers stay the initial ones, so there is no global model to test."""
 
-    def init(self, ctx: Context[Params], model: TensorMap) -> GlobalModel:
-        last_layers(ctx, ctx.params.personal_layers)  # raises if the model has fewer layers
-        return super().init(ctx, model)
-
     def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
-        return {} if ctx.params.personal_layers else super().evaluate(ctx, state, trainer)
+        return {} if personal_of(ctx) else super().evaluate(ctx, state, trainer)
 
 
 class Edge(EdgeHooks[User]):
@@ -167,6 +183,7 @@ ALGORITHM = Algorithm(
     device=Device(),
     edge_state=User,
     device_state=Own,
+    personal=personal_of,
     headline="mean over clients",
     footprint=Footprint(sends=sends),
 )

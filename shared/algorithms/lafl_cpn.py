@@ -24,7 +24,7 @@ Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023
   numbers are FedALA's, the rule differs: the loss of a pass is its mean (in public copies of FedALA that of its last
   batch), and 10 passes are enough (FedALA takes more than 10).
 - Lower layers are copied from the global model, buffers too. A layer is a convolution or linear module with the
-  batch-norm that follows it; a `p` larger than the model means all of it.
+  batch-norm that follows it, the last are those that the forward pass uses last; a `p` larger than the model means all.
 - Mean and std are measured once, before the first training, on one augmented draw of all images (`stats: raw`: on the
   images as they are; with `augment.when: expand`: on the expanded set), as integer sums of pixels and of their squares,
   in one pass. A client that has lost its state uses its statistics as the cloud broadcasts them.
@@ -38,13 +38,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.federation.hooks import (
+    LEFT_OUT,
     Advance,
     Algorithm,
     Begin,
@@ -61,6 +62,7 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
+    ModuleNames,
     Nothing,
     Outcome,
     OwnBuffers,
@@ -78,10 +80,10 @@ from shared.federation.hooks import (
     WireError,
     add,
     delta_of,
-    last_layers,
     only,
     overlay,
     own_buffers,
+    personal_tensors,
     starting_model,
     test_by_owner,
 )
@@ -100,6 +102,7 @@ class Params(Record):
 
     Attributes:
         p: number of layers that are mixed, counted from the output. With 0 a client starts from the global model.
+        personal: in its place, the modules or tensors that are mixed.
         eta: step size of W.
         s: percentage of a client's images on which W is learned.
         clamp: whether W stays in [0, 1].
@@ -117,9 +120,22 @@ class Params(Record):
     normalise: Literal["own", "fixed"] = "own"
     stats: Literal["augmented", "raw"] = "augmented"
     test_stats: Literal["owner", "own"] = "owner"
+    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _names_or_counts(self) -> Self:
+        if self.personal is not None and self.p != 5:
+            raise ValueError("personal names the layers that are mixed: leave out p")
+        return self
 
 
 # ---- adaptive aggregation
+
+
+def mixed_of(ctx: Context[Params]) -> frozenset[str]:
+    """Returns the names of the parameters that are mixed."""
+    n = min(ctx.params.p, len(ctx.model.layers))
+    return personal_tensors(ctx, n, ctx.params.personal, "p") & {*ctx.model.trainable_names}
 
 
 @dataclass
@@ -334,7 +350,7 @@ def _mixed_start(
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Returns the model from which local training starts, W, and figures for the record: lines 10 to 15."""
     visit, params = state.participations + 1, ctx.params
-    layers = last_layers(ctx, min(params.p, len(ctx.model.layers))) & {*ctx.model.trainable_names}
+    layers = mixed_of(ctx)
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)
@@ -390,6 +406,7 @@ ALGORITHM = Algorithm(
     adds_delta=True,
     needs={"client": "device", "schedule": "own_data"},  # statistics are those of a device's own images
     check=check,
+    personal=mixed_of,
     footprint=Footprint(
         passes=lambda params: Passes(extra_per_sample=params.s / 100, max_extra_per_sample=params.max_passes)
     ),

@@ -126,6 +126,7 @@ ALGORITHM = Algorithm(
     device=Device(),
     edge_state=User,
     device_state=Own,
+    personal=lambda ctx: frozenset(ctx.model.trainable_names) | ctx.model.buffer_names,
     headline="mean over clients",
     footprint=Footprint(sends=sends),
 )

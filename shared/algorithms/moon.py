@@ -50,7 +50,7 @@ from shared.federation.hooks import (
     own_buffers,
     starting_model,
 )
-from shared.training.models import Classifier, features_of, write_state
+from shared.training.models import Classifier, check_features, features_of, write_state
 
 
 class Params(Record):
@@ -101,6 +101,7 @@ def _frozen(model: Classifier, state: TensorMap) -> Classifier:
 
 def mean_operations(params: Params, model: nn.Module, x: Tensor, y: Tensor) -> float:
     """Returns the operations of a step on (4); a first visit, without a previous model, is counted the same."""
+    check_features(model, x, "moon")
     own = operations(lambda: model(x).sum())
     with Operations() as forward, torch.no_grad():
         features_of(model, "moon").features(x)

@@ -128,7 +128,7 @@ def ternary_names(ctx: Context[Params], model: Mapping[str, Tensor]) -> list[str
     """Returns the names of the tensors that are made ternary."""
     if not ctx.params.quantise:
         return []
-    return [name for name in ctx.model.trainable_names if model[name].dim() >= 2]
+    return [name for name in ctx.model.trainable_in(model) if model[name].dim() >= 2]
 
 
 def pattern(theta: Tensor, least: float) -> Tensor:
@@ -174,7 +174,7 @@ class Fttq:
         """Starts from the weights received; a layer's w starts as the best one."""
         self.params, self.scaled = ctx.params, ctx.params.gradient == "scaled"
         wanted = set(ternary_names(ctx, start))
-        self.at = {number: name for number, name in enumerate(ctx.model.trainable_names) if name in wanted}
+        self.at = {number: name for number, name in enumerate(ctx.model.trainable_in(start)) if name in wanted}
         self.theta = {name: start[name].detach().clone() for name in self.at.values()}
         self.signs = {name: self._signs(name) for name in self.theta}
         self.w = {name: best_factor(theta, self.signs[name]) for name, theta in self.theta.items()}

@@ -6,7 +6,7 @@ and the edge's number at an edge, never a process, so that a seat draws the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self
 
@@ -38,7 +38,6 @@ class ModelInfo:
         frozen_names: names of its other parameters (`requires_grad` is False). They have the same bits in all models of
             a run, travel down with the model, and never up.
         buffer_names: names of its buffers; all other names are parameters.
-        layers: its layers with parameters, from input to output.
         sample: one sample as it gets it.
         target: what it is to say of a sample; has the default loss.
         n_bytes: of its tensors.
@@ -48,13 +47,13 @@ class ModelInfo:
         link_use: bytes of the model as a device receives it, and of the tensors that a device sends, each in the
             encoding that spec and algorithm give it.
         sample_bytes: size of one training sample as it travels.
+        read_layers: computes `layers`.
         read_units: computes `units`.
     """
 
     trainable_names: tuple[str, ...] = ()
     frozen_names: frozenset[str] = frozenset()
     buffer_names: frozenset[str] = frozenset()
-    layers: tuple[Layer, ...] = ()
     sample: Sample = field(default_factory=lambda: Sample((0, 0, 0), images=True))
     target: Target = field(default_factory=lambda: Classes(1))
     n_bytes: int = 0
@@ -63,7 +62,17 @@ class ModelInfo:
     passes: Passes = field(default_factory=Passes)
     link_use: LinkUse = field(default_factory=LinkUse)
     sample_bytes: int = 0
+    read_layers: Callable[[], tuple[Layer, ...]] = tuple
     read_units: Callable[[], Units] | None = None
+
+    def trainable_in(self, names: Iterable[str]) -> list[str]:
+        """Returns those of some names of the model that are trainable parameters, in the given order."""
+        return [name for name in names if name not in self.buffer_names and name not in self.frozen_names]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The model's layers with parameters, from input to output as a forward pass uses them."""
+        return self.read_layers()
 
     @property
     def units(self) -> Units:

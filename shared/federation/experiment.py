@@ -65,6 +65,7 @@ class Experiment:
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
         tied_names: further names of tied tensors, with the first.
+        personal_names: names of the tensors that clients keep, or share otherwise than as FedAvg does.
         trainable_names, frozen_names: of the model's parameters, those that training changes, in order, and the others.
         faults: the devices whose training samples have faults, and the data as they have them; None without any.
         scoring: the loss that training minimises, and the metrics that evaluations measure.
@@ -109,7 +110,6 @@ class Experiment:
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
         self.buffer_names = frozenset(models.buffer_names(first))
         check_dtypes(spec, self.algorithm, without(self.shapes, self.buffer_names))
-        self.layers = tuple(models.layers(first))
         self.compressor = Compressor(spec.compression, self.buffer_names | self.frozen_names)
         self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)
         self._model_infos: dict[str, ModelInfo] = {}
@@ -122,7 +122,9 @@ class Experiment:
         )
         check_steps(spec, self.fixed_point)
         n_clients = len(self.population.seats) - len(self.population.held_out)
-        self._check_memory(self.algorithm.footprint.gathers(self.ctx(phase="", round_no=1, n_clients=n_clients)))
+        ctx = self.ctx(phase="", round_no=1, n_clients=n_clients)
+        self._check_memory(self.algorithm.footprint.gathers(ctx))
+        self.personal_names = self.algorithm.personal(ctx.at(edge=0, seat=None if spec.client == "edge" else 0))
 
     def _check_memory(self, gathered: Mapping[str, int]) -> None:
         n_summed = sum(tensor.numel() for name, tensor in self.shapes.items() if name not in self.frozen_names)
@@ -192,6 +194,11 @@ class Experiment:
     def clients_keep_state(self) -> bool:
         """Whether a client's visit starts from a state that an earlier one has left."""
         return self.algorithm.device_remembers or self.compressor.keeps_residual
+
+    @cached_property
+    def layers(self) -> tuple[models.Layer, ...]:
+        """The model's layers with parameters, from input to output; found by a forward pass at the first use."""
+        return models.layers_of(self._design)
 
     @cached_property
     def least_batch(self) -> int:
@@ -285,7 +292,6 @@ class Experiment:
             trainable_names=self.trainable_names,
             frozen_names=self.frozen_names,
             buffer_names=self.buffer_names,
-            layers=self.layers,
             sample=self.data.sample,
             target=self.data.target,
             n_bytes=n_bytes(self.shapes),
@@ -293,6 +299,7 @@ class Experiment:
             least_batch=self.least_batch,
             passes=self.algorithm.footprint.passes(self.params),
             sample_bytes=self.sample_bytes,
+            read_layers=lambda: self.layers,
             read_units=lambda: self.units,
         )
 

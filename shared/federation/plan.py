@@ -33,6 +33,10 @@ def _lines(experiment: Experiment) -> Iterator[str]:
     yield from experiment.data.reading.lines()
     yield _model_line(experiment)
     yield from _frozen_line(experiment)
+    if experiment.personal_names:
+        known = [name for name in experiment.shapes if name not in experiment.frozen_names]
+        which = ", ".join(_shortened(experiment.personal_names, known))
+        yield f"personal with {experiment.spec.algorithm.name}: {which}"
 
 
 def _data_line(data: Dataset, spec: DataSpec) -> str:

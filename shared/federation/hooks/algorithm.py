@@ -44,6 +44,11 @@ def gathers_nothing(ctx: Context) -> Mapping[str, int]:
     return {}
 
 
+def keeps_nothing(ctx: Context) -> frozenset[str]:
+    """The default of `personal`: clients share the whole model."""
+    return frozenset()
+
+
 def training_alone(params: Any) -> Passes:
     """The default of `passes`: a visit passes each sample of its steps once."""
     return Passes()
@@ -120,6 +125,7 @@ class Algorithm:
         buffers: whether float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
             integer buffers are never averaged.
         on_refusal: whether a seat whose update was not used keeps the state of that visit.
+        personal: from the context of a client's tier, the names of the tensors that clients do not share as in FedAvg.
         headline: which score is the run's accuracy.
         needs: fields of the spec that must have these values, such as `client: edge`.
         asynchronous: whether tiers may aggregate its updates as they come, with constant staleness weights or with any.
@@ -154,6 +160,7 @@ class Algorithm:
     dtypes: Literal["any", "float32"] = "any"
     buffers: Literal["average", "local", "drop"] = "average"
     on_refusal: Literal["keep", "revert"] = "keep"
+    personal: Callable[[Context], frozenset[str]] = keeps_nothing
     headline: Literal["global model", "mean over clients"] = "global model"
     needs: Mapping[str, Any] = field(default_factory=dict)
     asynchronous: Literal["no", "unweighted", "yes"] = "no"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from typing_extensions import TypeVar
 
 from shared.core.records import Nothing, Record
 from shared.core.tensor_records import ModelState
 from shared.core.update_annotations import Mean
+from shared.core.validation import no_repeats
+
+_Name = Annotated[str, Field(min_length=1, max_length=500)]
+ModuleNames = Annotated[tuple[_Name, ...], Field(min_length=1, max_length=1000), AfterValidator(no_repeats)]
+"""Names of modules or tensors of a model, as a parameter of an algorithm."""
 
 
 class Broadcast(Record):

@@ -34,10 +34,10 @@ In models that are split by layers, base layers are near the input and personal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, cast
 
-from shared.core.errors import BadInput
+from shared.core.errors import BadInput, UnknownName
 from shared.core.records import Nothing, Record
 from shared.core.scores import Score
 from shared.core.tensor_records import TensorMap
@@ -336,13 +336,45 @@ def last_layers(ctx: Context, n: int) -> frozenset[str]:
     Raises:
         BadInput: the model has fewer layers, or all parameters of these are frozen.
     """
-    if n > len(ctx.model.layers):
-        reason = f"{ctx.spec.model.name} has {len(ctx.model.layers)} layers with parameters"
-        raise BadInput(f"personal_layers {n}: {reason}", field="algorithm.params.personal_layers")
-    last = ctx.model.layers[len(ctx.model.layers) - n :]
+    return personal_tensors(ctx, n, None)
+
+
+def personal_tensors(
+    ctx: Context, n: int, named: Sequence[str] | None, field: str = "personal_layers"
+) -> frozenset[str]:
+    """Returns the names of the trainable parameters and the buffers that are personal.
+
+    Args:
+        ctx: of the run.
+        n: those of the last layers with parameters, unless they are named.
+        named: modules and tensors.
+        field: the algorithm's parameter that is `n`; `named` is its `personal`.
+
+    Raises:
+        BadInput: the model has fewer layers, or nothing of such a name; or all that is meant is frozen.
+    """
+    layers, model = ctx.model.layers, ctx.spec.model.name
+    field, what = ("personal", ", ".join(named)) if named is not None else (field, f"the last {n} layers")
+    path = f"algorithm.params.{field}"
+    if named is None and n > len(layers):
+        raise BadInput(f"{field} {n}: {model} has {len(layers)} layers with parameters", field=path)
+    last = layers[len(layers) - n :] if named is None else layers
     names = frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))
-    if n and names.isdisjoint(ctx.model.trainable_names):
-        frozen = ", ".join(layer.name for layer in last)
-        cause = f"all parameters of {frozen} are frozen in {ctx.spec.model.name}"
-        raise BadInput(f"personal_layers {n}: {cause}", field="algorithm.params.personal_layers")
+    if named is not None:
+        names = frozenset(name for each in named for name in _named(names, each, model, path))
+    if names and names.isdisjoint(ctx.model.trainable_names):
+        raise BadInput(f"{field}: nothing is trained of {what} in {model}: all parameters are frozen", field=path)
     return names - ctx.model.frozen_names
+
+
+def _named(names: Collection[str], wanted: str, model: str, path: str) -> set[str]:
+    """Returns the tensor of this name, or those in the module of this name.
+
+    Raises:
+        UnknownName: there is none; lists the modules with tensors.
+    """
+    found = {name for name in names if name == wanted or name.startswith(f"{wanted}.")}
+    if not found:
+        known = {name.rpartition(".")[0] or name for name in names}
+        raise UnknownName(f"module or tensor of {model}", wanted, sorted(known), field=path)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -46,6 +46,44 @@ def features_of(model: nn.Module, who: str) -> Classifier:
     return cast("Classifier", model)
 
 
+def check_features(model: nn.Module, x: Tensor, who: str) -> None:
+    """Checks that a model is what its attributes say: its outputs are those of `head` on `features`.
+
+    Args:
+        model: any model; its mode stays.
+        x: a batch of samples.
+        who: what takes the model for that, for the message.
+
+    Raises:
+        BadInput: an attribute is missing, or the model does something else than these two.
+    """
+    parts, was_training = features_of(model, who), model.training
+    model.eval()
+    with torch.no_grad():
+        try:
+            same = torch.allclose(model(x), parts.head(parts.features(x)), rtol=1e-3, atol=1e-5)
+        except RuntimeError:  # torch's error for shapes that do not fit
+            same = False
+    model.train(was_training)
+    if not same:
+        cause = f"{who} takes a model for `head(features(x))`, but the `forward` of {type(model).__name__} does more"
+        raise BadInput(f"{cause}: put all that comes before the last layer into `features`", field="model.name")
+
+
+def head_of(model: nn.Module, who: str) -> nn.Module:
+    """Returns the last layer of a model, its attribute `head`.
+
+    Raises:
+        BadInput: there is none, or it is more than one layer.
+    """
+    head = getattr(model, "head", None)
+    if not isinstance(head, nn.Linear | nn.Conv2d):
+        has = "has none" if head is None else f"has a {type(head).__name__} there"
+        cause = f"{who} need the attribute `head` of the model, its last layer; {type(model).__name__} {has}"
+        raise BadInput(cause, field="model.name")
+    return head
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer with parameters: a convolution or linear module and the normalisation that follows it.
@@ -77,13 +115,16 @@ def buffer_names(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_buffers() if name in kept]
 
 
-def layers(model: nn.Module) -> list[Layer]:
-    """Returns the layers with parameters, in the order of the modules; batch-norm is part of the layer before it.
+def layers(model: nn.Module, order: Sequence[str] | None = None) -> list[Layer]:
+    """Returns the layers with parameters; batch-norm is part of the layer before it.
 
-    A tied tensor belongs to the first of its layers.
+    They are in the given order of their modules, else in that in which the model registers them.
+
+    A tied tensor belongs to the layer that registers it first.
     """
     found, kept = list[Layer](), own_state(model).keys()
-    for module_name, module in model.named_modules():
+    for module_name in [name for name, _ in model.named_modules()] if order is None else order:
+        module = model.get_submodule(module_name)
         parameters = _own_names(module_name, (name for name, _ in module.named_parameters(recurse=False)), kept)
         buffers = _own_names(module_name, (name for name, _ in module.named_buffers(recurse=False)), kept)
         if not parameters and not buffers:

@@ -16,8 +16,9 @@ from shared.core.errors import BadInput, StrataError
 from shared.core.plugins import Kind, Value
 from shared.core.randomness import seeded_default_generator
 from shared.training.description import Classes, Sample, Target
-from shared.training.models.classifier import Classifier, Shape, features_of
+from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
+from shared.training.models.forward_order import forward_order
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
 from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
@@ -190,10 +191,13 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 
     Its hidden layer is as wide as the features. The encoder has the weights of the model without a projection head.
     """
-    width = model.head.in_features
+    head = head_of(model, "projection heads")
+    if not isinstance(head, nn.Linear):
+        raise BadInput(f"projection heads go before a linear layer, not a {type(head).__name__}", field="model.name")
+    width = head.in_features
     projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
     features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))
-    return Classifier(features, n_outputs, model.head.out_features)
+    return Classifier(features, n_outputs, head.out_features)
 
 
 def build_shapes(design: Design) -> Any:
@@ -224,6 +228,19 @@ def least_batch(design: Design) -> int:
         with seeded_default_generator(0), torch.no_grad():  # dropout draws from the default generator
             outputs_of(made, design.name, described(design.sample, design.target)[0].example(2))
     return 2 if 1 in seen else 1
+
+
+@lru_cache(maxsize=64)
+def layers_of(design: Design) -> tuple[Layer, ...]:
+    """Returns the layers with parameters from input to output, as a forward pass uses them.
+
+    Raises:
+        UnknownName, BadInput: as for `built`; or the model cannot take such samples.
+    """
+    made, x = built(design, 0), described(design.sample, design.target)[0].example(2)
+    with seeded_default_generator(0):  # dropout draws from it
+        order = forward_order(made, lambda: outputs_of(made, design.name, x))
+    return tuple(layers(made, order))
 
 
 def outputs_of(model: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shared.core.errors import BadInput
-from shared.training.models import tied_names
+from shared.training.models import head_of, tied_names
 from shared.training.subnetworks.units import Axis, Units, WeightedLayer
 
 
@@ -45,9 +45,7 @@ def units_of(model: nn.Module, shape: Sequence[int]) -> Units:
 
 
 def _check(model: nn.Module) -> None:
-    if not isinstance(getattr(model, "head", None), nn.Module):
-        cause = f"sub-networks need the attribute `head` of the model, its last layer; {type(model).__name__} has none"
-        raise BadInput(cause, field="model.name")
+    head_of(model, "sub-networks")
     for name, first in tied_names(model).items():
         raise BadInput(f"sub-networks of tied tensors are not defined: {name} is {first}", field="model.name")
 

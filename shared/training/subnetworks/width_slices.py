@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from shared.core.errors import BadInput
 from shared.core.randomness import seeded_default_generator
+from shared.training.models import head_of
 
 Statistics = Literal["batch", "running"]
 """Statistics with which batch-norm normalises in a sub-network: the batch's, or the running ones of kept channels."""
@@ -94,7 +95,7 @@ def _forward(
 ) -> Callable[[Tensor], Tensor]:
     """Returns the function that replaces a layer's forward."""
     if isinstance(module, nn.Linear):
-        n_out = module.out_features if module is model.get_submodule("head") else n_kept(width, module.out_features)
+        n_out = module.out_features if module is head_of(model, "sub-networks") else n_kept(width, module.out_features)
         return partial(_linear, module, n_out)
     if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros":
         return partial(_convolution, module, n_kept(width, module.out_channels))
