@@ -40,15 +40,14 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from shared.core.clustering import Floats, Gap, average_linkage, cosine_distances, groups_at
 from shared.federation.hooks import (
-    LEFT_OUT,
     Algorithm,
     Begin,
     Broadcast,
@@ -66,9 +65,9 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
-    ModuleNames,
     OwnBuffers,
     PerClient,
+    PersonalParams,
     Phase,
     Record,
     Score,
@@ -94,12 +93,11 @@ MAX_LISTED = 64
 # ---- parameters and records
 
 
-class Params(Record):
+class Params(PersonalParams):
     """The paper's P, R1 and TH.
 
     Attributes:
         personal_layers: number of layers, counted from the output, that only a group shares.
-        personal: in its place, the modules or tensors that only a group shares.
         pretrain_rounds: rounds before the users are grouped, in which personal layers stay with their user.
         threshold: largest mean cosine distance, 0 to 2, between the last layers of a group; `auto` reads it from them.
     """
@@ -107,13 +105,6 @@ class Params(Record):
     personal_layers: Annotated[int, Field(ge=1, le=1000)] = 1
     pretrain_rounds: Annotated[int, Field(ge=0, le=100_000)] = 10
     threshold: Annotated[float, Field(ge=0, le=2)] | Literal["auto"] = "auto"
-    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
-
-    @model_validator(mode="after")
-    def _names_or_counts(self) -> Self:
-        if self.personal is not None and self.personal_layers != 1:
-            raise ValueError("personal names the personal layers: leave out personal_layers")
-        return self
 
 
 class Down(Broadcast):
@@ -190,11 +181,6 @@ def phases(spec: ExperimentSpec, params: Params) -> tuple[Phase, ...]:
 # ---- grouping
 
 
-def personal_of(ctx: Context[Params]) -> frozenset[str]:
-    """Returns the names of the personal layers' tensors."""
-    return personal_tensors(ctx, ctx.params.personal_layers, ctx.params.personal)
-
-
 def last_layer(ctx: Context[Params], personal: Mapping[str, Tensor]) -> Tensor:
     """Returns v: weight and bias of the last layer that is trained, flattened into one row."""
     trained = [[name for name in layer.parameters if name in personal] for layer in ctx.model.layers]
@@ -227,7 +213,7 @@ def mean_layers(models: Sequence[TensorMap], weights: Sequence[int]) -> TensorMa
 
 def complete_layers(ctx: Context[Params], update: Change) -> dict[str, Sent]:
     """Returns what users sent that need a group, by number; one with incomplete layers is ignored and sends again."""
-    mine = personal_of(ctx)
+    mine = personal_tensors(ctx)
     users = (ctx.at(edge=edge).client_id for edge in range(ctx.n_clients))
     return {user: sent for user in users if (sent := update.users.get(user)) and sent.layers.keys() == mine}
 
@@ -282,7 +268,7 @@ def _tree(state: Federation) -> dict[str, Any]:
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
     """A device sends all layers in `delta`; a user sends its personal layers separately, in `grouped`."""
-    moved, mine = uploaded_names(ctx, model), personal_of(ctx)
+    moved, mine = uploaded_names(ctx, model), personal_tensors(ctx)
     return {"delta": moved} if ctx.seat is not None else {"delta": moved - mine, "grouped": moved & mine}
 
 
@@ -290,7 +276,7 @@ class Cloud(CloudHooks[Federation, Down, Change]):
     """Averages base layers over all users and personal layers within groups; clusters users once."""
 
     def init(self, ctx: Context[Params], model: TensorMap) -> Federation:
-        mine = personal_of(ctx)
+        mine = personal_tensors(ctx)
         if ctx.params.pretrain_rounds:
             return Federation(model=model)
         users = {ctx.at(edge=edge).client_id: "0" for edge in range(ctx.n_clients)}
@@ -337,7 +323,7 @@ class Edge(EdgeHooks[User, Down, Change, Broadcast]):
         return super().begin(ctx, state.replace(group=broadcast.group), held)
 
     def finish(self, ctx: Context[Params], state: User) -> Finish[User, Change]:
-        mine = personal_of(ctx)
+        mine = personal_tensors(ctx)
         moved, own = delta_of(ctx, state.model, state.received), only(state.model, mine)
         sent = Change(delta=without(moved, mine))
         if state.group is not None:
@@ -391,7 +377,7 @@ ALGORITHM = Algorithm(
     cloud_state=Federation,
     edge_state=User,
     phases=phases,
-    personal=personal_of,
+    personal=personal_tensors,
     headline="mean over clients",
     needs={"client": "edge"},
     footprint=Footprint(sends=sends),

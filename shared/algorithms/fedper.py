@@ -24,12 +24,11 @@ Deviations and readings:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from shared.federation.hooks import (
-    LEFT_OUT,
     Algorithm,
     Begin,
     Broadcast,
@@ -44,9 +43,8 @@ from shared.federation.hooks import (
     GlobalModel,
     Local,
     ModelState,
-    ModuleNames,
     OwnBuffers,
-    Record,
+    PersonalParams,
     Score,
     TensorMap,
     Trainer,
@@ -63,22 +61,14 @@ from shared.federation.hooks import (
 )
 
 
-class Params(Record):
+class Params(PersonalParams):
     """Which layers are personal.
 
     Attributes:
         personal_layers: K_P, the number of personal layers, counted from the output; the paper tries 1 to 4.
-        personal: in its place, the modules or tensors that are personal.
     """
 
     personal_layers: Annotated[int, Field(ge=0, le=1000)] = 1
-    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
-
-    @model_validator(mode="after")
-    def _names_or_counts(self) -> Self:
-        if self.personal is not None and self.personal_layers != 1:
-            raise ValueError("personal names the personal layers: leave out personal_layers")
-        return self
 
 
 class User(EdgeModel):
@@ -96,12 +86,7 @@ class Own(OwnBuffers):
 def personal_names(ctx: Context[Params]) -> frozenset[str]:
     """Returns the names of the personal layers at the tier that is the client; none at the other tier."""
     here = "edge" if ctx.seat is None else "device"
-    return personal_of(ctx) if ctx.spec.client == here else frozenset()
-
-
-def personal_of(ctx: Context[Params]) -> frozenset[str]:
-    """Returns the names of the tensors that clients keep."""
-    return personal_tensors(ctx, ctx.params.personal_layers, ctx.params.personal)
+    return personal_tensors(ctx) if ctx.spec.client == here else frozenset()
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:
@@ -113,7 +98,7 @@ class Cloud(CloudHooks):
     """Averages base layers. Its personal layers stay the initial ones, so there is no global model to test."""
 
     def evaluate(self, ctx: Context[Params], state: GlobalModel, trainer: Trainer) -> dict[str, Score]:
-        return {} if personal_of(ctx) else super().evaluate(ctx, state, trainer)
+        return {} if personal_tensors(ctx) else super().evaluate(ctx, state, trainer)
 
 
 class Edge(EdgeHooks[User]):
@@ -183,7 +168,7 @@ ALGORITHM = Algorithm(
     device=Device(),
     edge_state=User,
     device_state=Own,
-    personal=personal_of,
+    personal=personal_tensors,
     headline="mean over clients",
     footprint=Footprint(sends=sends),
 )

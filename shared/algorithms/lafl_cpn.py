@@ -17,8 +17,7 @@ gives it to all methods; that it *expands* the set of images, as the paper says,
 Readings; where the paper is silent, those of FedALA (J. Zhang et al., AAAI 2023), from which (6)-(8) come:
 
 - dL/dW = dL/d(init) * (theta_g - theta_i), by the chain rule, one step for each mini-batch, after which the mix is
-  recomputed. The network runs in training mode, and the batch-norm statistics of these passes are discarded. W is
-  clamped to [0, 1] after each step (`clamp`).
+  recomputed. The network runs in training mode, and the batch-norm statistics of these passes are discarded.
 - Rounds are counted for each client. In its first visit there is nothing to mix. In the second, W is learned until the
   losses of the last 10 passes have a standard deviation below 0.1, for at most `max_passes`; later in one pass. The
   numbers are FedALA's, the rule differs: the loss of a pass is its mean (in public copies of FedALA that of its last
@@ -38,14 +37,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from shared.federation.hooks import (
-    LEFT_OUT,
     Advance,
     Algorithm,
     Begin,
@@ -62,12 +60,12 @@ from shared.federation.hooks import (
     Local,
     Mean,
     ModelState,
-    ModuleNames,
     Nothing,
     Outcome,
     OwnBuffers,
     Passes,
     PerClient,
+    PersonalParams,
     Record,
     Samples,
     Score,
@@ -97,12 +95,11 @@ SHIFT = "relative_shift"
 """Figure of a visit that mixed, and its mean over the visits of an edge's round: see `Mixing.relative_shift`."""
 
 
-class Params(Record):
+class Params(PersonalParams):
     """The paper's values are the defaults.
 
     Attributes:
         p: number of layers that are mixed, counted from the output. With 0 a client starts from the global model.
-        personal: in its place, the modules or tensors that are mixed.
         eta: step size of W.
         s: percentage of a client's images on which W is learned.
         clamp: whether W stays in [0, 1].
@@ -112,6 +109,7 @@ class Params(Record):
         test_stats: whether test images of other clients are normalised with their owner's statistics or the tester's.
     """
 
+    count: ClassVar[str] = "p"
     p: Annotated[int, Field(ge=0, le=1000)] = 5
     eta: Annotated[float, Field(ge=0, le=1e3)] = 1.0
     s: Annotated[float, Field(gt=0, le=100)] = 80.0
@@ -120,13 +118,6 @@ class Params(Record):
     normalise: Literal["own", "fixed"] = "own"
     stats: Literal["augmented", "raw"] = "augmented"
     test_stats: Literal["owner", "own"] = "owner"
-    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
-
-    @model_validator(mode="after")
-    def _names_or_counts(self) -> Self:
-        if self.personal is not None and self.p != 5:
-            raise ValueError("personal names the layers that are mixed: leave out p")
-        return self
 
 
 # ---- adaptive aggregation
@@ -134,8 +125,7 @@ class Params(Record):
 
 def mixed_of(ctx: Context[Params]) -> frozenset[str]:
     """Returns the names of the parameters that are mixed."""
-    n = min(ctx.params.p, len(ctx.model.layers))
-    return personal_tensors(ctx, n, ctx.params.personal, "p") & {*ctx.model.trainable_names}
+    return personal_tensors(ctx, min(ctx.params.p, len(ctx.model.layers))) & {*ctx.model.trainable_names}
 
 
 @dataclass
@@ -300,8 +290,8 @@ class Device(DeviceHooks[Own, Down, Up]):
         return Own()
 
     def local_update(self, ctx: Context[Params], state: Own, message: Down, trainer: Trainer) -> Local[Own, Up]:
-        own = ctx.params.normalise == "own"
-        found = _own_statistics(ctx, state, message) or _measured(ctx, trainer) if own else None
+        known = _own_statistics(ctx, state, message)
+        found = known or _measured(ctx, trainer) if ctx.params.normalise == "own" else None
         transform = normaliser(found)
         received = starting_model(state, message)
         start, weights, figures = _mixed_start(ctx, state, received, trainer, transform)
@@ -315,8 +305,7 @@ class Device(DeviceHooks[Own, Down, Up]):
             statistics=found,
         )
         up = Up(delta=delta_of(ctx, fit.model, received), reported=reported)
-        n_passed = int(figures["weights_n_samples"])
-        return Local(after, up, fit.model, fit.trained, n_passed=n_passed, figures=figures)
+        return Local(after, up, fit.model, fit.trained, n_passed=int(figures["weights_n_samples"]), figures=figures)
 
     def personalise(
         self, ctx: Context[Params], state: Own, message: Down, local: Local[Own, Up] | None, trainer: Trainer
@@ -330,8 +319,7 @@ class Device(DeviceHooks[Own, Down, Up]):
 
 def _own_statistics(ctx: Context[Params], state: Own, message: Down) -> Statistics | None:
     """Returns the client's statistics as the cloud broadcasts them, else those in its state."""
-    found: Statistics | None = message.known.get(ctx.client_id) or state.statistics
-    return found
+    return message.known.get(ctx.client_id) or state.statistics
 
 
 def _statistics_of(ctx: Context[Params], known: Mapping[str, Statistics], owner: str | None) -> Statistics | None:
@@ -349,8 +337,7 @@ def _mixed_start(
     ctx: Context[Params], state: Own, received: TensorMap, trainer: Trainer, transform: Transform | None
 ) -> tuple[TensorMap, TensorMap, dict[str, float]]:
     """Returns the model from which local training starts, W, and figures for the record: lines 10 to 15."""
-    visit, params = state.participations + 1, ctx.params
-    layers = mixed_of(ctx)
+    visit, params, layers = state.participations + 1, ctx.params, mixed_of(ctx)
     if not state.previous or not layers:
         return received, {}, {"visit": visit, "passes": 0, "weights_n_samples": 0}
     top = only(received, layers)

@@ -61,6 +61,7 @@ class Elementwise:
 
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """Corrects one device's gradients."""
+        self.check(len(parameters))
         self.function(parameters, gradients, *self.tensors)
 
     def check(self, n: int) -> None:
@@ -265,8 +266,6 @@ def train(
     with_layout = channels_last(model)
     model.train()
     parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    if isinstance(correct, Elementwise):
-        correct.check(len(parameters))
     gradients_of = _gradients_of(model, parameters, loss, objective, target)
     take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0

@@ -5,14 +5,14 @@ An algorithm is a frozen value (`Algorithm`): stateless hook objects of the thre
 
 from shared.core.bounds import Count
 from shared.core.errors import BadInput, WireError
-from shared.core.records import LEFT_OUT, Nothing, Record
+from shared.core.records import Nothing, Record
 from shared.core.scores import Score
 from shared.core.tensor_records import ModelState, Tensor, TensorMap
 from shared.core.tensors import add, n_bytes, only, overlay, subtract, without
 from shared.core.update_annotations import KeptBy, MaskOf, Mean, PerClient
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.hooks.algorithm import Algorithm, Direction, Footprint, one_phase
-from shared.federation.hooks.records import Broadcast, EdgeModel, GlobalModel, ModuleNames, OwnBuffers, Update
+from shared.federation.hooks.records import Broadcast, EdgeModel, GlobalModel, OwnBuffers, PersonalParams, Update
 from shared.federation.hooks.results import Admission, Advance, Begin, Finish, Local, Phase, Verdict
 from shared.federation.hooks.tiers import (
     CloudHooks,
@@ -41,7 +41,6 @@ from shared.training.optimizers import Adam, Sgd, momentum_step_factor
 from shared.wire.compression import Codec
 
 __all__ = [
-    "LEFT_OUT",
     "Adam",
     "Admission",
     "Advance",
@@ -72,7 +71,6 @@ __all__ = [
     "Mean",
     "ModelInfo",
     "ModelState",
-    "ModuleNames",
     "NoParams",
     "Nothing",
     "Objective",
@@ -81,6 +79,7 @@ __all__ = [
     "OwnBuffers",
     "Passes",
     "PerClient",
+    "PersonalParams",
     "Phase",
     "Record",
     "Samples",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import TypeVar
 
-from shared.core.records import Nothing, Record
+from shared.core.records import LEFT_OUT, Nothing, Record
 from shared.core.tensor_records import ModelState
 from shared.core.update_annotations import Mean
 from shared.core.validation import no_repeats
@@ -15,6 +15,24 @@ from shared.core.validation import no_repeats
 _Name = Annotated[str, Field(min_length=1, max_length=500)]
 ModuleNames = Annotated[tuple[_Name, ...], Field(min_length=1, max_length=1000), AfterValidator(no_repeats)]
 """Names of modules or tensors of a model, as a parameter of an algorithm."""
+
+
+class PersonalParams(Record):
+    """The parameters of an algorithm with personal layers: it counts them from the output, or a spec names them.
+
+    Attributes:
+        count: name of the parameter that is their number.
+        personal: in its place, names of the modules or tensors that are personal.
+    """
+
+    count: ClassVar[str] = "personal_layers"
+    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
+
+    @model_validator(mode="after")
+    def _counted_or_named(self) -> Self:
+        if self.personal is not None and getattr(self, self.count) != type(self).model_fields[self.count].default:
+            raise ValueError(f"personal names the layers: leave out {self.count}")
+        return self
 
 
 class Broadcast(Record):

@@ -54,6 +54,7 @@ from shared.federation.hooks.records import (
     GlobalModel,
     Message,
     OwnBuffers,
+    PersonalParams,
     Report,
     Up,
     Update,
@@ -336,25 +337,27 @@ def last_layers(ctx: Context, n: int) -> frozenset[str]:
     Raises:
         BadInput: the model has fewer layers, or all parameters of these are frozen.
     """
-    return personal_tensors(ctx, n, None)
+    return _layers_or_named(ctx, n, None, "personal_layers")
 
 
-def personal_tensors(
-    ctx: Context, n: int, named: Sequence[str] | None, field: str = "personal_layers"
-) -> frozenset[str]:
-    """Returns the names of the trainable parameters and the buffers that are personal.
+def personal_tensors(ctx: Context, n: int | None = None) -> frozenset[str]:
+    """Returns the names of the trainable parameters and the buffers that are personal, by `PersonalParams`.
 
     Args:
         ctx: of the run.
-        n: those of the last layers with parameters, unless they are named.
-        named: modules and tensors.
-        field: the algorithm's parameter that is `n`; `named` is its `personal`.
+        n: the number of layers unless they are named; None means that of the parameters.
 
     Raises:
         BadInput: the model has fewer layers, or nothing of such a name; or all that is meant is frozen.
     """
+    params = cast("PersonalParams", ctx.params)
+    return _layers_or_named(ctx, getattr(params, params.count) if n is None else n, params.personal, params.count)
+
+
+def _layers_or_named(ctx: Context, n: int, named: Sequence[str] | None, count: str) -> frozenset[str]:
+    """Returns the names of what is trained or buffered in the last n layers, or else in what is `named`."""
     layers, model = ctx.model.layers, ctx.spec.model.name
-    field, what = ("personal", ", ".join(named)) if named is not None else (field, f"the last {n} layers")
+    field, what = (count, f"the last {n} layers") if named is None else ("personal", ", ".join(named))
     path = f"algorithm.params.{field}"
     if named is None and n > len(layers):
         raise BadInput(f"{field} {n}: {model} has {len(layers)} layers with parameters", field=path)

@@ -61,7 +61,8 @@ def check_features(model: nn.Module, x: Tensor, who: str) -> None:
     model.eval()
     with torch.no_grad():
         try:
-            same = torch.allclose(model(x), parts.head(parts.features(x)), rtol=1e-3, atol=1e-5)
+            whole, split = model(x), parts.head(parts.features(x))
+            same = torch.allclose(whole.float(), split.float(), rtol=1e-3, atol=1e-5)
         except RuntimeError:  # torch's error for shapes that do not fit
             same = False
     model.train(was_training)

@@ -218,7 +218,8 @@ async def test_a_correction_with_tensors_for_frozen_parameters_says_which_names_
 
 
 def test_a_head_that_is_frozen_cannot_be_the_personal_layer() -> None:
-    with pytest.raises(BadInput, match="personal_layers 1: all parameters of head are frozen in frozen_head"):
+    cause = "personal_layers: nothing is trained of the last 1 layers in frozen_head: all parameters are frozen"
+    with pytest.raises(BadInput, match=cause):
         resolved(**spec_with("fedper", model="frozen_head"))
 
 

@@ -71,7 +71,8 @@ class OwnMatrix(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.matrix.shape[0] == 8
-        return self.body(x.flatten(1)).relu() @ self.matrix
+        hidden: Tensor = self.body(x.flatten(1))
+        return hidden.relu() @ self.matrix
 
 
 class Attention(nn.Module):
@@ -117,7 +118,7 @@ class Attention(nn.Module):
 def test_the_forward_pass_orders_layers(
     build: Callable[[Shape, int], nn.Module], order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MODELS, "odd", build)  # type: ignore[arg-type]
+    monkeypatch.setitem(MODELS, "odd", build)
     layers_of.cache_clear()
     found = layers_of(Design("odd", Sample((1, 8, 8), images=True), Classes(3)))
     layers_of.cache_clear()
@@ -127,7 +128,7 @@ def test_the_forward_pass_orders_layers(
 
 
 def test_a_batch_norm_is_part_of_the_layer_before_it_in_the_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "odd", HeadFirst)  # type: ignore[arg-type]
+    monkeypatch.setitem(MODELS, "odd", HeadFirst)
     layers_of.cache_clear()
     body = layers_of(Design("odd", Sample((1, 8, 8), images=True), Classes(3)))[1]
     layers_of.cache_clear()
