@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -67,6 +68,34 @@ async def test_a_regression_learns_and_counts_each_sample_once(tmp_path: Path, d
     assert found[-1] < found[0] / 4
     assert run.experiment.data.target == Numbers((1,))
     assert (scores(run)[-1].n, scores(run)[-1].accuracy) == (40, None)
+
+
+async def test_series_of_unequal_lengths_are_told_apart_by_their_period(tmp_path: Path) -> None:
+    """The masked series run over time through `cnn_1d`, and columns of names are learnt as classes."""
+    rng, found = RNG(0), dict[str, Any]()
+    for part, n in (("train", 200), ("test", 80)):
+        fast, length = rng.integers(0, 2, n), rng.integers(20, 33, n)
+        t, mask = np.arange(32), np.arange(32) < length[:, None]
+        period, phase = np.where(fast, 4, 10)[:, None], rng.uniform(0, 6.28, (n, 1))
+        x = np.sin(2 * np.pi * t / period + phase) + 0.2 * rng.normal(size=(n, 32))
+        found |= {f"{part}_x": x, f"{part}_mask": mask, f"{part}_y": np.array(["slow", "fast"])[fast][:, None]}
+    np.savez(tmp_path / "series.npz", **found)
+    run = await done(tmp_path / "run", tmp_path, {"data": "series.npz", "model": "cnn_1d", "num_rounds": 6, "lr": 0.1})
+    assert run.experiment.data.reading.classes == ("fast", "slow")
+    assert (scores(run)[-1].accuracy or 0) > 0.9
+
+
+async def test_pictures_of_sixteen_bits_are_told_apart_in_a_run(tmp_path: Path) -> None:
+    rng = RNG(0)
+    for label, low in (("dark", 300), ("bright", 1500)):
+        (tmp_path / "scans" / label).mkdir(parents=True)
+        for number in range(30):
+            pixels = rng.integers(low, low + 1500, (8, 8)).astype(np.uint16)
+            Image.fromarray(pixels).save(tmp_path / "scans" / label / f"{number}.{'tif' if number % 2 else 'png'}")
+    spec = {"data": {"file": "scans", "value_range": [0, 4095]}, "num_rounds": 4}
+    run = await done(tmp_path / "run", tmp_path, spec)
+    assert len(np.unique(run.experiment.data.train_x)) > 100
+    assert (scores(run)[-1].accuracy or 0) > 0.9
 
 
 async def test_a_regression_in_stacks_gives_the_losses_of_single_devices(tmp_path: Path, data: Path) -> None:

@@ -29,6 +29,8 @@ class Sample:
         images: whether samples are made from images of bytes, which some methods need.
         vocabulary: of indices: the number of their values, 0 to `vocabulary - 1`.
         padding: of indices: the value at positions without content; None without padding.
+        layout: of numbers: which axis holds the channels, the first or the last, where the data say it; images have
+            channels first.
     """
 
     shape: tuple[int, ...]
@@ -36,6 +38,7 @@ class Sample:
     images: bool = False
     vocabulary: int | None = None
     padding: int | None = None
+    layout: Literal["channels_first", "channels_last"] | None = None
 
     @property
     def what(self) -> str:

@@ -17,6 +17,8 @@ from shared.training.table_specs import Column, ColumnUse, CsvSpec, Missing, is_
 
 TargetKind = Literal["classes", "labels", "numbers", "tokens"]
 """What targets are: one class, any number of labels, numbers, or a class at each place of a sequence."""
+Layout = Literal["channels_first", "channels_last"]
+"""Which axis of a sample holds its channels."""
 STRONGEST = 10
 """Upper bound on the magnitude of RandAugment's operations."""
 TAKEN = frozenset({*DATASETS, "digit_domains"})
@@ -60,6 +62,8 @@ class DataSpec(Record):
         csv: how a table's file is written, where that cannot be told from it.
         kind: what the targets of a file or of a plug-in's data are: `classes`, `labels`, `numbers` or `tokens`; None
             means what they look like.
+        layout: which axis of samples in arrays holds their channels; models get them first. None means that samples are
+            as models get them, but for images of bytes, which have channels last.
         n_train: number of training samples, drawn with a seed and stratified by class; None means all.
         n_test: number of test samples, drawn likewise; None means all.
         domains: the digit data sets that are combined, in this order; None means all five.
@@ -81,6 +85,7 @@ class DataSpec(Record):
     missing: Annotated[Missing | None, LEFT_OUT] = None
     csv: Annotated[CsvSpec | None, LEFT_OUT] = None
     kind: Annotated[TargetKind | None, LEFT_OUT] = None
+    layout: Annotated[Layout | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
     domains: Annotated[Names, Field(min_length=1)] | None = None
@@ -115,6 +120,8 @@ class DataSpec(Record):
             raise ValueError("target: the column of the table that models are to predict is needed")
         if self.kind is not None and self.file is None and self.name in TAKEN:
             raise ValueError(f"kind goes with files and plug-ins: {self.name} says itself what its targets are")
+        if self.layout is not None and (self.name in TAKEN if self.file is None else not self.file.endswith(".npz")):
+            raise ValueError("layout is for arrays: it goes with file, an .npz, or with a plug-in's data")
         folder = self.file is not None and not table and not self.file.endswith(".npz")
         for field in ("value_range", "background"):
             if getattr(self, field) is not None and not folder:

@@ -1,22 +1,31 @@
 """Checks of a data set's arrays, and the description that follows from them.
 
-A source gives arrays by the keys of `KEYS`. Dtypes decide what they are: `uint8` samples are images, other integers are
-indices, floats are numbers; integer targets are classes, or tokens if they are sequences, and float targets numbers.
+A source gives arrays by the keys of `KEYS`. Their dtypes say what samples are: `uint8` are images, other integers are
+indices, floats are numbers. What targets are is told in `shared.training.data.targets`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shared.training.data.label_checks import as_labels, kind_of
+from shared.training.data.layouts import (
+    channels_first,
+    channels_last,
+    check_has_channels,
+    images_channels_last,
+    statistic_channels_last,
+)
+from shared.training.data.plain import named_groups, plain
+from shared.training.data.reading import Read, Reading, listed
 from shared.training.data.sources import (
-    GROUPS,
     IMAGES,
+    KEYS,
     LABELS,
     MASKS,
     REQUIRED,
@@ -24,11 +33,14 @@ from shared.training.data.sources import (
     Arrays,
     DataMalformed,
 )
+from shared.training.data.targets import Targets, read_targets
 from shared.training.description import Classes, Labels, Numbers, Sample, Target, Tokens
-from shared.training.specs import TargetKind
+from shared.training.specs import Layout, TargetKind
 
 LARGEST_VOCABULARY = 1_000_000
 """Most classes of a target, and most values of indices: a model has a row of weights for each."""
+LARGE = 100
+"""Numbers of samples from which on a note says that they are not normalised."""
 LARGEST_TARGET = 1_000_000
 """Most numbers of one sample's target."""
 
@@ -42,7 +54,8 @@ class Description:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the description as a JSON object."""
-        return {"sample": vars(self.sample), "target": {"kind": self.target.kind, **vars(self.target)}}
+        sample = {key: value for key, value in vars(self.sample).items() if key != "layout" or value is not None}
+        return {"sample": sample, "target": {"kind": self.target.kind, **vars(self.target)}}
 
     @classmethod
     def of_json(cls, raw: dict[str, Any]) -> Description:
@@ -79,39 +92,51 @@ def of_images(x: npt.NDArray[Any], n_classes: int) -> Description:
     return Description(_sample(x), Classes(n_classes))
 
 
-def checked(arrays: Arrays, kind: TargetKind | None, where: str) -> tuple[Arrays, Description]:
-    """Returns arrays of any kind in the dtypes in which they are stored, and their description.
+def checked(
+    source: Read, kind: TargetKind | None, where: str, layout: Layout | None = None
+) -> tuple[Arrays, Description, Reading]:
+    """Returns arrays of any kind in the dtypes in which they are stored, their description, and how they were read.
 
     Args:
-        arrays: by the keys of `KEYS`.
-        kind: what the targets are; None means what their dtype says.
+        source: arrays by the keys of `KEYS`, and what the source says of them.
+        kind: what the targets are; None means what their type and values say.
         where: the data set, for messages.
+        layout: which axis of the samples holds their channels; None means that the arrays are as models get them.
 
     Raises:
-        DataMalformed: an array is missing or wrong; the message names the key.
+        DataMalformed: an array is missing or wrong, or may be read in two ways; the message names the key.
     """
-    _check_keys(arrays, where)
-    found: Arrays = {key: _as_samples(arrays[key], f"{where}: {key}") for key in IMAGES}
-    _check_same_shape(found, where, "samples")
-    if found["train_x"].dtype != found["test_x"].dtype:
-        raise DataMalformed(f"{where}: train_x is {found['train_x'].dtype}, test_x is {found['test_x'].dtype}")
+    _check_keys(source.arrays, where)
+    arrays = {key: plain(source.arrays[key], f"{where}: {key}") for key in KEYS if key in source.arrays}
+    masked, reading = MASKS[0] in arrays, source.reading
+    found, notes = _samples(arrays, layout, where)
     vocabulary, padding = _number(arrays, "vocabulary", where), _number(arrays, "padding", where)
-    kind = kind_of(arrays, kind, where)
-    for samples, labels, group, writer, mask in zip(IMAGES, LABELS, GROUPS, WRITERS, MASKS, strict=True):
-        n = len(found[samples])
-        found[labels] = _as_targets(arrays[labels], kind, n, f"{where}: {labels}")
-        for key in (group, writer):
-            if key in arrays:
-                _check_numbers(arrays[key], n, f"{where}: {key}")
-                found[group] = arrays[key].astype(np.int64)
-        if mask in arrays:
-            _mask(found, samples, labels, _as_mask(arrays[mask], found[samples], f"{where}: {mask}"), padding, where)
-    if (MASKS[0] in arrays) != (MASKS[1] in arrays):
-        raise DataMalformed(f"{where}: {MASKS[0]} and {MASKS[1]} go together, one is missing")
+    n_classes = _number(arrays, "n_classes", where)
+    y, x = (arrays["train_y"], arrays["test_y"]), (found["train_x"], found["test_x"])
+    targets = read_targets(y, x, _said(kind, y, reading), n_classes, where, reading.classes)
+    found["train_y"], found["test_y"] = targets.arrays
+    groups, group_names = named_groups(arrays, where)
+    found |= groups
+    _apply_masks(found, arrays, padding, layout, where)
     sample = _sample(found["train_x"], _vocabulary(found, vocabulary, padding, where), padding)
-    target = _target(found, sample, kind, _number(arrays, "n_classes", where), padding, where)
-    _keep_normalisation(found, arrays, sample, masked=MASKS[0] in arrays, where=where)
-    return found, Description(sample, target)
+    sample = replace(sample, layout=_layout_of(sample, layout, masked))
+    target = _target(found, sample, targets, n_classes, padding, where)
+    _keep_normalisation(found, arrays, sample, layout, masked=masked, where=where)
+    notes += targets.notes + _unknown_keys(source.arrays) + _not_normalised(found, sample)
+    known = {"classes": reading.classes or targets.classes, "groups": reading.groups or group_names}
+    return found, Description(sample, target), reading.model_copy(update={**known, "notes": reading.notes + notes})
+
+
+def _said(kind: TargetKind | None, y: Sequence[npt.NDArray[Any]], reading: Reading) -> TargetKind | None:
+    """Returns what the targets are as the spec says it, or the source: a table's target is settled with its column."""
+    if kind is not None or reading.target is None:
+        return kind
+    return "numbers" if y[0].dtype.kind == "f" else "classes"
+
+
+def _unknown_keys(arrays: Arrays) -> tuple[str, ...]:
+    unknown = sorted(set(arrays) - set(KEYS))
+    return (f"keys that are not read: {listed(unknown)}",) if unknown else ()
 
 
 # ---- samples
@@ -138,9 +163,38 @@ def _check_images(x: npt.NDArray[Any], what: str) -> None:
         raise DataMalformed(f"{what} is empty: shape {x.shape}")
 
 
-def _as_samples(x: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+def _samples(arrays: Arrays, layout: Layout | None, where: str) -> tuple[Arrays, tuple[str, ...]]:
+    """Returns samples as they are stored, but for their masks, and what was done with them."""
+    found: Arrays = {key: _as_samples(arrays[key], layout, f"{where}: {key}") for key in IMAGES}
+    if found["train_x"].dtype != found["test_x"].dtype:
+        raise DataMalformed(f"{where}: train_x is {found['train_x'].dtype}, test_x is {found['test_x'].dtype}")
+    _check_same_shape(found, where, "samples")
+    x, given = found["train_x"], arrays["train_x"]
+    if x.dtype == np.uint8:
+        moved = x.shape != given.shape and layout is None
+        return found, (f"train_x of shape {given.shape} has its channels first",) if moved else ()
+    check_has_channels(x, layout, MASKS[0] in arrays, f"{where}: train_x")
+    return {key: channels_last(each, layout) for key, each in found.items()}, ()
+
+
+def _layout_of(sample: Sample, layout: Layout | None, masked: bool) -> Layout | None:
+    if sample.images or sample.dtype == "int64" or len(sample.shape) < 2:
+        return None
+    return "channels_first" if layout is not None else "channels_last" if masked else None
+
+
+def _not_normalised(found: Arrays, sample: Sample) -> tuple[str, ...]:
+    """Returns a note of numbers so large that training hardly works with them as they are."""
+    x = found["train_x"]
+    if sample.images or sample.dtype == "int64" or "mean" in found or np.abs(x).max() < LARGE:
+        return ()
+    return (f"train_x holds numbers from {x.min():g} to {x.max():g}, not normalised (keys mean and std)",)
+
+
+def _as_samples(x: npt.NDArray[Any], layout: Layout | None, what: str) -> npt.NDArray[Any]:
     """Returns samples as uint8 (images), float32 or int64."""
     if x.dtype == np.uint8:
+        x = images_channels_last(x, layout)
         try:
             _check_images(x, what)
         except DataMalformed as error:
@@ -197,6 +251,17 @@ def _as_mask(mask: npt.NDArray[Any], x: npt.NDArray[Any], what: str) -> npt.NDAr
     return mask.astype(np.bool_)
 
 
+def _apply_masks(found: Arrays, arrays: Arrays, padding: int | None, layout: Layout | None, where: str) -> None:
+    """Writes masks into the samples, whose channels are last, and moves the channels where the layout has them."""
+    if (MASKS[0] in arrays) != (MASKS[1] in arrays):
+        raise DataMalformed(f"{where}: {MASKS[0]} and {MASKS[1]} go together, one is missing")
+    for samples, labels, mask in zip(IMAGES, LABELS, MASKS, strict=True):
+        if mask in arrays:
+            _mask(found, samples, labels, _as_mask(arrays[mask], found[samples], f"{where}: {mask}"), padding, where)
+        if found[samples].dtype == np.float32:
+            found[samples] = channels_first(found[samples], layout)
+
+
 def _mask(
     arrays: Arrays, samples: str, labels: str, real: npt.NDArray[np.bool_], padding: int | None, where: str
 ) -> None:
@@ -218,48 +283,25 @@ def _mask(
 # ---- targets
 
 
-def _as_targets(y: npt.NDArray[Any], kind: TargetKind | None, n: int, what: str) -> npt.NDArray[Any]:
-    """Returns targets as int64 (classes, tokens) or float32, (n, ...) with at least one number each."""
-    if kind == "labels":
-        return as_labels(y, n, what)
-    integers = np.issubdtype(y.dtype, np.integer)
-    if not integers and not np.issubdtype(y.dtype, np.floating):
-        raise DataMalformed(f"{what} has dtype {y.dtype}, expected integers (classes, tokens) or floats (numbers)")
-    if y.ndim < 1 or len(y) != n or 0 in y.shape:
-        raise DataMalformed(f"{what} has shape {y.shape}, expected ({n}, ...), one target for each sample")
-    if kind == "numbers" or (kind is None and not integers):
-        floats = _finite(y, what)
-        return floats[:, None] if y.ndim == 1 else floats
-    if not integers:
-        raise DataMalformed(f"{what} has dtype {y.dtype}, {kind} need integers from 0")
-    shape = {"classes": 1, "tokens": 2}.get(kind or "", y.ndim)
-    if y.ndim not in (1, 2) or y.ndim != shape:
-        raise DataMalformed(f"{what} has shape {y.shape}, expected (n,) for classes or (n, length) for tokens")
-    return y.astype(np.int64)
-
-
 def _tokens(arrays: Arrays) -> bool:
     return arrays["train_y"].dtype == np.int64 and arrays["train_y"].ndim == 2
 
 
 def _target(
-    arrays: Arrays, sample: Sample, kind: TargetKind | None, n_classes: int | None, padding: int | None, where: str
+    arrays: Arrays, sample: Sample, targets: Targets, n_classes: int | None, padding: int | None, where: str
 ) -> Target:
     y = arrays["train_y"]
-    if y.shape[1:] != arrays["test_y"].shape[1:] or y.dtype != arrays["test_y"].dtype:
-        raise DataMalformed(f"{where}: train_y and test_y differ: {y.dtype} {y.shape[1:]} and "
-                            f"{arrays['test_y'].dtype} {arrays['test_y'].shape[1:]}")  # fmt: skip
-    if y.dtype != np.int64:
+    if targets.kind in ("numbers", "labels"):
         if math.prod(y.shape[1:]) > LARGEST_TARGET:
             raise DataMalformed(f"{where}: targets of {math.prod(y.shape[1:])} numbers, at most {LARGEST_TARGET}")
-        return Labels(y.shape[1]) if kind == "labels" else Numbers(y.shape[1:])
-    n = (sample.vocabulary if _tokens(arrays) else None) if n_classes is None else n_classes
+        return Labels(y.shape[1]) if targets.kind == "labels" else Numbers(y.shape[1:])
+    n = targets.n_classes if targets.kind == "classes" else n_classes or sample.vocabulary
     if n is None:
         n = max(int(arrays[key].max()) for key in LABELS) + 1
     if not 1 <= n <= LARGEST_VOCABULARY:
         raise DataMalformed(f"{where}: {n} classes, expected 1 to {LARGEST_VOCABULARY}")
     _check_range(arrays, n, where)
-    return Tokens(n, y.shape[1], padding) if _tokens(arrays) else Classes(n)
+    return Tokens(n, y.shape[1], padding) if targets.kind == "tokens" else Classes(n)
 
 
 def _check_range(arrays: Arrays, n_classes: int, where: str) -> None:
@@ -288,7 +330,9 @@ def _number(arrays: Arrays, key: str, where: str) -> int | None:
     return int(value)
 
 
-def _keep_normalisation(into: Arrays, arrays: Arrays, sample: Sample, *, masked: bool, where: str) -> None:
+def _keep_normalisation(
+    into: Arrays, arrays: Arrays, sample: Sample, layout: Layout | None, *, masked: bool, where: str
+) -> None:
     """Keeps `mean` and `std` as float32 that broadcast to a sample; the channel of a mask stays as it is."""
     if "mean" not in arrays and "std" not in arrays:
         return
@@ -303,12 +347,16 @@ def _keep_normalisation(into: Arrays, arrays: Arrays, sample: Sample, *, masked:
         value = values[key]
         if sample.images and value.ndim == 1:
             value = value[:, None, None]
+        if layout is not None and not sample.images:
+            value = statistic_channels_last(value, layout, len(sample.shape))
         if masked:
-            width = sample.shape[-1] - 1
+            width = sample.shape[-1 if layout is None else 0] - 1
             rest = value.shape[:-1]
             value = np.concatenate(
                 [np.broadcast_to(value, (*rest, width)), np.full((*rest, 1), neutral, np.float32)], axis=-1
             )
+        if layout is not None and not sample.images and value.ndim:
+            value = np.moveaxis(value.reshape((1,) * (len(sample.shape) - value.ndim) + value.shape), -1, 0)
         try:
             fits = np.broadcast_shapes(value.shape, sample.shape) == sample.shape
         except ValueError:

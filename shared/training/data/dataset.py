@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from shared.training.data.sources import (
     read_npz,
 )
 from shared.training.description import Normalisation, Sample, Target
-from shared.training.specs import TargetKind
+from shared.training.specs import Layout, TargetKind
 
 READERS = 2
 """The version of what reads files and plug-ins' data: what an older one has read is not taken from the cache."""
@@ -212,7 +212,11 @@ def _normalisation(maps: Arrays) -> Normalisation | None:
 
 
 def unpack_once(
-    folder: Path, read: Callable[[], Arrays | Read], n_classes: int | None, kind: TargetKind | None = None
+    folder: Path,
+    read: Callable[[], Arrays | Read],
+    n_classes: int | None,
+    kind: TargetKind | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Writes validated arrays, their description, digest and reading to `folder`, atomically, once among all processes.
 
@@ -220,7 +224,8 @@ def unpack_once(
         folder: that of the cache.
         read: reads the arrays, and may say how.
         n_classes: number of classes of images; None for other data.
-        kind: what the targets of other data are; None means what their dtype says.
+        kind: what the targets of other data are; None means what their type and values say.
+        layout: which axis of other data holds the channels; None means that they are as models get them.
     """
     if folder.is_dir():
         return
@@ -228,10 +233,13 @@ def unpack_once(
         if folder.is_dir():
             return
         source, where = Read.of(read()), folder.name
-        raw = source.arrays
-        arrays, found = checked(raw, kind, where) if n_classes is None else checked_images(raw, n_classes, where)
+        reading = source.reading
+        if n_classes is not None:
+            arrays, found = checked_images(source.arrays, n_classes, where)
+        else:
+            arrays, found, reading = checked(source, kind, where, layout)
         meta = {"digest": digest(arrays if n_classes is not None else arrays | _sizes(found)), **found.as_json()}
-        meta["reading"] = source.reading.model_dump(mode="json")
+        meta["reading"] = reading.model_dump(mode="json")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
         try:
             for key, array in arrays.items():
@@ -245,7 +253,7 @@ def unpack_once(
 
 def _sizes(found: Description) -> Arrays:
     """The description as an array, so that a digest covers it: a larger vocabulary makes a larger model."""
-    text = json.dumps(found.as_json(), sort_keys=True)
+    text = json.dumps(replace(found, sample=replace(found.sample, layout=None)).as_json(), sort_keys=True)
     return {"description": np.frombuffer(text.encode(), dtype=np.uint8)}
 
 

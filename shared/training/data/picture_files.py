@@ -38,7 +38,7 @@ class Listing:
         parts: by part, `train` and `test`, or "" alone where the folder does not say: its images and their classes, in
             the order of their paths.
         classes: names of the classes, in order.
-        notes: what else lies in the folder and is not read, and which classes a part lacks: a sentence each.
+        notes: what else lies in the folder and is not read, and which classes have no test images: a sentence each.
     """
 
     parts: dict[str, list[tuple[Path, str]]]
@@ -82,7 +82,7 @@ def listed_pictures(folder: Path) -> Listing:
             f"{folder.name} has images of {what}; each class is a folder of its images, below {folder.name} or below "
             "its folders train and test"
         )
-    return Listing(parts, tuple(classes), (*unread.notes(), *_lacking(parts, classes)))
+    return Listing(parts, tuple(classes), (*unread.notes(), *_untested(parts, classes)))
 
 
 def opened(path: Path, folder: Path) -> Any:
@@ -203,8 +203,7 @@ def _is_picture(path: Path, folder: Path) -> bool:
     return True
 
 
-def _lacking(parts: dict[str, list[tuple[Path, str]]], classes: Sequence[str]) -> Iterator[str]:
-    for part, found in parts.items():
-        lacking = sorted(set(classes) - {label for _, label in found})
-        if lacking:
-            yield f"classes without {part} images: {listed(lacking)}"
+def _untested(parts: dict[str, list[tuple[Path, str]]], classes: Sequence[str]) -> Iterator[str]:
+    lacking = sorted(set(classes) - {label for _, label in parts["test"]}) if "test" in parts else []
+    if lacking:
+        yield f"classes without test images: {listed(lacking)}"

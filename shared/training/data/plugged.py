@@ -57,10 +57,16 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
     source, package = found.value, found.package
     params = source.parse(spec.params, "data.params")
     cache_dir.mkdir(parents=True, exist_ok=True)
-    key = f"{READERS}|{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}"
+    key = (
+        f"{READERS}|{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}|{spec.layout}"
+    )
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+
+    def read() -> Arrays | Read:
+        return source.arrays() if params is None else source.arrays(params)
+
     try:
-        unpack_once(folder, lambda: source.arrays() if params is None else source.arrays(params), None, spec.kind)
+        unpack_once(folder, read, None, spec.kind, spec.layout)
     except DataMalformed as error:
         raise DataMalformed(error.detail, field="data.name") from error
     return open_unpacked(spec.name, folder, None)

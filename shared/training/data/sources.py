@@ -100,13 +100,17 @@ def _check_size(archive: zipfile.ZipFile, key: str) -> None:
     """Checks that an array is as long as its header says, before memory is allocated for it.
 
     Raises:
-        ValueError: the array is shorter.
+        ValueError: the array is shorter, or holds objects.
     """
     info = archive.getinfo(f"{key}.npy")
     with archive.open(info) as file:
         old = np.lib.format.read_magic(file) == (1, 0)
         read_head = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_head(file)
+    if dtype.hasobject:
+        raise ValueError(
+            f"{key} holds Python objects, which are not read; save numbers or texts, as by {key}.astype(str)"
+        )
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > info.file_size:
         raise ValueError(f"the header of {key} says {claimed} bytes, but it has only {info.file_size}")

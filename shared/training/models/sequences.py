@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from shared.core.errors import BadInput
 from shared.training.description import Sample, Target
+from shared.training.models.axes import ChannelsFirst, check_signal
 from shared.training.models.classifier import Classifier
 
 EMBEDDED, UNITS = 8, 256
@@ -57,13 +58,16 @@ def char_lstm(sample: Sample, target: Target) -> Classifier:
 def cnn_1d(sample: Sample, target: Target) -> Classifier:
     """Two convolutions of 16 and 32 channels over a signal, each halved by a max-pool, and 64 units.
 
-    Signals are (length,) or (channels, length) with at least 4 positions.
+    Signals are (length,) or (channels, length) with at least 4 positions; those of a mask are (length, channels).
     """
     _check_signal("cnn_1d", sample, target)
-    channels, length = sample.shape if len(sample.shape) == 2 else (1, *sample.shape)
+    check_signal("cnn_1d", sample)
+    last = sample.layout == "channels_last"
+    channels, length = (1, *sample.shape) if len(sample.shape) == 1 else sample.shape[::-1] if last else sample.shape
     if length < 4:
         raise BadInput(f"cnn_1d: signals of {length} positions are too short for two pools", field="model.name")
     modules: list[nn.Module] = [nn.Unflatten(1, (1, length))] if len(sample.shape) == 1 else []
+    modules += [ChannelsFirst()] if last else []
     for before, after in ((channels, 16), (16, 32)):
         modules += [nn.Conv1d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2)]
     modules += [nn.Flatten(), nn.Linear(32 * (length // 4), 64), nn.ReLU()]

@@ -16,6 +16,7 @@ from shared.core.errors import BadInput, StrataError
 from shared.core.plugins import Kind, Value
 from shared.core.randomness import seeded_default_generator
 from shared.training.description import Classes, Sample, Target
+from shared.training.models.axes import check_image
 from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.forward_order import forward_order
@@ -157,12 +158,23 @@ def _made(name: str, sample: Sample, target: Target, width: float, params: Mappi
     if sample.dtype != "float32" or target.kind == "tokens" or (len(sample.shape) != 3 and name not in OF_ANY_SHAPE):
         takes = "numbers" if name in OF_ANY_SHAPE else "images (channels, height, width)"
         what = f"samples {sample.shape} of {sample.what} and targets of {target.kind}"
-        raise BadInput(f"{name} takes {takes}, for classes or numbers; not {what}", field="model.name")
+        raise BadInput(f"{name} takes {takes}, for classes or numbers; not {what}{_hint(sample)}", field="model.name")
+    if name not in OF_ANY_SHAPE:
+        check_image(name, sample)
     shape: Any = sample.shape
     if name.startswith(PREFIX):
         return torchvision_model(name, shape[0], target.n_outputs)
     make = partial(OF_ANY_WIDTH[name], width=width) if width != 1 else MODELS[name]
     return make(shape, target.n_outputs)
+
+
+def _hint(sample: Sample) -> str:
+    """What to do about samples of another kind, where it is likely."""
+    if sample.dtype == "int64":
+        return " (integers other than uint8 are indices: save pixels as uint8, numbers as floats)"
+    if len(sample.shape) == 2:
+        return " (grey images of floats have one channel: (n, 1, height, width))"
+    return ""
 
 
 def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapping[str, Any]) -> nn.Module:

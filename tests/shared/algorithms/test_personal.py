@@ -151,30 +151,6 @@ def test_a_spec_that_names_nothing_is_written_as_ever() -> None:
         assert "personal" not in experiment.params.model_dump(mode="json")
 
 
-class _Norms(nn.Module):
-    """A batch-norm that tracks nothing, one of the user's own, and a layer with a buffer that is no batch-norm."""
-
-    def __init__(self, shape: Shape, n_classes: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(shape[1] * shape[2], n_classes)
-        self.plain = nn.BatchNorm1d(n_classes, track_running_stats=False)
-        self.out.register_buffer("mask", torch.ones(n_classes))
-        self.own = nn.Module()
-        self.own.scale = nn.Parameter(torch.ones(n_classes))
-        self.own.register_buffer("running_mean", torch.zeros(n_classes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.plain(self.out(x.flatten(1)) * self.out.mask) * self.own.scale
-        return outputs
-
-
-def test_fedbn_keeps_batch_norm_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.MODELS, "norms", _Norms)
-    experiment = resolved(**spec_of("fedbn", "norms"))
-    buffers = {"out.mask", "own.running_mean"}  # stay on the device, as all buffers do with this method
-    assert experiment.personal_names == {"plain.weight", "plain.bias", "own.scale"} | buffers
-
-
 # ---- models that are not what their attributes say
 
 

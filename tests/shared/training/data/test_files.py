@@ -105,12 +105,12 @@ def test_a_mask_of_numbers_is_their_last_channel_and_is_not_normalised(tmp_path:
     arrays: Arrays = {**NUMBERS, "mean": np.array(1.0), "std": np.array(2.0)}
     mask: Arrays = {"train_mask": np.array([[1, 1, 0]] * 4), "test_mask": np.ones((2, 3))}
     got = of_arrays(tmp_path, **arrays, **mask)
-    assert got.sample == Sample((3, 2))
+    assert got.sample == Sample((3, 2), layout="channels_last")
     assert got.encode(got.train_x[1:2]).tolist() == [[[1.0, 1.0], [1.5, 1.0], [-0.5, 0.0]]]
 
 
 def test_integers_can_be_numbers_where_the_spec_says_so(tmp_path: Path) -> None:
-    arrays: Arrays = {**NUMBERS, "train_y": np.array([1, 2, 3, 4]), "test_y": np.array([1, 9])}
+    arrays: Arrays = {**NUMBERS, "train_y": np.array([0, 2, 3, 4]), "test_y": np.array([1, 9])}
     assert of_arrays(tmp_path, **arrays).target == Classes(10)
     assert of_arrays(tmp_path, "numbers", **arrays).target == Numbers((1,))
 
@@ -141,7 +141,11 @@ def test_groups_are_kept(tmp_path: Path) -> None:
         (TOKENS, {"vocabulary": np.array(3)}, r"indices 0\.\.3, expected 0\.\.2"),
         (TOKENS, {"train_mask": np.ones((2, 3)), "test_mask": np.ones((1, 3))}, "needs the key padding"),
         (TOKENS, {"padding": np.array(1.5)}, "padding is one integer"),
-        (TOKENS, {"train_y": np.zeros((2, 3, 4), int)}, r"expected \(n,\) for classes or \(n, length\)"),
+        (
+            TOKENS,
+            {"train_y": np.zeros((2, 3, 4), int), "test_y": np.zeros((1, 3, 4), int)},
+            r"expected \(n,\) for classes or \(n, length\)",
+        ),
     ],
 )
 def test_wrong_arrays_are_refused_by_their_key(tmp_path: Path, base: Arrays, changes: Arrays, message: str) -> None:

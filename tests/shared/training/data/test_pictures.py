@@ -95,14 +95,16 @@ def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"\0\5\x16\7")
     (root / "train" / "void").mkdir()
+    saved(root / "test" / "d" / "0.png", np.ones((8, 8), np.uint8))
     saved(root / "train" / "c" / "0.png", np.ones((8, 8), np.uint8))
     got = opened(tmp_path, file="set")
-    assert got.reading.classes == ("a", "b", "c")
+    assert got.reading.classes == ("a", "b", "c", "d")
     assert got.reading.notes == (
         "5 files were not read, being hidden, no image, or in no class's folder: "
         "list.txt, val/ (1 file), train/a/._0.png, train/a/Thumbs.db, train/b/.cache/1.png",
         "without images, hence no class: train/void",
         "classes without test images: c",
+        "classes with test samples and no training sample: d",
     )
 
 

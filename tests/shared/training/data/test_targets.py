@@ -1,0 +1,272 @@
+"""What targets of arrays are: as other tools write them, read as what they are or asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from shared.training.data.checks import checked
+from shared.training.data.dataset import Dataset
+from shared.training.data.plain import plain
+from shared.training.data.reading import Read
+from shared.training.data.sources import DataMalformed
+from shared.training.description import Classes, Labels, Numbers, Target, Tokens
+from shared.training.specs import TargetKind
+from tests.shared.training.data.test_files import of_arrays, opened
+
+Y = np.arange(60) % 6
+
+
+def with_targets(folder: Path, y: Any, kind: str | None = None, **more: Any) -> Dataset:
+    """Opens 40 training and 20 test samples with these targets, in this order."""
+    x = np.arange(180.0).reshape(60, 3) / 180
+    return of_arrays(folder, kind, train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:], **more)
+
+
+def labels_of(data: Dataset) -> list[Any]:
+    return [*data.train_y.tolist(), *data.test_y.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("y", "kind"),
+    [
+        (Y, None),
+        (Y.astype(np.uint8), None),
+        (Y[:, None], None),
+        (Y[:, None], "classes"),
+        (np.eye(6, dtype=np.int64)[Y], None),
+        (np.eye(6, dtype=bool)[Y], None),
+        (np.eye(6, dtype=np.float32)[Y], "classes"),
+        (Y.astype(np.float64), "classes"),
+        (Y[:, None].astype(np.float32), "classes"),
+    ],
+)
+def test_classes_are_read_however_they_are_written(tmp_path: Path, y: Any, kind: str | None) -> None:
+    got = with_targets(tmp_path, y, kind)
+    assert got.target == Classes(6)
+    assert labels_of(got) == Y.tolist()
+    assert got.reading.classes == ()
+
+
+@pytest.mark.parametrize(
+    ("y", "names"),
+    [
+        (Y + 1, ("1", "2", "3", "4", "5", "6")),
+        (np.where(Y > 2, 1, -1), ("-1", "1")),
+        (Y * 1_000_003 + 5, tuple(str(c * 1_000_003 + 5) for c in range(6))),
+        (Y.astype(np.uint64) + 2**63, tuple(str(c + 2**63) for c in range(6))),
+        (Y > 2, ("False", "True")),
+        (np.array([f"kind {c}" for c in Y]), tuple(f"kind {c}" for c in range(6))),
+        (np.array([b"b\xc3\xa4r", b"ant"] * 30), ("ant", "bär")),
+    ],
+)
+def test_other_labels_are_numbered_by_their_order_and_keep_their_names(
+    tmp_path: Path, y: Any, names: tuple[str, ...]
+) -> None:
+    got = with_targets(tmp_path, y)
+    assert (got.target, got.reading.classes) == (Classes(len(names)), names)
+    values = np.unique(y).tolist()
+    assert labels_of(got) == [values.index(value) for value in y.tolist()]
+
+
+def test_texts_that_are_numbers_are_numbered_by_size(tmp_path: Path) -> None:
+    texts = np.array(["10", "9", "2.5"] * 20)
+    with pytest.raises(
+        DataMalformed, match=r"texts that are numbers.*data\.kind has to say whether they are classes or"
+    ):
+        with_targets(tmp_path, texts)
+    got = with_targets(tmp_path, texts, "classes")
+    assert (got.reading.classes, got.train_y[:3].tolist()) == (("2.5", "9", "10"), [2, 1, 0])
+    assert with_targets(tmp_path, texts, "numbers").train_y[:3].tolist() == [[10.0], [9.0], [2.5]]
+
+
+@pytest.mark.parametrize(
+    ("y", "asked"),
+    [
+        (Y.astype(np.float64), r"6 different whole numbers \(0 to 5\) as float64: .* classes or numbers"),
+        (Y[:, None].astype(np.float32) + 3, r"6 different whole numbers \(3 to 8\)"),
+        ((np.arange(60) % 25 + 1).astype(np.float64), r"25 different whole numbers \(1 to 25\)"),
+        (np.eye(6, dtype=np.float32)[Y], r"rows of 0 and 1 with a single 1: .* classes \(one-hot\), labels or numbers"),
+        ((np.arange(180).reshape(60, 3) % 7 < 3).astype(np.float32), r"rows of 0 and 1: .* or numbers"),
+        (
+            (np.arange(180).reshape(60, 3) % 7 < 3).astype(np.int64),
+            r"labels \(any .*\), tokens \(a sequence\) or numbers",
+        ),
+        (np.arange(60) * 37 + 180_000, r"60 different whole numbers \(180000 to 182183\): .* classes or numbers"),
+        (np.arange(60) % 30 + 18, r"30 different whole numbers \(18 to 47\): .* classes or numbers"),
+        (np.arange(60), r"60 different whole numbers \(0 to 59\)"),
+    ],
+)
+def test_targets_that_may_be_two_things_are_asked(tmp_path: Path, y: Any, asked: str) -> None:
+    with pytest.raises(DataMalformed, match=f"train_y (has|holds) .*{asked}"):
+        with_targets(tmp_path, y)
+    assert isinstance(with_targets(tmp_path, y, "numbers").target, Numbers)
+
+
+def test_what_is_plainly_numbers_labels_or_tokens_is_not_asked(tmp_path: Path) -> None:
+    many = np.arange(60) * 11.0
+    assert with_targets(tmp_path, many).target == Numbers((1,))
+    assert with_targets(tmp_path, many[:, None, None]).target == Numbers((1, 1))
+    flags = np.arange(180).reshape(60, 3) % 7 < 3
+    assert with_targets(tmp_path, flags).target == Labels(3)
+    assert with_targets(tmp_path, flags.astype(np.float64), "labels").target == Labels(3)
+    assert with_targets(tmp_path, np.arange(180).reshape(60, 3) % 7).target == Tokens(7, 3)
+    bits = np.arange(180).reshape(60, 3) % 2
+    x, y = bits, np.roll(bits, 1, axis=1)  # sequences of bits
+    got = of_arrays(tmp_path, train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:])
+    assert got.target == Tokens(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "message"),
+    [
+        (np.full(60, "", dtype="U3"), None, "train_y holds empty texts"),
+        (np.array(["a", "b"] * 30), "numbers", "train_y holds texts such as 'b', which are no numbers"),
+        (np.array([["a", "b"]] * 60), None, r"train_y has texts of shape \(40, 2\)"),
+        (Y / 2, "tokens", "train_y holds .*0.5.*; classes and tokens are whole numbers or texts"),
+        (np.where(Y > 0, Y, np.nan), "classes", "train_y holds .*nan"),
+        (np.stack([Y, Y], 1), "classes", r"train_y has shape \(40, 2\), expected \(n,\) for classes, or one-hot rows"),
+        (Y.astype("datetime64[D]"), None, "train_y has dtype datetime64"),
+        (Y * 1j, None, "train_y has dtype complex128"),
+    ],
+)
+def test_wrong_targets_are_refused_by_their_key(tmp_path: Path, y: Any, kind: str | None, message: str) -> None:
+    with pytest.raises(DataMalformed, match=message):
+        with_targets(tmp_path, y, kind)
+
+
+def test_both_parts_are_read_as_one(tmp_path: Path) -> None:
+    x = np.ones((6, 2))
+    parts: dict[str, Any] = {"train_x": x, "test_x": x, "train_y": np.array(["b", "b", "d"] * 2)}
+    got = of_arrays(tmp_path, **parts, test_y=np.array(["a", "b", "d"] * 2))
+    assert (got.train_y.tolist(), got.test_y.tolist()) == ([1, 1, 2] * 2, [0, 1, 2] * 2)
+    assert got.reading.notes == ("classes with test samples and no training sample: a",)
+    for y, types in ((np.arange(6) % 3, "<U1 .* int64"), (np.array([["a"]] * 6), r"<U1 \(\) and <U1 \(1,\)")):
+        with pytest.raises(DataMalformed, match=f"train_y and test_y differ: {types}"):
+            of_arrays(tmp_path, **parts, test_y=y)
+    whole = {**parts, "train_y": np.arange(6) % 3, "test_y": np.arange(6) % 3 + 0.0}
+    with pytest.raises(DataMalformed, match="train_y and test_y differ: int64"):
+        of_arrays(tmp_path, **whole)
+    assert of_arrays(tmp_path, "classes", **whole).test_y.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_known_number_of_classes_keeps_labels_as_they_are(tmp_path: Path) -> None:
+    got = with_targets(tmp_path, Y + 1, n_classes=np.array(9))
+    assert (got.target, labels_of(got)) == (Classes(9), (Y + 1).tolist())
+    assert got.reading.notes == ("classes without any sample: 0, 7, 8",)
+    with pytest.raises(DataMalformed, match=r"train_y has labels 1\.\.6, expected 0\.\.5 \(without n_classes"):
+        with_targets(tmp_path, Y + 1, n_classes=np.array(6))
+
+
+def test_groups_may_be_names_and_unknown_keys_are_named(tmp_path: Path) -> None:
+    wards = np.array(["north", "south", "east"] * 20)
+    got = with_targets(tmp_path, Y, train_group=wards[:40], test_group=wards[40:], val_x=Y)
+    assert got.reading.groups == ("east", "north", "south")
+    assert got.train_group is not None
+    assert got.train_group[:3].tolist() == [1, 2, 0]
+    assert got.reading.notes == ("keys that are not read: val_x",)
+    with pytest.raises(DataMalformed, match="train_group and test_group are texts and integers"):
+        with_targets(tmp_path, Y, train_group=wards[:40], test_group=Y[40:])
+    np.savez(tmp_path / "mine.npz", x_train=Y, y_train=Y)
+    with pytest.raises(DataMalformed, match=r"train_x, train_y, test_x, test_y is missing .* it has x_train, y_train"):
+        opened(tmp_path, file="mine.npz")
+
+
+# ---- targets of several labels
+
+FLAGS = np.array([[0, 1, 1], [0, 0, 0], [1, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 1]])
+ONE_HOT = np.eye(3, dtype=np.int64)[[0, 1, 2, 2, 1, 0]]
+
+
+def of_flags(folder: Path, y: Any, kind: TargetKind | None = None, x: Any = None) -> Dataset:
+    x = np.random.default_rng(0).normal(size=(6, 4)) if x is None else x
+    np.savez(folder / "mine.npz", train_x=x[:4], train_y=y[:4], test_x=x[4:], test_y=y[4:])
+    return opened(folder, file="mine.npz", kind=kind)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float32"])
+def test_labels_are_stored_as_floats_of_0_and_1(tmp_path: Path, dtype: str) -> None:
+    got = of_flags(tmp_path, FLAGS.astype(dtype), "labels")
+    assert got.target == Labels(3)
+    assert got.train_y.dtype == np.float32
+    np.testing.assert_array_equal(np.concatenate([got.train_y, got.test_y]), FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "target"),
+    [
+        (FLAGS.astype(bool), None, Labels(3)),
+        (ONE_HOT.astype(bool), "labels", Labels(3)),
+        (FLAGS, "numbers", Numbers((3,))),
+        (FLAGS, "tokens", Tokens(2, 3)),
+        (FLAGS.argmax(1), None, Classes(3)),
+        (ONE_HOT, None, Classes(3)),
+        (ONE_HOT.astype(bool), None, Classes(3)),
+    ],
+)
+def test_what_can_be_read_in_one_way_is_not_asked_about(
+    tmp_path: Path, y: Any, kind: TargetKind | None, target: Target
+) -> None:
+    assert of_flags(tmp_path, y, kind).target == target
+
+
+def test_0_and_1_of_the_samples_shape_are_the_next_tokens(tmp_path: Path) -> None:
+    assert of_flags(tmp_path, FLAGS, x=1 - FLAGS).target == Tokens(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "message"),
+    [
+        (FLAGS, None, "data.kind has to say whether they are labels"),
+        (FLAGS.astype(np.uint8), None, "data.kind has to say whether they are labels"),
+        (FLAGS[:, 0], "labels", "one label of two is a class"),
+        (np.where(FLAGS & [1, 0, 0], -1, FLAGS), "labels", "2 values that are neither 0 nor 1, such as -1"),
+        (np.where(FLAGS, np.nan, 0.0), "labels", "neither 0 nor 1, such as nan"),
+        (FLAGS[:, :, None], "labels", r"labels are \(4, labels\)"),
+    ],
+)
+def test_what_may_be_labels_is_asked_about_and_other_values_are_refused(
+    tmp_path: Path, y: Any, kind: TargetKind | None, message: str
+) -> None:
+    with pytest.raises(DataMalformed, match=message):
+        of_flags(tmp_path, y, kind)
+
+
+# ---- arrays of a plug-in's function
+
+
+def objects(*values: Any) -> npt.NDArray[Any]:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
+def test_arrays_of_a_function_may_be_lists_or_columns_of_objects() -> None:
+    x = np.ones((3, 2)).tolist()
+    arrays: Any = {"train_x": x, "train_y": objects("b", "a", "b"), "test_x": x, "test_y": ["a", "b", "a"], "also": [1]}
+    found, description, reading = checked(Read(arrays), None, "mine")
+    assert (description.target, found["train_y"].tolist()) == (Classes(2), [1, 0, 1])
+    assert (reading.classes, reading.notes) == (("a", "b"), ("keys that are not read: also",))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (objects("a", None), "array of objects, such as NoneType"),
+        (objects([1, 2], [1, 2, 3]), "array of objects, such as list: .*series of unequal lengths are padded"),
+        (np.ma.masked_array([1, 2], mask=[False, True]), "masked values"),
+        (np.array([b"\xff"]), "bytes that are no text"),
+    ],
+)
+def test_what_is_no_plain_array_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(DataMalformed, match=message):
+        plain(given, "mine: train_y")
+
+
+def test_objects_in_a_file_are_never_unpickled(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match=r"train_y holds Python objects, which are not read; save numbers or texts"):
+        with_targets(tmp_path, Y.astype(object))
