@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # a user's folder may have a `shared`
+
+from shared.runtime.import_path import installed_first
+
+installed_first()
+
 from fastapi import FastAPI
 
 from cloud_server.app import create_app

@@ -1,5 +1,14 @@
 """`python -m device_agent` runs an agent."""
 
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # a user's folder may have a `shared`
+
+from shared.runtime.import_path import installed_first
+
+installed_first()
+
 from device_agent.app import create_app
 from device_agent.membership import agent_id
 from device_agent.settings import AgentSettings

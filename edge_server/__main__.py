@@ -1,5 +1,14 @@
 """`python -m edge_server` runs an edge."""
 
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # a user's folder may have a `shared`
+
+from shared.runtime.import_path import installed_first
+
+installed_first()
+
 from edge_server.app import create_app
 from edge_server.settings import EdgeSettings
 from shared.identity.names import edge_identity

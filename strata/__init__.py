@@ -15,7 +15,10 @@
 Everything is loaded when it is first used: importing this package is cheap, and `strata.hooks` loads no client.
 """
 
+import os
+import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,11 +70,43 @@ _PLACES = {
 }
 
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _import_shared() -> None:
+    """Import our package `shared`, also where a folder of the user's has one of that name, whose modules stay there.
+
+    Raises:
+        ImportError: theirs has been imported already.
+    """
+    sys.path.insert(0, _ROOT)
+    try:
+        import shared
+    finally:
+        sys.path.remove(_ROOT)
+    if _ROOT not in {os.path.dirname(os.path.abspath(folder)) for folder in shared.__path__}:
+        where = ", ".join(shared.__path__)
+        raise ImportError(f"the package `shared` of {where} has the name of one of StrataFL's: import strata before it")
+    theirs = PathFinder.find_spec("shared")
+    for folder in (theirs and theirs.submodule_search_locations) or ():
+        if os.path.abspath(folder) not in map(os.path.abspath, shared.__path__):
+            shared.__path__.append(folder)
+
+
+_import_shared()
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'strata' has no attribute {name!r}")
     module, _, inside = _PLACES[name].partition(":")
-    found = import_module(module)
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        folder = os.path.abspath(sys.path[0])  # of the user's program
+        if error.path and folder != _ROOT and os.path.abspath(error.path).startswith(folder + os.sep):
+            raise ImportError(f"{error.path} has the name of a module that StrataFL needs here: rename it") from error
+        raise
     globals()[name] = value = getattr(found, inside) if inside else found
     return value
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shared.core.errors import StrataError
+from shared.runtime import import_path
 from shared.runtime.logs import read, unfolded
 
 _PARENT_DEATH = Path(__file__).with_name("parent_death.py")
@@ -55,7 +56,7 @@ def execute(
     inherited: Mapping[str, int] | None = None,
     arguments: Sequence[str] = (),
 ) -> Process:
-    """Start a process that runs `python -m module` in a session of its own; it ends when this process ends.
+    """Start a process that runs a module as `python -m` would, in a session of its own; it ends when this one ends.
 
     Args:
         name: unique in the topology, for instance `edge-1`.
@@ -69,7 +70,7 @@ def execute(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and modules, no shell
-            ends_with_parent([sys.executable, "-m", module, *arguments]),
+            ends_with_parent([sys.executable, "-P", import_path.__file__, module, *arguments]),
             env={**env, **{variable: str(descriptor) for variable, descriptor in inherited.items()}},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -7,13 +7,13 @@ the temporary folder that was left behind.
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -106,7 +106,7 @@ class Topology:
         self._redis: RedisServer | None = None
         self._processes: dict[str, Process] = {}
         self.ports: dict[str, int] = {}
-        self.tier_token = secrets.token_hex(16)
+        self.tier_token = token_hex(16)
         self.url = ""
 
     # ---- start and stop

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from secrets import token_hex
 
 from rich.console import Console
 
@@ -32,7 +32,7 @@ Fetch = Callable[[RunInfo], None]
 def sweep_of(combinations: Sequence[SpecifiedCombination], arguments: Sequence[str]) -> Sweep:
     """A new sweep of these combinations."""
     return Sweep(
-        sweep=secrets.token_hex(8),
+        sweep=token_hex(8),
         name=combinations[0].spec.name,
         arguments=tuple(arguments),
         keys=tuple(combinations[0].values),
