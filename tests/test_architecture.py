@@ -117,6 +117,7 @@ WITHIN = {
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
     "checks sweeps plugin_listing",
     "strata.main": "commands output",
+    "strata.__main__": "main",
 }
 
 
