@@ -159,12 +159,12 @@ class RunExecutor:
         """Place the seats and commit the initial state."""
         repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
-        checkpoint, init_sha256 = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
+        checkpoint, init_sha256, taken = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
         provenance, plan = await self.services.thread.run(lambda: (provenance_of(experiment), plan_of(experiment)))
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
-            info = info.replace(provenance=provenance, changes=(), plan=plan, init_sha256=init_sha256)
+            info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)
             info = info.replace(classes=experiment.data.reading.classes)
             events = placement_events(changes)
             digest = await repository.commit(None, files, info, placement.placement, None, events)

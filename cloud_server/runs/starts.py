@@ -5,21 +5,22 @@ Only the cloud reads files, and only below its folders of data and of results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.provenance import reopened
 from cloud_server.runs.run_state import CloudServices
+from cloud_server.runs.start_checks import check_fit, check_skip, line_of
 from shared.core.errors import BadInput, Conflict, NotFound
-from shared.core.tensor_records import Tensor, TensorMap
-from shared.core.tensors import digest, n_bytes, private_copies
+from shared.core.tensor_records import TensorMap
+from shared.core.tensors import digest, n_bytes, only, private_copies
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.run_records.runs import RunInfo
@@ -31,31 +32,37 @@ HEADER_BYTES = 2**20
 
 async def first_checkpoint(
     services: CloudServices, experiment: Experiment, ctx: Context
-) -> tuple[Checkpoint[Any], str | None]:
-    """The state of a run before its first round, and the digest of the model that the spec's `init` names.
+) -> tuple[Checkpoint[Any], str | None, tuple[str, ...]]:
+    """The state of a run before its first round, the digest of the model that `init` names, and what it took of it.
 
     Raises:
         BadInput: that model is not there, cannot be read or does not fit; names field and tensor.
     """
-    model = await initial_model(services, experiment)
+    model, lines = await initial_model(services, experiment)
     state = experiment.algorithm.cloud.init(ctx, model)
     checkpoint = checkpoint_type(experiment)(round_no=0, state=state, bases={}, edge_bases={}, retired={})
-    return checkpoint, digest(model) if experiment.spec.init else None
+    return checkpoint, digest(model) if experiment.spec.init else None, lines
 
 
-async def initial_model(services: CloudServices, experiment: Experiment) -> TensorMap:
-    """The model with which a run of this experiment begins."""
+async def initial_model(services: CloudServices, experiment: Experiment) -> tuple[TensorMap, tuple[str, ...]]:
+    """The model with which a run of this experiment begins, and a line that says which tensors `init` gave it."""
     init = experiment.spec.init
     if init is None:
-        return experiment.initial
+        return experiment.initial, ()
     found = await source_of(services, init)
     if isinstance(found, RunInfo):
         model = await committed_model(services, found, init.model)
+        names = frozenset(model)
     else:
-        model = await services.thread.run(_read, found, init, 2 * n_bytes(experiment.shapes) + HEADER_BYTES)
-    model = _untied(model, experiment.tied_names, init)
-    _check(model, experiment.shapes, init)
-    return model
+        most = 2 * n_bytes(experiment.shapes) + HEADER_BYTES
+        model, names = await services.thread.run(_read, found, init, most)
+    taken = {own: tensor for name, tensor in model.items() if (own := init.renamed(name)) is not None}
+    taken = _untied(taken, experiment.tied_names, init)
+    kept = {name for name in experiment.shapes if init.skips(name)}
+    check_skip(init, names | experiment.shapes.keys())
+    whole = taken | only(experiment.initial, kept) if kept else taken
+    check_fit(whole, experiment.shapes, init, names)
+    return whole, line_of(init, len(taken), names, kept)
 
 
 async def source_of(services: CloudServices, init: Init) -> RunInfo | Path:
@@ -109,16 +116,21 @@ def _inside(init: Init, name: str, roots: list[Path | None]) -> Path:
     raise BadInput(f"{init.field}: no file {name!r} in {where}", field=init.field)
 
 
-def _read(path: Path, init: Init, most_bytes: int) -> TensorMap:
-    """The tensors of a file, in torch's own memory."""
-    size = path.stat().st_size
-    if size > most_bytes:
-        raise BadInput(f"{init.field}: {path.name} has {size} bytes, more than this model can need", field=init.field)
+def _read(path: Path, init: Init, most_bytes: int) -> tuple[TensorMap, frozenset[str]]:
+    """The tensors of a file that a run uses, in torch's own memory, and the names of all."""
     try:
-        return private_copies(load_file(path))
+        with safe_open(path, "pt") as file:
+            names = frozenset(file.keys())
+            used = sorted(name for name in names if init.renamed(name) is not None)
+            size = sum(4 * math.prod(file.get_slice(name).get_shape()) for name in used)
+            if size > most_bytes:
+                why = f"{path.name} has {size} bytes of float32, more than this model can need"
+                raise BadInput(f"{init.field}: {why}", field=init.field)
+            return private_copies({name: file.get_tensor(name) for name in used}), names
     except (SafetensorError, OSError, ValueError) as error:
         why = f"{path.name} is not a readable safetensors file: {str(error)[:200]}"
-        raise BadInput(f"{init.field}: {why}", field=init.field) from None
+        hint = "; `safetensors.torch.save_file(model.state_dict(), path)` writes one"
+        raise BadInput(f"{init.field}: {why}{hint}", field=init.field) from None
 
 
 def _untied(model: TensorMap, tied: Mapping[str, str], init: Init) -> TensorMap:
@@ -133,20 +145,3 @@ def _untied(model: TensorMap, tied: Mapping[str, str], init: Init) -> TensorMap:
             raise BadInput(f"{init.field}: {why}", field=init.field)
     firsts = {first: model[name] for name, first in tied.items() if name in model and first not in model}
     return {name: tensor for name, tensor in (model | firsts).items() if name not in tied}
-
-
-def _check(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor], init: Init) -> None:
-    """Checks names, shapes, dtypes and values against the run's model."""
-    problem = None
-    for name in sorted({*model, *shapes}):
-        if name not in model:
-            problem = f"it has no tensor {name!r}"
-        elif name not in shapes:
-            problem = f"the run's model has no tensor {name!r}"
-        elif model[name].shape != shapes[name].shape or model[name].dtype != shapes[name].dtype:
-            found, own = model[name], shapes[name]
-            problem = f"{name!r} is {found.dtype} {tuple(found.shape)}, the run's is {own.dtype} {tuple(own.shape)}"
-        elif not torch.isfinite(model[name]).all():
-            problem = f"{name!r} is not finite"
-        if problem is not None:
-            raise BadInput(f"{init.field}: {problem}", field=init.field)

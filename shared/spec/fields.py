@@ -14,7 +14,7 @@ from shared.core.number_sets import NumberSet
 from shared.core.plugins import NAME, PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import MAX_METRICS
-from shared.core.validation import ID, no_repeats
+from shared.core.validation import ID, Names, no_repeats
 
 LARGEST_COUNT = 100_000
 """Most rounds of a run."""
@@ -212,11 +212,19 @@ class Init(Record):
         run: a run's id.
         model: the name of one of its models.
         file: a safetensors file, by its path relative to the cloud's folder of data or of results.
+        skip: tensors that the run does not take over but draws by its seed: their names, or those of modules, such as
+            `head`. Tensors of these names that only the file has are not used.
+        prefix: with which the names of the file's tensors begin and those of the model's do not, such as `module.`;
+            tensors without it are not used.
+        add_prefix: with which the names of the model's tensors begin and those of the file's do not.
     """
 
     run: Annotated[str, Field(pattern=ID)] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200)] = "global"
     file: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    skip: Annotated[Names, Field(exclude_if=lambda names: not names)] = ()
+    prefix: Annotated[Annotated[str, Field(min_length=1, max_length=200)] | None, LEFT_OUT] = None
+    add_prefix: Annotated[Annotated[str, Field(min_length=1, max_length=200)] | None, LEFT_OUT] = None
 
     @model_validator(mode="after")
     def _is_one_place(self) -> Init:
@@ -231,6 +239,17 @@ class Init(Record):
             if path.is_absolute() or ".." in path.parts or "\\" in self.file or "\0" in self.file:
                 raise ValueError("file: a path within the cloud's folders is needed, relative and without `..`")
         return self
+
+    def skips(self, name: str) -> bool:
+        """Return whether `skip` names a tensor, or a module that it belongs to."""
+        return any(name == each or name.startswith(f"{each.removesuffix('.')}.") for each in self.skip)
+
+    def renamed(self, name: str) -> str | None:
+        """Return the name that a tensor at the place has in the run's model; None if it is not used."""
+        if not name.startswith(self.prefix or ""):
+            return None
+        own = f"{self.add_prefix or ''}{name.removeprefix(self.prefix or '')}"
+        return None if self.skips(own) or self.skips(name) else own
 
     @property
     def field(self) -> str:

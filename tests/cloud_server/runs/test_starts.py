@@ -90,6 +90,49 @@ async def test_a_model_that_does_not_fit_fails_the_run_and_names_the_tensor(tmp_
         assert (other.status, "init.run: " in (other.reason or "")) == ("failed", True)
 
 
+async def test_a_model_is_taken_over_in_part_and_what_was_not_is_said(tmp_path: Path) -> None:
+    """With a rate of nearly 0 a run ends with the model with which it began."""
+    async with Federation(tmp_path / "f") as fed:
+        runs, small = tmp_path / "f" / "runs", {"num_rounds": 1, "lr": 1e-30}
+        seeded = load_file(runs / (await fed.run(small_spec(**small))).run / "model.safetensors")
+        head = {name for name in seeded if name.startswith("head.")}
+        other = {name: torch.full_like(tensor, 0.125) for name, tensor in seeded.items()}
+        wide = {f"module.{name}": tensor for name, tensor in other.items() if name not in head}
+        wide |= {"module.head.weight": torch.ones(1000, 7), "module.fc.weight": torch.ones(3), "epoch": torch.ones(1)}
+        save_file(wide, runs / "w.safetensors")
+        init: dict[str, Any] = {"file": "w.safetensors", "prefix": "module.", "skip": ["head", "fc"]}
+        run = await fed.run(small_spec(**small, init=init))
+        assert run.status == "completed", run.reason
+        model = load_file(runs / run.run / "model.safetensors")
+        for name, tensor in model.items():
+            torch.testing.assert_close(tensor, seeded[name] if name in head else other[name], atol=1e-6, rtol=0)
+        line = run.plan[-1]
+        assert line.startswith(
+            f"begins with {len(seeded) - len(head)} tensors of w.safetensors; drawn by the seed: head."
+        )
+        assert "not used: epoch, module.fc.weight, module.head.weight" in line
+        save_file({name.removeprefix("features."): t for name, t in other.items()}, runs / "bare.safetensors")
+        init = {"file": "bare.safetensors", "add_prefix": "features.", "skip": ["head"]}
+        run = await fed.run(small_spec(**small, init=init))
+        assert run.init_sha256 == digest(model), run.reason
+        causes: dict[str, dict[str, Any]] = {
+            "`init.prefix: module.` takes that away": {"file": "whole.safetensors"},
+            "'head.weight' is torch.float32 (1000, 7), the run's is torch.float32 (10, ": {"file": "head.safetensors"},
+            "`init.skip: [head]` leaves such tensors": {"file": "head.safetensors"},
+            "init.skip: no tensor or module is named 'haed'": {"file": "head.safetensors", "skip": ["haed"]},
+            "init.prefix: no tensor begins with 'net.'": {"file": "head.safetensors", "prefix": "net."},
+        }
+        save_file({f"module.{name}": tensor for name, tensor in other.items()}, runs / "whole.safetensors")
+        save_file(other | {"head.weight": torch.ones(1000, 7)}, runs / "head.safetensors")
+        for cause, wrong in causes.items():
+            failed = await fed.run(small_spec(**small, init=wrong))
+            assert cause in (failed.reason or "")
+
+
+def test_a_start_without_options_is_written_as_before() -> None:
+    assert parse_spec({"init": {"file": "a"}}).model_dump(mode="json")["init"].keys() == {"run", "model", "file"}
+
+
 @pytest.mark.parametrize(
     ("init", "field", "message"),
     [
