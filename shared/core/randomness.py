@@ -1,5 +1,6 @@
 """Seeds of random streams, and exclusive use of torch's default generator.
 
+Code of a user may draw from the generators of Python and numpy, too; where it does, these are seeded alike.
 Initial weights and torchvision's transforms draw from the default generator of the process and accept no other.
 Services that share a process, as in tests, must not take each other's draws; so it is used by one thread at a time.
 """
@@ -7,10 +8,13 @@ Services that share a process, as in tests, must not take each other's draws; so
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -19,7 +23,7 @@ def stream_seed(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 @contextmanager
@@ -28,6 +32,43 @@ def seeded_default_generator(seed: int) -> Iterator[None]:
     with _LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """Seeds the default generators of torch, numpy and Python for the body of a `with`; restores them afterwards."""
+    with seeded_default_generator(seed):
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        try:
+            _seed_others(seed)
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+def draws(work: Callable[[], object]) -> bool:
+    """Whether some work draws from one of the default generators; they are as before afterwards."""
+    with seeded_generators(0):
+        before = _states()
+        work()
+        return _states() != before
+
+
+def _states() -> tuple[object, ...]:
+    of_numpy: tuple[Any, ...] = np.random.get_state()  # type: ignore[assignment]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy[1].tobytes(), of_numpy[2:]
+
+
+def _seed_others(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def reseed_all(seed: int) -> None:
+    """Seeds the default generators of torch, numpy and Python for a training with code of a user."""
+    reseed(seed)
+    _seed_others(seed)
 
 
 def reseed(seed: int) -> None:

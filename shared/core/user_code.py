@@ -6,6 +6,8 @@ Code of a user is a plug-in package: its import, and all functions and modules t
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -45,6 +47,18 @@ def user_code(what: str, field: str | None = None) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UserCodeFailed(f"{what} failed: {described(error)}", field=field) from error
+
+
+def is_of_user(module: str) -> bool:
+    """Whether a module, by name, is code of a user: neither Python's, torch's or ours nor that of another library.
+
+    A module of an installed plug-in package is of the user, too; `__main__` has a file like any other.
+    """
+    root = module.partition(".")[0]
+    if root in {name.strip() for name in os.environ.get("STRATA_PLUGINS", "").split(",")}:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or "<none>"
+    return not file.startswith(_NOT_USERS) and not any(part in file for part in _INSTALLED)
 
 
 def described(error: BaseException) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.core.randomness import stream_seed
+from shared.core.randomness import seeded_generators, stream_seed
 from shared.core.records import Record, canonical
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import n_bytes, without
@@ -33,6 +34,7 @@ from shared.federation.groups import groups_of
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
+from shared.federation.plugin_checks import packages_of
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.population.population import KEPT_SEATS
 from shared.federation.registry import load_algorithm, load_local
@@ -47,6 +49,7 @@ from shared.training.compute_device import ComputeDevice, compute_device_of
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.flops import step_flops, training_flops
+from shared.training.loop import channels_last
 from shared.training.partition import SampledPartition
 from shared.training.sample_cache import SampleCache
 from shared.training.stacked.layers import check_layers
@@ -150,9 +153,41 @@ class Experiment:
         return compute_device_of(self.spec.device)
 
     @cached_property
+    def has_plugins(self) -> bool:
+        """Whether the run calls code of a user."""
+        return bool(packages_of(self.spec))
+
+    @cached_property
+    def has_own_module(self) -> bool:
+        """Whether the model is a user's, which may draw from the generators of numpy and Python; hooks may not."""
+        return models.MODEL_FACTORIES.package_of(self.spec.model.name) is not None
+
+    @cached_property
+    def _scratch(self) -> models.Pristine:
+        made = self._first_model().to(self.device.device)
+        channels_last(made)
+        return models.Pristine(made, watched=self.has_plugins)
+
+    @property
     def model(self) -> nn.Module:
-        """The scratch model on the compute device; made at the first use, so a tier that only aggregates has none."""
-        return self._first_model().to(self.device.device)
+        """The scratch model on the compute device, as it was made but for the values of its state.
+
+        It is made at the first use, so a tier that only aggregates has none.
+        """
+        return self._scratch.restored()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Gives a model that draws at random when it is evaluated the same draws in each evaluation."""
+        if not self._draws_in_evaluation:
+            yield
+            return
+        with seeded_generators(stream_seed(f"{self.spec.seed}|evaluation")):
+            yield
+
+    @cached_property
+    def _draws_in_evaluation(self) -> bool:
+        return self.has_own_module and models.draws_in_evaluation(self._design)
 
     @cached_property
     def stack_trainer(self) -> StackTrainer:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from shared.core.errors import BadInput
-from shared.core.randomness import reseed
+from shared.core.randomness import reseed, reseed_all
 from shared.core.tensor_records import with_tensors
 
 DeviceName = Literal["cpu", "cuda"]
@@ -39,9 +39,9 @@ class ComputeDevice:
         """Returns a record, or lists and maps of values, with its tensors in the CPU's memory."""
         return value if self.is_cpu else with_tensors(value, lambda tensor: tensor.cpu())
 
-    def seed(self, seed: int) -> None:
-        """Seeds torch's default generators, from which dropout draws."""
-        reseed(seed)
+    def seed(self, seed: int, *, all_generators: bool = False) -> None:
+        """Seeds torch's default generators, from which dropout draws; if wanted also those of numpy and Python."""
+        (reseed_all if all_generators else reseed)(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shared.core.errors import BadInput
-from shared.core.randomness import seeded_default_generator
+from shared.core.randomness import seeded_generators
 from shared.core.records import Record
 from shared.training.models import Design, built, described, outputs_of
 
@@ -66,7 +66,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def operations(loss: Callable[[], Tensor]) -> int:
     """Returns the number of operations of computing a loss and its gradients."""
-    with seeded_default_generator(0), Operations() as counter:  # dropout draws from the default generator
+    with seeded_generators(0), Operations() as counter:  # dropout draws from the default generator
         loss().backward()  # type: ignore[no-untyped-call]
     return int(counter.n)
 

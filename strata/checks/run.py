@@ -88,6 +88,7 @@ def _checks(value: Any, folder: Path) -> Iterator[Check]:
         yield "its outputs fit a target", lambda: fitting.append(values.model_fits_some_data(value))
         for fit in fitting:
             yield "its seed alone decides the weights", partial(values.model_is_drawn_by_the_seed, value, fit)
+            yield "no client sees another's", partial(values.clients_are_alike_in_any_order, value, fit)
             yield "all of it trains, and its operations are counted", partial(values.model_trains, value, fit)
     elif isinstance(value, DataSource):
         yield "its arrays are valid, and the same each time", partial(values.data_set_is_the_same_each_time, value)

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from shared.core.plugins import Value
+from shared.core.randomness import seeded_generators
+from shared.core.tensor_records import TensorMap
 from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.selection import SelectionPolicy, select
@@ -18,7 +21,8 @@ from shared.training.data.open_data import open_data
 from shared.training.data.plugged import DataSource
 from shared.training.description import Classes, Numbers, Sample, Target, Tokens
 from shared.training.flops import training_flops
-from shared.training.models import Design, ModelFactory, build, read_state
+from shared.training.loop import train
+from shared.training.models import Design, ModelFactory, Pristine, build, read_state, write_state
 from shared.training.partition import Partitioner, PluggedPartition, partition
 from shared.training.specs import DataSpec
 from strata.checks.algorithm_rounds import SMALL
@@ -82,6 +86,45 @@ def model_is_drawn_by_the_seed(factory: ModelFactory, fit: Fit) -> None:
     require(leaves(one) != leaves(other), "models of two seeds are equal: weights are not drawn from torch's generator")
     bad = [name for name, tensor in one.items() if not bool(torch.isfinite(tensor.double()).all())]
     require(not bad, f"initial weights that are not finite: {', '.join(bad)}")
+
+
+def clients_are_alike_in_any_order(factory: ModelFactory, fit: Fit) -> None:
+    """Two clients that one process trains have the same results in both orders."""
+    sample, target = fit
+    scratch = Pristine(build(factory.name, sample, target, 0), watched=True)
+    start, ends = read_state(scratch.restored()), []
+    for order in ((0, 1), (1, 0)):
+        ends.append({client: _trained(scratch.restored(), start, fit, client) for client in order})
+    first, second = ends
+    odd = [name for client in (0, 1) for name, t in first[client].items() if not torch.equal(t, second[client][name])]
+    hint = "keep what changes in the module, and draw from torch's, numpy's or Python's default generator only"
+    require(not odd, f"{odd[0] if odd else ''} of a client depends on which client was trained before it: {hint}")
+
+
+def _trained(model: nn.Module, start: TensorMap, fit: Fit, client: int) -> TensorMap:
+    """The state of a client's model after three steps, and its outputs."""
+    sample, target = fit
+    write_state(model, start)
+    rng = np.random.default_rng(client)
+    with seeded_generators(client):
+        drawn = [(_samples(sample, rng), _targets(target, rng)) for _ in range(3)]
+        train(model, drawn, lr=0.01, target=target)
+        with torch.no_grad():
+            outputs = model.eval()(drawn[0][0])
+    return read_state(model) | {"the outputs": outputs}
+
+
+def _samples(sample: Sample, rng: np.random.Generator) -> torch.Tensor:
+    shape = (BATCH, *sample.shape)
+    drawn = rng.normal(size=shape) if sample.dtype == "float32" else rng.integers(0, sample.vocabulary or 2, shape)
+    return torch.from_numpy(drawn).to(getattr(torch, sample.dtype))
+
+
+def _targets(target: Target, rng: np.random.Generator) -> torch.Tensor:
+    like = target.example(BATCH)
+    if isinstance(target, Numbers):
+        return torch.from_numpy(rng.normal(size=tuple(like.shape))).to(like.dtype)
+    return torch.from_numpy(rng.integers(0, target.n, tuple(like.shape)))
 
 
 def model_trains(factory: ModelFactory, fit: Fit) -> None:

@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from shared.core.errors import StrataError
+from shared.core.user_code import user_code
 from shared.service.api.problem import Problem
 from shared.service.remote_errors import remote_error
 from shared.spec.experiment import ExperimentSpec
@@ -39,11 +40,14 @@ def with_topology_size(spec: RunSpec) -> RunSpec:
 def checked(spec: RunSpec) -> RunSpec:
     """The spec with its numbers of edges and devices, validated with its data before any process is started.
 
+    Code of a user that it calls is tried on a batch.
+
     Raises:
         StrataError: something that it needs is not there, or spec and data do not fit together.
     """
     from shared.federation.experiment import Experiment
     from shared.federation.spec_parser import parse_run_spec
+    from shared.federation.trial import try_run
     from shared.results.tracking.live import check_trackers
     from shared.service.settings import CommonSettings
     from shared.training.compute_device import compute_device_of
@@ -54,7 +58,7 @@ def checked(spec: RunSpec) -> RunSpec:
     compute_device_of(spec.device)
     data = open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
     edges, devices = topology_size(spec)
-    Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data)
+    try_run(Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data))
     return whole
 
 
@@ -95,7 +99,8 @@ def main() -> None:
     with Connection(int(os.environ["CHECK_FD"])) as launcher:
         problem = b""
         try:
-            checked(RunSpec.model_validate_json(launcher.recv_bytes()))
+            with user_code("the check of the spec"):
+                checked(RunSpec.model_validate_json(launcher.recv_bytes()))
         except StrataError as error:
             whole = Problem(title="", status=error.status, code=error.code, detail=error.detail, field=error.field)
             problem = whole.model_dump_json().encode()

@@ -237,19 +237,20 @@ class LocalTrainer:
         samples = self.tests if samples is None else samples
         x, y = self.arrays(samples.part)
         data, scoring = self.experiment.data, self.experiment.scoring
-        found = evaluate(
-            self._network(model),
-            x,
-            y,
-            samples.indices,
-            transform=transform,
-            stopped=self.stopped,
-            target=data.target,
-            encode=data.encode,
-            loss_sum_of=scoring.loss_sum,
-            states_of=scoring.states,
-            weight_of=scoring.weight_of,
-        )
+        with self.experiment.evaluating():
+            found = evaluate(
+                self._network(model),
+                x,
+                y,
+                samples.indices,
+                transform=transform,
+                stopped=self.stopped,
+                target=data.target,
+                encode=data.encode,
+                loss_sum_of=scoring.loss_sum,
+                states_of=scoring.states,
+                weight_of=scoring.weight_of,
+            )
         return Score(
             n=found.n,
             n_correct=found.n_correct,
@@ -271,7 +272,7 @@ class LocalTrainer:
         return moments(self._network(model), images)
 
     def _network(self, state: Mapping[str, Tensor]) -> nn.Module:
-        """The scratch model loaded with this state, or, for a sub-network's state, that sub-network."""
+        """The scratch model as it was made, with this state, or, for a sub-network's state, that sub-network."""
         whole, shapes = self.experiment.model, self.experiment.shapes
         if state.keys() == shapes.keys() and any(tensor.shape != shapes[key].shape for key, tensor in state.items()):
             return resized(whole, self.experiment.units, state)

@@ -27,6 +27,7 @@ from shared.training.models.classifier import (
     trainable_names,
     write_state,
 )
+from shared.training.models.pristine import Pristine
 from shared.training.models.zoo import (
     MODEL_FACTORIES,
     MODELS,
@@ -38,6 +39,7 @@ from shared.training.models.zoo import (
     built,
     check_name,
     described,
+    draws_in_evaluation,
     layers_of,
     least_batch,
     outputs_of,
@@ -51,6 +53,7 @@ __all__ = [
     "Design",
     "Layer",
     "ModelFactory",
+    "Pristine",
     "Shape",
     "buffer_names",
     "build",
@@ -59,6 +62,7 @@ __all__ = [
     "check_features",
     "check_name",
     "described",
+    "draws_in_evaluation",
     "features_of",
     "head_of",
     "layers",

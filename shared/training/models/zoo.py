@@ -14,13 +14,14 @@ from torch import nn
 
 from shared.core.errors import BadInput, StrataError
 from shared.core.plugins import Kind, Value
-from shared.core.randomness import seeded_default_generator
+from shared.core.randomness import draws, seeded_generators
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.axes import check_image
 from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.forward_order import forward_order
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
+from shared.training.models.pristine import Pristine
 from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
@@ -136,7 +137,7 @@ def built(design: Design, seed: int) -> Any:
     params = json.loads(design.params or "{}")
     check_name(design.name, design.width, params)
     sample, target = described(design.sample, design.target)
-    with seeded_default_generator(seed):
+    with seeded_generators(seed):
         made = _made(design.name, sample, target, design.width, params)
         wanted = design.projection
         made = made if wanted is None else _projected(features_of(made, "model.projection"), wanted)
@@ -195,6 +196,7 @@ def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapp
         raise BadInput(why[:1000], field="model.name") from error
     if not isinstance(made, nn.Module):
         raise BadInput(f"{factory.name} builds a {type(made).__name__}, not a torch module", field="model.name")
+    Pristine(made)  # what its classes hold is remembered before it is used for the first time
     return made
 
 
@@ -237,7 +239,7 @@ def least_batch(design: Design) -> int:
     for module in norms:
         module.register_forward_pre_hook(look)
     if norms:
-        with seeded_default_generator(0), torch.no_grad():  # dropout draws from the default generator
+        with seeded_generators(0), torch.no_grad():  # as dropout, which draws from the default generator
             outputs_of(made, design.name, described(design.sample, design.target)[0].example(2))
     return 2 if 1 in seen else 1
 
@@ -250,9 +252,21 @@ def layers_of(design: Design) -> tuple[Layer, ...]:
         UnknownName, BadInput: as for `built`; or the model cannot take such samples.
     """
     made, x = built(design, 0), described(design.sample, design.target)[0].example(2)
-    with seeded_default_generator(0):  # dropout draws from it
+    with seeded_generators(0):  # as dropout, which draws from the default generator
         order = forward_order(made, lambda: outputs_of(made, design.name, x))
     return tuple(layers(made, order))
+
+
+def draws_in_evaluation(design: Design) -> bool:
+    """Whether a model draws at random when it is evaluated, as by dropout that is never switched off.
+
+    Raises:
+        UnknownName, BadInput: as for `built`.
+    """
+    made = built(design, 0).eval()
+    x = described(design.sample, design.target)[0].example(2)
+    with torch.no_grad():
+        return draws(lambda: outputs_of(made, design.name, x))
 
 
 def outputs_of(model: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shared.core.errors import Cancelled, NotFinite
 from shared.training.description import Target
 from shared.training.loop import CLASSES, Batch, Elementwise, Stopped, Trained, channels_last
-from shared.training.models import trainable_names
+from shared.training.models import Pristine, trainable_names
 from shared.training.optimizers import Sgd
 from shared.training.stacked.layers import Places, put, stacked
 from shared.training.stacked.memory import stack_of
@@ -62,7 +62,7 @@ class StackTrainer:
     def __init__(self, model: nn.Module, width: int, target: Target = CLASSES) -> None:
         self.width, self.target = width, target
         self.places = Places(width, rows=1)
-        self.network = stacked(model, self.places)
+        self._scratch = Pristine(stacked(model, self.places), watched=True)
         self.parameters = trainable_names(model)
         self.compute = next(model.parameters()).device
         self.with_layout = channels_last(model)
@@ -94,6 +94,7 @@ class StackTrainer:
         Raises:
             Cancelled: `stopped` returned True.
         """
+        network = self._scratch.restored()
         self.places.rows = rows
         self.places.generators = tuple(device.generator or torch.Generator() for device in devices)
         tensors = {
@@ -101,7 +102,7 @@ class StackTrainer:
             for name in devices[0].start
         }
         leaves = [tensors[name].requires_grad_() for name in self.parameters]
-        put(self.network, tensors)
+        put(network, tensors)
         steps, counts = _Steps(devices, leaves, Sgd(lr, momentum, weight_decay)), self._counts(devices)
         seen: list[_Step] = []
         for step, (x, y) in enumerate(batches):
@@ -109,13 +110,13 @@ class StackTrainer:
                 raise Cancelled(f"stopped after {step} steps of {len(devices)} devices")
             self.places.n_active = sum(step < device.n_steps for device in devices)
             self.places.counts = counts[step]
-            outputs, real = self.network(self.with_layout(x)), self.places.real()
+            outputs, real = network(self.with_layout(x)), self.places.real()
             n = (self.target.weights(y).view(self.width, rows) * real).sum(1)
             losses = self.target.losses(outputs, y).view(self.width, rows) * real
             means = losses.sum(1) / n.clamp(min=1)
             steps.take(self.places.n_active, torch.autograd.grad(means.sum(), leaves, materialize_grads=True))
             seen.append((means.detach(), n, outputs.detach(), y))
-        put(self.network, {})  # the results alone keep the tensors
+        put(network, {})  # the results alone keep the tensors
         return _results(devices, tensors, seen, self.target)
 
     def _counts(self, devices: Sequence[Device]) -> Tensor:
