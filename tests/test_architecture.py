@@ -148,7 +148,9 @@ RANDOM_MODULES = frozenset({"random", "np.random", "numpy.random", "torch.random
 # What makes a generator of its own, or puts a global one back.
 NO_GLOBAL_DRAWS = frozenset({"Generator", "PCG64", "Random", "SystemRandom", "default_rng", "fork_rng"})
 # A new process, and a check that algorithms leave the global generators alone.
-SEEDS_GLOBALLY = frozenset({"strata/launcher/fork_program.py", "strata/checks/algorithm_rounds.py"})
+SEEDS_GLOBALLY = frozenset(
+    {"strata/launcher/fork_program.py", "strata/checks/algorithm_rounds.py", "shared/core/randomness.py"}
+)
 # joblib is listed because its dump and load use pickle.
 PICKLERS = frozenset({"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"})
 WORDS_OF_PICKLERS = re.compile(rf"\b(?:{'|'.join(PICKLERS)}|load|save|allow_pickle)\b")
