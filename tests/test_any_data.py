@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from shared.core.errors import BadInput
@@ -195,7 +195,49 @@ async def test_an_element_beyond_the_bound_of_exact_sums_names_the_field_that_ra
     async with federation(tmp_path / "small", agent_devices=(2, 2), n_edges=2, common={"data_dir": data}) as fed:
         info = await fed.finish(await fed.submit({**SIZES, **spec}))
     assert info.status == "failed"
-    assert "sums are exact up to 0.001 (the spec's sum_bounds.parameters)" in (info.reason or "")
+    assert "at most 0.001 by the spec's sum_bounds.parameters: training diverges" in (info.reason or "")
+
+
+@pytest.mark.parametrize("bounds", [{}, {"buffers": 2.0**40}])
+async def test_batch_norm_of_raw_incomes_is_averaged_whatever_its_size(
+    bounds: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variances of 1e11; with so many samples no bound once left steps for them."""
+    monkeypatch.setitem(models.OF_OTHER_DATA, "bn_first", lambda sample, target: _bn_first(target.n_outputs))
+    rng, data = np.random.default_rng(0), tmp_path / "data"
+    data.mkdir()
+    y = rng.integers(0, 2, 20_000)
+    x = np.stack([1e6 + 5e5 * (rng.standard_normal(20_000) + y), rng.standard_normal(20_000)], 1).astype(np.float32)
+    np.savez(data / "income.npz", train_x=x, train_y=y, test_x=x[:500], test_y=y[:500])
+    spec = {"data": "income.npz", "model": "bn_first", "num_rounds": 1, "batch_size": 5000, "lr": 0.1}
+    spec |= {"num_devices": 4, "num_edges": 2, "sum_bounds": bounds}
+    digests = set[str | None]()
+    for layout in ((4,), (1, 1, 1, 1)):
+        folder = tmp_path / str(len(layout))
+        async with federation(folder, agent_devices=layout, n_edges=2, common={"data_dir": data}) as fed:
+            run_id = await fed.submit(spec)
+            info = await fed.finish(run_id)
+            body = (await fed.client.get(f"/runs/{run_id}/models/global")).content
+        assert info.status == "completed", info.reason
+        digests.add(info.model_sha256)
+        model = load(body)
+        seats = experiment(data, **spec).population.seats
+        var = np.mean([0.9 + 0.1 * x[seat.train].var(0, ddof=1, dtype=np.float64) for seat in seats], 0)
+        assert model["0.running_var"].numpy() == pytest.approx(var, rel=1e-5)
+        assert model["0.running_mean"].numpy() == pytest.approx(0.1 * x.mean(0, dtype=np.float64), rel=1e-4, abs=1e-4)
+    assert len(digests) == 1
+
+
+def _bn_first(n: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, n))
+
+
+async def test_a_number_that_is_averaged_has_no_bound_of_parameters(tmp_path: Path, data: Path) -> None:
+    """FedNova averages the lengths of visits, here of 200 steps."""
+    spec = {"data": "line.npz", "algorithm": "fednova", "num_rounds": 1, "local_epochs": 200, "lr": 0.001}
+    async with federation(tmp_path / "long", agent_devices=(2, 2), n_edges=2, common={"data_dir": data}) as fed:
+        info = await fed.finish(await fed.submit({**SIZES, **spec, "batch_size": 100}))
+    assert info.status == "completed", info.reason
 
 
 # ---- refusals

@@ -110,7 +110,7 @@ class NotFinite(StrataError):
 
 
 class OutOfBound(StrataError):
-    """An element of an update exceeds the bound up to which sums are exact (422)."""
+    """An element of an update exceeds its bound (422)."""
 
     status, code = 422, "out_of_bound"
 

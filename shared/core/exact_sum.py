@@ -3,11 +3,17 @@
 A term `n * delta` is rounded to steps of 2^-g and accumulated as a whole number of steps in
 float64. While every partial sum stays below 2^53 steps, each addition is exact, hence associative: the result depends
 neither on the order of the terms nor on how the tiers group them.
+
+An element beyond the range of these steps is cut into digits. The lowest is what remains of it below a unit, the others
+count units, units times 2^b, and so on, where 2^b is so small that weighted sums of digits stay exact, too. Each digit
+has a sum of its own. So no finite element is too large, and sums of those within the range are the same as alone. The
+digit below the steps, -1, holds what rounding to steps takes from float64.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
@@ -23,12 +29,16 @@ def fixed_point_exponent(total_weight: int, bound: float) -> int:
 
     60,000 samples and a bound of 2^7 give g = 30: steps of 1e-9.
     """
-    weight_bits = (max(total_weight, 1) - 1).bit_length()  # ceil of the logarithm, exactly
-    return 53 - weight_bits - math.ceil(math.log2(bound))
+    return digit_bits(total_weight) - math.ceil(math.log2(bound))
+
+
+def digit_bits(total_weight: int) -> int:
+    """Returns the largest b at which sums of whole numbers up to 2^b, with weights up to `total_weight`, are exact."""
+    return 53 - (max(total_weight, 1) - 1).bit_length()  # less the ceil of the logarithm, exactly
 
 
 def check_bound(term: Tensor, bound: float, what: str, option: str | None = None) -> None:
-    """Refuses a tensor that cannot be summed exactly; `option` is the field of a spec that says the bound.
+    """Refuses a tensor with an element that is not finite or too large; `option` is the spec's field with the bound.
 
     Raises:
         NotFinite: an element is NaN or infinite.
@@ -40,10 +50,8 @@ def check_bound(term: Tensor, bound: float, what: str, option: str | None = None
     if not math.isfinite(low) or not math.isfinite(high):
         raise NotFinite(f"{what} holds NaN or infinity")
     if max(-low, high) > bound:
-        raise OutOfBound(
-            f"{what} holds {max(low, high, key=abs):g}, sums are exact up to {bound:g}"
-            + (f" (the spec's {option})" if option else "")
-        )
+        why = f" by the spec's {option}: training diverges, or needs a larger bound" if option else ""
+        raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, at most {bound:g}{why}")
 
 
 def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> None:
@@ -66,6 +74,40 @@ def add_fixed_point(into: Tensor, term: Tensor, weight: int, exponent: int) -> N
         sums.add_((block * 2.0**exponent).round_(), alpha=weight)
 
 
+def exceeds(term: Tensor, most: float) -> bool:
+    """Whether an element of a tensor is larger than this."""
+    return bool(term.numel()) and max(abs(side.item()) for side in torch.aminmax(term)) > most
+
+
+def digits_above(term: Tensor, unit: float, bits: int) -> tuple[Tensor, dict[int, Tensor]]:
+    """Cuts a tensor into what is below a unit and digits of it, without rounding.
+
+    Args:
+        term: finite, any float dtype.
+        unit: a power of two.
+        bits: of a digit.
+
+    Returns:
+        float64: the rest, of the same sign and below the unit, and by number from 1 the digits that are not all 0:
+        term = rest + sum of digits[j] unit 2^(bits (j - 1)).
+    """
+    whole = term.detach().to(torch.float64)
+    rest = torch.fmod(whole, unit)
+    left, number, digits = (whole - rest) / unit, 1, dict[int, Tensor]()
+    while left.count_nonzero():
+        digit = torch.fmod(left, 2.0**bits)
+        if digit.count_nonzero():
+            digits[number] = digit
+        left, number = (left - digit) / 2.0**bits, number + 1
+    return rest, digits
+
+
+def digit_below(term: Tensor, exponent: int, bits: int) -> Tensor:
+    """Returns, in steps of 2^-(exponent + bits), what rounding to steps of 2^-exponent takes from float64 elements."""
+    steps = term.detach() * 2.0**exponent
+    return (steps - steps.round()) * 2.0**bits
+
+
 def check_fixed_point(steps: Tensor, limit: float, what: str) -> None:
     """Refuses a tensor that is not an exact sum, whose steps are whole and within the limit.
 
@@ -80,8 +122,26 @@ def check_fixed_point(steps: Tensor, limit: float, what: str) -> None:
             raise OutOfBound(f"{what} holds a fraction of a step")
 
 
-def mean_from_fixed_point(steps: Tensor, weight: int | Tensor, exponent: int, dtype: torch.dtype) -> Tensor:
-    """Returns the mean `steps * 2^-exponent / weight`, 0 where the weight is 0, computed block by block."""
+def mean_from_fixed_point(
+    steps: Tensor,
+    weight: int | Tensor,
+    exponent: int,
+    dtype: torch.dtype,
+    digits: Mapping[int, Tensor] | None = None,
+) -> Tensor:
+    """Returns the mean `steps * 2^-exponent / weight`, 0 where the weight is 0, computed block by block.
+
+    Args:
+        steps: sums in steps.
+        weight: of all elements, or of each.
+        exponent: of a step.
+        dtype: of the mean.
+        digits: further sums, each by the exponent of its own steps.
+    """
+    if digits:
+        parts = sorted({exponent: steps, **digits}.items())
+        total = sum((part * 2.0**-own for own, part in parts[1:]), parts[0][1] * 2.0 ** -parts[0][0])
+        return _mean(total, weight, 0).to(dtype)
     if steps.numel() <= BLOCK:
         return _mean(steps, weight, exponent).to(dtype)
     mean, flat = torch.empty(steps.numel(), dtype=dtype), steps.reshape(-1)

@@ -122,6 +122,7 @@ class Experiment:
             parameter_bound=spec.sum_bounds.parameters,
             buffer_bound=spec.sum_bounds.buffers,
             weight_steps=spec.sync.devices.staleness.scale,
+            fine_names=frozenset(name for name, tensor in self.shapes.items() if tensor.dtype == torch.float64),
         )
         check_steps(spec, self.fixed_point)
         n_clients = len(self.population.seats) - len(self.population.held_out)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shared.core.bounds import BUFFER_BOUND, PARAMETER_BOUND
 from shared.core.errors import BadInput
-from shared.core.exact_sum import fixed_point_exponent
 from shared.core.records import Record
 from shared.core.update_annotations import Mean, fields_with
 from shared.federation.aggregation import FixedPoint, PartialSum
+from shared.federation.aggregation.partial_sum import COARSEST
 from shared.federation.population import Population
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.synchronisation import TierSync
 from shared.training.partition import SampledPartition
 
-COARSEST = 14
-"""Sums are refused whose steps would be larger than 2 ** -COARSEST: an update's elements are often a thousandth."""
 TAKEN_OVER = 4
 """Devices of lost edges visit others: where a version is of fewer answers than there are edges, sums have room for so
 many times the devices of the edge that has most. Else sums are as fine as those of synchronous tiers."""
@@ -48,20 +45,11 @@ def largest_total(spec: ExperimentSpec, population: Population) -> int:
 
 
 def check_steps(spec: ExperimentSpec, fixed_point: FixedPoint) -> None:
-    """Checks that sums are fine enough that are weighted by staleness, or whose bounds the spec raises.
+    """Checks that sums are fine enough that are weighted by staleness.
 
     Raises:
         BadInput: their steps are too large.
     """
-    for name, bound, usual in (
-        ("parameters", fixed_point.parameter_bound, PARAMETER_BOUND),
-        ("buffers", fixed_point.buffer_bound, BUFFER_BOUND),
-    ):
-        step = fixed_point_exponent(fixed_point.total_weight, bound)
-        if bound > usual and step < COARSEST:
-            field, n = f"sum_bounds.{name}", fixed_point.total_weight
-            why = f"sums of elements up to {bound:g} and of weights up to {n} would be rounded to steps of 2^-{step}"
-            raise BadInput(f"{field}: {why}", field=field)
     weighted = max(spec.sync.devices.staleness.scale, spec.sync.edges.staleness.scale) > 1
     exponent = fixed_point.exponent("")
     if weighted and exponent < COARSEST:

@@ -104,7 +104,7 @@ class ExperimentSpec(Record):
         augment: how training images are augmented, and whether originals stay; None means that they are not.
         losses: visits to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
-        sum_bounds: largest elements of updates, up to which sums are exact.
+        sum_bounds: largest elements of updates; larger ones are failures of their seats.
         edge_upload: what an edge sends up: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means (4 bytes).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
         time_scale: with `clock: real`, wall seconds for each simulated second.

@@ -152,17 +152,17 @@ class LostVisits(Record):
 
 
 class SumBounds(Record):
-    """The largest absolute values of elements of updates, up to which sums over devices are exact.
+    """The largest absolute values of elements of updates; sums over devices are exact whatever the bounds.
 
-    A larger bound makes the steps coarser to which elements are rounded, a smaller one finer.
+    A larger bound makes the steps coarser to which elements are rounded, down to 2^-14, a smaller one finer.
 
     Attributes:
         parameters: of parameters.
-        buffers: of buffers, such as batch-norm statistics.
+        buffers: of buffers, such as batch-norm statistics; with the usual bound they may be as large as float32 holds.
     """
 
-    parameters: Annotated[float, Field(ge=2.0**-10, le=2.0**30)] = PARAMETER_BOUND
-    buffers: Annotated[float, Field(ge=2.0**-10, le=2.0**30)] = BUFFER_BOUND
+    parameters: Annotated[float, Field(ge=2.0**-10, le=2.0**127)] = PARAMETER_BOUND
+    buffers: Annotated[float, Field(ge=2.0**-10, le=2.0**127)] = BUFFER_BOUND
 
 
 class Stop(Record):

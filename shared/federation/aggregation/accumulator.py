@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 from shared.core.errors import OutOfBound, WireError
-from shared.core.exact_sum import add_fixed_point, check_bound
+from shared.core.exact_sum import add_fixed_point, check_bound, digit_below, digits_above, exceeds
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor, TensorMap, copy_tensors
 from shared.core.tensors import private_copies
 from shared.core.update_annotations import Mean, PerClient, fields_with
 from shared.federation.aggregation.mean import check_finite, check_partial_sum
-from shared.federation.aggregation.partial_sum import FixedPoint, MeanSum, PartialSum
+from shared.federation.aggregation.partial_sum import BELOW, LARGEST, FixedPoint, MeanSum, PartialSum
 
 
 @dataclass
@@ -24,21 +24,27 @@ class _Sum:
 
     Attributes:
         weight: sum of the weights so far.
-        sums, positions: as in `MeanSum`.
+        sums, positions, digits: as in `MeanSum`.
         borrowed: the tensors still belong to the partial sum that came first and must not be written.
     """
 
     weight: int = 0
     sums: TensorMap = field(default_factory=dict)
     positions: TensorMap = field(default_factory=dict)
+    digits: dict[int, TensorMap] = field(default_factory=dict)
     borrowed: bool = False
 
     def add(self, part: MeanSum, *, take: bool) -> None:
         """Adds a partial sum, the first one without a copy; with `take` its tensors may be written."""
         if not self.sums:
             self.sums, self.positions, self.borrowed = dict(part.sums), dict(part.positions), not take
+            self.digits = {number: dict(digits) for number, digits in part.digits.items()}
         else:
             self.own()
+            for number, digits in part.digits.items():
+                self.digits.setdefault(number, {})
+                for name, steps in digits.items():
+                    _zeros_like(self.digits[number], name, steps).add_(steps)
             for into, tensors in ((self.sums, part.sums), (self.positions, part.positions)):
                 for name, steps in tensors.items():
                     into[name].add_(steps)
@@ -48,6 +54,18 @@ class _Sum:
         """Copies borrowed tensors, so that they may be written."""
         if self.borrowed:
             self.sums, self.positions, self.borrowed = private_copies(self.sums), private_copies(self.positions), False
+            self.digits = {number: private_copies(digits) for number, digits in self.digits.items()}
+
+    def add_digits(self, term: Tensor, name: str, weight: int, fixed_point: FixedPoint) -> Tensor:
+        """Adds the digits of a term; returns the rest of it, which is within the range of the steps."""
+        unit, digits = fixed_point.unit(name), dict[int, Tensor]()
+        if unit is not None and exceeds(term, unit):
+            term, digits = digits_above(term, unit, fixed_point.digit_bits)
+        if name in fixed_point.fine_names:
+            digits[BELOW] = digit_below(term, fixed_point.exponent(name), fixed_point.digit_bits)
+        for number, digit in digits.items():
+            add_fixed_point(_zeros_like(self.digits.setdefault(number, {}), name, term), digit, weight, 0)
+        return term
 
 
 class _Term(NamedTuple):
@@ -112,7 +130,8 @@ class Accumulator:
         total.weight += weight
         for name, tensor in term.tensors.items():
             masked = tensor if term.masks is None else tensor * term.masks[name]
-            add_fixed_point(_zeros_like(total.sums, name, tensor), masked, weight, self.fixed_point.exponent(name))
+            rest = total.add_digits(masked, name, weight, self.fixed_point)
+            add_fixed_point(_zeros_like(total.sums, name, tensor), rest, weight, self.fixed_point.exponent(name))
             if term.masks is not None:
                 add_fixed_point(_zeros_like(total.positions, name, tensor), term.masks[name], weight, 0)
 
@@ -173,7 +192,12 @@ class Accumulator:
         Its tensors are the accumulator's own: encode it, or take its mean, before the next `add` or `merge`.
         """
         means = {
-            key: MeanSum(weight=total.weight, sums=_sorted(total.sums), positions=_sorted(total.positions))
+            key: MeanSum(
+                weight=total.weight,
+                sums=_sorted(total.sums),
+                positions=_sorted(total.positions),
+                digits={number: _sorted(digits) for number, digits in sorted(total.digits.items())},
+            )
             for key, total in sorted(self._means.items())
         }
         each = {name: _sorted(values) for name, values in sorted(self._each.items())}
@@ -191,7 +215,9 @@ def check_update(update: Record, fixed_point: FixedPoint) -> None:
             _check_masks(name, getattr(update, name), getattr(update, how.per_position))
     for term in _terms(update):
         for name, tensor in term.tensors.items():
-            check_bound(tensor, fixed_point.bound(name), f"{term.key} {name}".strip(), fixed_point.option(name))
+            bound = fixed_point.bound(name)
+            option = fixed_point.option(name) if bound < LARGEST else None
+            check_bound(tensor, bound, f"{term.key} {name}".strip(), option)
     for name in fields_with(type(update), PerClient):
         check_finite(getattr(update, name), name)
 

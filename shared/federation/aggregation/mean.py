@@ -31,7 +31,11 @@ def mean_of(
     """
 
     def restore(name: str, steps: Tensor, part: MeanSum, dtype: torch.dtype) -> Tensor:
-        return mean_from_fixed_point(steps, part.positions.get(name, part.weight), fixed_point.exponent(name), dtype)
+        weight, exponent = part.positions.get(name, part.weight), fixed_point.exponent(name)
+        digits = {
+            fixed_point.digit_exponent(name, at): part.digits[at][name] for at in part.digits if name in part.digits[at]
+        }
+        return mean_from_fixed_point(steps, weight, exponent, dtype, digits)
 
     return (
         _update(partial_sum, kind, model, restore) if partial_sum.n_updates or any(partial_sum.each.values()) else None
@@ -94,6 +98,14 @@ def _check_part(key: str, part: MeanSum, how: Mean, fixed_point: FixedPoint) -> 
             check_fixed_point(weights, part.weight, f"{what}, by position,")
             if (weights < 0).any():
                 raise OutOfBound(f"{what}: weights by position are negative")
+    for number, digits in part.digits.items():
+        for name, sums in digits.items():
+            what = f"digit {number} of {key} {name}".strip()
+            if name not in part.sums or not fixed_point.has_digit(name, number):
+                raise WireError(f"{what}: there is none")
+            if sums.dtype != torch.float64 or sums.shape != part.sums[name].shape:
+                raise WireError(f"{what} is {sums.dtype} {tuple(sums.shape)}")
+            check_fixed_point(sums, fixed_point.largest_digit_sum(part.weight), what)
 
 
 def check_finite(value: Any, what: str) -> None:

@@ -79,7 +79,7 @@ def test_values_that_are_not_finite_are_refused_by_name(value: float) -> None:
 
 @pytest.mark.parametrize("value", [10.5, -10.5])
 def test_values_beyond_the_bound_are_refused_by_name(value: float) -> None:
-    with pytest.raises(OutOfBound, match=f"w holds {value}, sums are exact up to 10"):
+    with pytest.raises(OutOfBound, match=f"w holds {value}, at most 10"):
         exact_sum.check_bound(torch.tensor([value]), 10, "w")
 
 

@@ -31,7 +31,7 @@ from shared.federation.aggregation import (
 )
 from shared.wire import codec
 
-FIXED_POINT = FixedPoint(total_weight=1000, buffer_names=frozenset({"running"}))
+FIXED_POINT = FixedPoint(total_weight=1000, buffer_names=frozenset({"running"}), buffer_bound=4095)
 
 
 class Delta(Record):
@@ -289,13 +289,18 @@ def refusals() -> dict[str, tuple[Everything, int, type[StrataError], str]]:
         "NaN": (everything(1, plain=nan), 1, NotFinite, "plain holds NaN"),
         "infinity": (everything(1, plain=torch.tensor([math.inf, 0])), 1, NotFinite, "plain"),
         "NaN in each": (everything(1, scores={"device-1": nan}), 1, NotFinite, "scores"),
-        "beyond the bound": (everything(1, plain=torch.tensor([128.1, 0])), 1, OutOfBound, "up to 128"),
-        "a number beyond the bound": (everything(1, loss=1000.0), 1, OutOfBound, "loss holds 1000"),
+        "beyond the bound": (
+            everything(1, delta={"w": torch.tensor([128.1, 0, 0, 0, 0]), "running": torch.zeros(1)}),
+            1,
+            OutOfBound,
+            "delta w holds 128.1, at most 128 by the spec's sum_bounds.parameters",
+        ),
+        "a number beyond float32": (everything(1, loss=1e39), 1, OutOfBound, r"loss holds 1e\+39"),
         "a buffer beyond its bound": (
             everything(1, delta={"w": torch.zeros(5), "running": torch.tensor([4097.0])}),
             1,
             OutOfBound,
-            "delta running holds 4097, sums are exact up to 4096",
+            "delta running holds 4097, at most 4095",
         ),
         "too much weight": (everything(1), 1000, OutOfBound, "weights add up to 1001"),
         "negative weight": (everything(1), -1, OutOfBound, "-1 samples"),
@@ -333,7 +338,7 @@ def test_an_invalid_update_is_refused_at_its_sender() -> None:
 
 
 def test_a_buffer_may_be_larger_than_a_parameter() -> None:
-    check_update(Delta(delta={"running": torch.tensor([4096.0]), "w": torch.tensor([128.0])}), FIXED_POINT)
+    check_update(Delta(delta={"running": torch.tensor([4095.0]), "w": torch.tensor([128.0])}), FIXED_POINT)
     assert FIXED_POINT.exponent("running") == FIXED_POINT.exponent("w") - 5
 
 
@@ -358,7 +363,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
     "half a step": (forged(means=part("plain", sums={"": torch.full((2,), 0.5, dtype=F64)})), "a fraction of a step"),
     "more than its weight": (
         forged(means=part("plain", sums={"": torch.full((2,), 2.0**44, dtype=F64)})),
-        "exact up to",
+        "at most",
     ),
     "more than the total weight": (forged(n_updates=1001, means=part("plain", weight=1001)), "weights add up to 1002"),
     "more than its updates": (forged(means=part("plain", weight=3)), "plain: a weight of 3, in a sum of 1 updates"),
@@ -368,7 +373,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
     "no weights by position": (forged(means=part("sparse", positions={})), "of other tensors"),
     "more weight by position": (
         forged(means=part("sparse", positions={"s": torch.full((3,), 3.0, dtype=F64)})),
-        "exact up to 2",
+        "at most 2",
     ),
     "negative weight by position": (
         forged(means=part("sparse", positions={"s": torch.full((3,), -1.0, dtype=F64)})),
