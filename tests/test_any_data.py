@@ -98,6 +98,27 @@ async def test_pictures_of_sixteen_bits_are_told_apart_in_a_run(tmp_path: Path) 
     assert (scores(run)[-1].accuracy or 0) > 0.9
 
 
+async def test_a_table_of_another_dialect_with_gaps_and_times_is_learnt_and_its_reading_kept(tmp_path: Path) -> None:
+    """One of the columns that decide is Unix time, which float32 would round to 128 seconds."""
+    rng, rows = RNG(0), list[str]()
+    for number in range(300):
+        time, size = 1_700_000_000 + int(rng.integers(0, 7200)), rng.normal(26, 4)
+        state = "late" if time - 1_700_003_600 + 100 * (size - 26) > 0 else "early"
+        rows.append(f"p{number};{time};{'NA' if number % 50 == 7 else f'{size:.2f}'.replace('.', ',')};{state}")
+    (tmp_path / "t.csv").write_text("id;time;size;state\n" + "\n".join(rows), encoding="utf-8")
+    spec = {
+        "data": {"file": "t.csv", "target": "state", "missing": "mean", "columns": {"id": "ignore"}},
+        "num_rounds": 12,
+    }
+    run = await done(tmp_path / "run", tmp_path, {**spec, "lr": 0.3, "model": "mlp"})
+    assert (scores(run)[-1].accuracy or 0) > 0.93
+    inputs, target, *notes = run.experiment.data.reading.lines()
+    assert (inputs, target) == ("inputs: time number, size number", "target: state, 2 classes (early, late)")
+    assert [note[:24] for note in notes] == [
+        "its cells are separated ", "left out, as data.column", "numbers have the decimal", "6 missing cells of size ",
+    ]  # fmt: skip
+
+
 async def test_a_regression_in_stacks_gives_the_losses_of_single_devices(tmp_path: Path, data: Path) -> None:
     spec = {"data": "line.npz", "lr": 0.05}
     single = await done(tmp_path / "single", data, spec)

@@ -59,7 +59,8 @@ def assembled(values: Sequence[Values], train: Flags) -> tuple[Floats, Floats, F
     are the numbers themselves. Others, such as Unix time, are normalised here, before they become float32.
     """
     x = np.concatenate([_raw(each) for each in values], axis=1)
-    mean, std = x[train].mean(0), x[train].std(0)
+    with np.errstate(all="ignore"):  # numbers beyond float32 are infinite here
+        mean, std = x[train].mean(0), x[train].std(0)
     columns, at = list[Column](), 0
     for each in values:
         inputs, column = slice(at, at + each.column.n_inputs), each.column
@@ -85,7 +86,7 @@ def _raw(values: Values) -> Floats:
     if values.column.kind == "categories":
         hot: Floats = np.eye(values.column.n_inputs, dtype=np.float32)[values.data]
         return hot
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         found: Floats = values.data.astype(np.float32)
     return found[:, None]
 
