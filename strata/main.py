@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from shared.core.errors import StrataError
+from shared.core.os_errors import of_system
 from shared.core.versions import VERSION
 from strata.commands import certs, compare, doctor, export, listings, log, plugins, report, run, runs, sweep, topology
 
@@ -66,13 +67,16 @@ def options(
 
 
 def app_entry(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. A `StrataError` prints one red line; exit status 1 (2 for wrong usage, 130 for Ctrl-C)."""
+    """Run the command; exit status 1 after an error, 2 for wrong usage, 130 for Ctrl-C.
+
+    A `StrataError`, and what the operating system refuses, prints one red line.
+    """
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
-    except StrataError as error:
+    except (StrataError, OSError) as error:
         from strata.output import print_error
 
-        print_error(error)
+        print_error(error if isinstance(error, StrataError) else of_system(error))
         raise SystemExit(1) from None
 
 

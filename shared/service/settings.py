@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from shared.core.addresses import Network, host_name
 from shared.core.errors import BadInput
 from shared.core.field_errors import first_fault
+from shared.runtime.folders import user_cache
 from shared.service.token_files import token_of
 
 LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
@@ -102,7 +103,7 @@ class CommonSettings(Environment):
     tier_token_file: Path | None = None
     api_token_file: Path | None = None
     data_dir: Path | None = None
-    cache_dir: Path = Field(default_factory=lambda: Path.home() / ".cache" / "strata")
+    cache_dir: Path = Field(default_factory=user_cache)
     secure: bool = False
     join_token: str | None = None
     join_token_file: Path | None = None

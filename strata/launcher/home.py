@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shared.core.errors import Conflict
+from shared.runtime.folders import user_cache
 
 _NOTE, _LOCK = "topology.json", "topology.lock"
 _PROBE_S = 1.0
@@ -38,7 +39,7 @@ def folder() -> Path:
 
 def cache_folder() -> Path:
     """STRATA_CACHE_DIR, by default `~/.cache/strata`, where unpacked data sets outlive a topology."""
-    return Path(os.environ.get("STRATA_CACHE_DIR") or Path.home() / ".cache" / "strata").resolve()
+    return Path(os.environ.get("STRATA_CACHE_DIR") or user_cache()).resolve()
 
 
 def running() -> Running | None:

@@ -11,6 +11,7 @@ import pytest
 
 from shared.results.manifest import Manifest
 from shared.results.writer import write_results
+from strata.main import app_entry
 from tests.strata.samples import a_round, a_run
 from tests.waits import HANG_S
 
@@ -58,3 +59,16 @@ def test_the_objects_of_runs_load_no_torch() -> None:
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANG_S, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_what_the_system_refuses_is_one_line_and_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the command: here the folder of a report is a file."""
+    info = a_run(run="a")
+    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    (tmp_path / "file").touch()
+    target = str(tmp_path / "file" / "r.html")
+    with pytest.raises(SystemExit, match="1"):
+        app_entry(["report", "a", "--runs-dir", str(tmp_path / "runs"), "-o", target])
+    assert [line for line in capfd.readouterr().err.splitlines() if line] == [f"error: {tmp_path}/file: File exists"]

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from shared.core.errors import BadInput
+from shared.core.os_errors import refusals
 from shared.training.data import digit_domains
 from shared.training.data.dataset import READERS, Dataset, file_digest, folder_digest, load, open_unpacked, unpack_once
 from shared.training.data.files import read_file
@@ -43,14 +44,16 @@ def open_data(spec: DataSpec, *, data_dir: Path | None, cache_dir: Path) -> Data
     Raises:
         DataUnavailable, DataMalformed: as for `load`, for each data set that the spec combines.
         BadInput: there is too little memory to combine them.
+        SystemRefused: the cache cannot be written, or a file cannot be read.
     """
-    if spec.name == digit_domains.NAME:
-        return digit_domains.open_domains(spec, data_dir=data_dir, cache_dir=cache_dir)
-    if spec.file is not None:
-        return _open_file(spec, spec.file, data_dir, cache_dir)
-    if spec.name in DATA_SOURCES.plugged():
-        return open_plugged(spec, cache_dir)
-    return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
+    with refusals(cache_dir):
+        if spec.name == digit_domains.NAME:
+            return digit_domains.open_domains(spec, data_dir=data_dir, cache_dir=cache_dir)
+        if spec.file is not None:
+            return _open_file(spec, spec.file, data_dir, cache_dir)
+        if spec.name in DATA_SOURCES.plugged():
+            return open_plugged(spec, cache_dir)
+        return load(spec.name, data_dir=data_dir, cache_dir=cache_dir)
 
 
 def _open_file(spec: DataSpec, file: str, data_dir: Path | None, cache_dir: Path) -> Dataset:
@@ -78,9 +81,12 @@ def _path_of(file: str, data_dir: Path | None) -> Path:
         DataUnavailable: it is not there; BadInput: it is neither an `.npz`, nor a table, nor a folder.
     """
     path = None if data_dir is None else (data_dir / file).resolve()
-    if path is None or data_dir is None or not path.is_relative_to(data_dir.resolve()) or not path.exists():
+    if path is None or data_dir is None or not path.exists():
         where = data_dir or "the folder that STRATA_DATA_DIR names"
         raise DataUnavailable(f"put {file} into {where}, on each machine that trains", field="data.file")
+    if not path.is_relative_to(data_dir.resolve()):
+        cause = f"{file} is a link that leads out of {data_dir}, where nothing is read"
+        raise DataUnavailable(f"{cause}: put the file itself there, or mount its folder", field="data.file")
     if not path.is_dir() and path.suffix != ".npz" and not is_table(path.name):
         known = f"an .npz, nor a table ({', '.join(TABLES)}, also with .gz), nor a folder of images"
         raise BadInput(f"{file} is neither {known}", field="data.file")

@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from shared.core.errors import BadInput
+from shared.core.os_errors import SystemRefused
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import check_data, open_data
 from shared.training.data.sources import DataMalformed, DataUnavailable
@@ -260,3 +261,21 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused_by_its_field(tmp
     (tmp_path / "a.doc").touch()
     with pytest.raises(BadInput, match="neither an"):
         opened(tmp_path, file="a.doc")
+
+
+def test_a_link_that_leads_out_of_the_folder_of_data_is_called_one(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside.npz", tmp_path / "data"
+    folder.mkdir()
+    outside.touch()
+    (folder / "a.npz").symlink_to(outside)
+    with pytest.raises(DataUnavailable, match=r"a\.npz is a link that leads out of .*data, where nothing is read"):
+        opened(folder, file="a.npz")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "cache").touch()
+    with pytest.raises(SystemRefused, match=r"/cache: File exists"):
+        open_data(
+            DataSpec.model_validate({"file": "a.csv", "target": "y"}), data_dir=tmp_path, cache_dir=tmp_path / "cache"
+        )

@@ -1,0 +1,57 @@
+"""What the operating system refuses is one sentence: the file, the cause, the remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.core import os_errors
+from shared.core.os_errors import FOLDERS, SystemRefused, of_system, refusals
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/x/y"),
+            f"/x/y: No space left on device: the disk or the quota is full; {FOLDERS}",
+        ),
+        (
+            OSError("92032 requested and 8064 written"),
+            f"/cache: 92032 requested and 8064 written: the disk or the quota is full; {FOLDERS}",
+        ),
+        (OSError(errno.EROFS, "Read-only file system", b"/x"), f"/x: Read-only file system; {FOLDERS}"),
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            "/cache: Too many open files: `ulimit -n` shows and raises how many files a process may open",
+        ),
+        (OSError(errno.ENOLCK, "No locks available"), "/cache: No locks available"),
+        (OSError(), "/cache: OSError"),
+    ],
+)
+def test_it_names_file_cause_and_remedy(error: OSError, words: str) -> None:
+    assert of_system(error, "/cache").detail == words
+
+
+def test_a_file_of_another_user_says_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 5)
+    monkeypatch.setattr(os_errors, "_user", lambda uid: "alice" if uid == os.getuid() else "bob")
+    missing = tmp_path / "not" / "there"
+    found = of_system(PermissionError(errno.EACCES, "Permission denied", str(missing))).detail
+    assert (
+        found == f"{missing}: Permission denied: {tmp_path} belongs to alice, and this process runs as bob; {FOLDERS}"
+    )
+
+
+def test_a_user_without_an_entry_has_a_number() -> None:
+    assert os_errors._user(2**31 - 5) == "user 2147483643"
+
+
+def test_within_a_block_the_folder_stands_for_what_the_error_does_not_name(tmp_path: Path) -> None:
+    with pytest.raises(SystemRefused, match="/the/cache: disk on fire"), refusals("/the/cache"):
+        raise OSError("disk on fire")
+    with pytest.raises(SystemRefused, match="missing: No such file or directory"), refusals("/the/cache"):
+        (tmp_path / "missing").read_text()
