@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from cloud_server.runs.best import Measure, measure_of, patience_over
 from cloud_server.runs.repository import RunRepository
 from shared.federation.experiment import Experiment
-from shared.run_records.metrics import MetricInfo
 from shared.run_records.runs import RunInfo
-from shared.spec.fields import Stop
+from shared.spec.ends import Stop
 
+Values = list[tuple[int, float]]
+"""By round, in order."""
 NO_UPDATE = "no update was used in any round: the model is the one that the run began with"
 
 
@@ -21,19 +23,21 @@ async def reached(repository: RunRepository, info: RunInfo, experiment: Experime
     spent = _spent(info.stop, info)
     if spent is not None or not info.stop.by_metric:
         return spent
-    metric, (name, target) = _metric(info), _target(info.stop)
-    last = (await _values(repository, info, experiment, metric))[-info.stop.times :]
-    if len(last) < info.stop.times or not metric.reached(metric.worst(last), target):
+    measure = measure_of(info.stop, info.spec, info.metrics)
+    values = await _values(repository, info, experiment, measure)
+    return _at_target(info.stop, values, measure) or patience_over(values, info, measure)
+
+
+def _at_target(stop: Stop, values: Values, measure: Measure) -> str | None:
+    """What is said of a run whose metric has reached its target, None if it has not."""
+    metric, (name, target) = measure.metric, _target(stop)
+    last = [value for _, value in values[-stop.times :]]
+    if not stop.has_target or len(last) < stop.times or not metric.reached(metric.worst(last), target):
         return None
-    return f"{metric.label} {last[-1]:.4g} reached stop.{name} {target:g}" + (
-        f" in {info.stop.times} evaluations in a row" if info.stop.times > 1 else ""
+    where = " on the validation part" if measure.on == "validation" else ""
+    return f"{metric.label}{where} {last[-1]:.4g} reached stop.{name} {target:g}" + (
+        f" in {stop.times} evaluations in a row" if stop.times > 1 else ""
     )
-
-
-def _metric(info: RunInfo) -> MetricInfo:
-    """The metric of the run's `stop`."""
-    wanted = info.stop.metric if info.stop else None
-    return next((metric for metric in info.metrics if metric.label == wanted), info.headline)
 
 
 def _target(stop: Stop) -> tuple[str, float]:
@@ -51,11 +55,12 @@ def _spent(stop: Stop, info: RunInfo) -> str | None:
     return None
 
 
-async def _values(repository: RunRepository, info: RunInfo, experiment: Experiment, metric: MetricInfo) -> list[float]:
-    """The values of a metric in the rounds that were evaluated, in order: of the global model, or the clients' mean."""
+async def _values(repository: RunRepository, info: RunInfo, experiment: Experiment, measure: Measure) -> Values:
+    """The values in the rounds that were evaluated, by round in order: of the global model, or the clients' mean."""
+    of_global = experiment.algorithm.headline == "global model"
     rows = await repository.rounds(info.run)
-    if experiment.algorithm.headline == "global model":
-        values = [row.on_global(metric) for row in rows]
-    else:
-        values = [info.over_clients(metric, row) for row in rows]
-    return [value for value in values if value is not None]
+    values = [
+        (row.round_no, measure.of(row.evaluation) if of_global else info.over_clients(measure.metric, row))
+        for row in rows
+    ]
+    return [(round_no, value) for round_no, value in values if value is not None]

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
+from cloud_server.runs.best import best_in
 from cloud_server.runs.checkpoint import Checkpoint, PendingEvaluation
+from cloud_server.runs.events import RunEvent
 from cloud_server.runs.repository import RunRepository
 from shared.core.number_sets import NumberSet
 from shared.core.scores import ClassCounts, Score
@@ -52,6 +54,7 @@ class Evaluator:
 
     def __init__(self, repository: RunRepository, thread: ComputeThread) -> None:
         self.repository, self.thread = repository, thread
+        self._saving = asyncio.Lock()  # two evaluations may end at once, but one round is the best
         self._runs: defaultdict[str, _OfRun] = defaultdict(_OfRun)
 
     async def submit(
@@ -98,8 +101,10 @@ class Evaluator:
     ) -> dict[str, Evaluation]:
         scores = await self.thread.run(_scores, experiment, ctx, checkpoint.state, final)
         found = {name: experiment.scoring.evaluation(score, by_class=final) for name, score in scores.items()}
-        headline = experiment.scoring.infos[0]
-        await self.repository.save_evaluation(run_id, checkpoint.round_no, found, headline, final=final)
+        event = _event(checkpoint.round_no, found, experiment.scoring.infos[0], final=final)
+        best = best_in(found, checkpoint.round_no, experiment)
+        async with self._saving:
+            await self.repository.save_evaluation(run_id, checkpoint.round_no, found, best, event)
         return found
 
     async def finish(self, run_id: str) -> None:
@@ -129,6 +134,8 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
     if "global" not in scores:
         return scores
     model, prepare = hooks.models(ctx, state)["global"], partial(hooks.prepare, ctx, state)
+    if experiment.population.validation:
+        scores["validation"] = test_by_owner(trainer, model, experiment.population.validation, prepare)
     for name in experiment.spec.test_on:
         scores[f"global_on_{name}"] = test_by_owner(trainer, model, trainer.test_sets[name], prepare)
     if final:
@@ -140,6 +147,14 @@ def _scores(experiment: Experiment, ctx: Context, state: Any, final: bool) -> di
         for group, parts in tests_by_group(experiment.data, experiment.population).items():
             scores[f"{GLOBAL_ON}{group}"] = test_by_owner(trainer, model, parts, prepare)
     return scores
+
+
+def _event(round_no: int, scores: dict[str, Evaluation], headline: MetricInfo, *, final: bool) -> RunEvent:
+    """What is reported of an evaluation: the headline metric and its value of the global model, and all scores."""
+    data = {name: score.model_dump(mode="json") for name, score in scores.items()}
+    score = scores["global"].value(headline) if "global" in scores else None
+    about = {"round_no": round_no, "metric": headline.label, "score": score}
+    return RunEvent("round.evaluated", {**about, "evaluation": data, "final": final})
 
 
 def evaluation_due(before: RunInfo, after: RunInfo) -> PendingEvaluation | None:

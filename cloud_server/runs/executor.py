@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs.best import best_in, better
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation, StateUnreadable
 from cloud_server.runs.ends import NO_UPDATE, reached
 from cloud_server.runs.evaluation import evaluation_due
@@ -26,7 +27,7 @@ from cloud_server.runs.round import RoundResult
 from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_state import CloudServices, RunState
-from cloud_server.runs.starts import first_checkpoint
+from cloud_server.runs.starts import first_checkpoint, kept_models
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
@@ -72,7 +73,7 @@ class RunExecutor:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._newest = RunScores(accuracy=self.info.accuracy, loss=self.info.loss, scores=self.info.scores)
+        self._newest = {name: getattr(self.info, name) for name in (*RunScores.__annotations__, "best")}
         self._barrier = Barrier(self.services.registry, self._agents, self.services.settle_s, self.may_continue)
 
     def request(self, state: RequestedState) -> None:
@@ -157,17 +158,16 @@ class RunExecutor:
 
     async def _create_state(self, experiment: Experiment, placement: PlacementManager) -> RunState:
         """Place the seats and commit the initial state."""
-        repository = self.services.repository
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         checkpoint, init_sha256, taken = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
-        files = CheckpointFiles(await repository.write_state(self.info.run, checkpoint), None)
+        files = CheckpointFiles(await self.services.repository.write_state(self.info.run, checkpoint), None)
         provenance, plan = await self.services.thread.run(lambda: (provenance_of(experiment), plan_of(experiment)))
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
             info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)
             info = info.replace(classes=experiment.data.reading.classes)
             events = placement_events(changes)
-            digest = await repository.commit(None, files, info, placement.placement, None, events)
+            digest = await self.services.repository.commit(None, files, info, placement.placement, None, events)
             self.info = info
         return RunState(experiment, placement, checkpoint, digest)
 
@@ -263,7 +263,8 @@ class RunExecutor:
     def _evaluated(self, experiment: Experiment, round_no: int, scores: dict[str, Evaluation] | None) -> None:
         """Keep the scores of a round, which the run's document has from its next change on, and report them."""
         if scores and "global" in scores and experiment.algorithm.headline == "global model":
-            self._newest = scores["global"].of_run
+            best = better(self._newest["best"], best_in(scores, round_no, experiment))
+            self._newest = {**scores["global"].of_run, "best": best}
         self._results.evaluated(self.info.run, round_no, scores)
 
     async def _attempt_until_quorum(
@@ -351,16 +352,16 @@ class RunExecutor:
         ctx = self._ctx(state.experiment, state.checkpoint.round_no)
         detail = with_means(result.detail, state.experiment)
         scores = await final_scores(self.services, self.info.run, state, ctx, detail)
-        wall_s = self._wall_s()
         reason = self.info.ended_by or (None if self.info.n_used else NO_UPDATE)
-        info = self.info.replace(status="completed", reason=reason, wall_s=wall_s, **scores)
+        ended = {"status": "completed", "reason": reason, "wall_s": self._wall_s(), **scores}
+        info = self.info.replace(**ended)
         await self._results.round_done(RoundDone(info, state.experiment, state.placement, detail))
         await self.write_results(info)
         await self.report_nodes()
         async with self.lock:
             if self.info.num_rounds > state.checkpoint.round_no:
                 return False
-            await self._save(self.info.replace(status="completed", reason=reason, wall_s=wall_s, **scores))
+            await self._save(self.info.replace(**ended))
         return True
 
     async def _halt(self) -> None:
@@ -381,10 +382,9 @@ class RunExecutor:
             if not info.rounds:
                 await self._results.begun(info)
             return
-        experiment, checkpoint = self.state.experiment, self.state.checkpoint
         rounds = await self.services.repository.rounds(info.run)
-        models = experiment.algorithm.cloud.models(self._ctx(experiment, checkpoint.round_no), checkpoint.state)
-        await self._results.ended(info, experiment, self.state.placement, rounds, models.get("global"))
+        models = await kept_models(self.services, info, self.state)
+        await self._results.ended(info, self.state.experiment, self.state.placement, rounds, models)
         for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
             await self.services.repository.delete_unreferenced_files()
 

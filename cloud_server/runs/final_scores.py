@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cloud_server.runs.best import stored_best
 from cloud_server.runs.evaluation import over_clients
 from cloud_server.runs.run_state import CloudServices, RunState
+from cloud_server.runs.starts import BEST
 from shared.core.scores import Spreads
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.run_records.rounds import Evaluation, RoundDetail, RunScores
+from shared.run_records.runs import BestModel
 
 
 class FinalScores(RunScores):
@@ -20,6 +23,7 @@ class FinalScores(RunScores):
     client_metrics: Mapping[str, Spreads]
     accuracy_of: str
     models: tuple[str, ...]
+    best: BestModel | None
 
 
 def with_means(detail: RoundDetail, experiment: Experiment) -> RoundDetail:
@@ -42,6 +46,7 @@ async def final_scores(
     """
     experiment = state.experiment
     final = {**await _evaluation(services, run_id, state, ctx), **(detail.evaluation or {})}
+    best = await stored_best(services.repository.store, run_id)
     key = "global" if experiment.algorithm.headline == "global model" else "clients_own"
     head = final.get(key) or final.get("clients_received")
     return {
@@ -50,7 +55,8 @@ async def final_scores(
         "client_metrics": detail.client_metrics,
         **(head or Evaluation(n=0)).of_run,
         "accuracy_of": experiment.algorithm.headline,
-        "models": tuple(experiment.algorithm.cloud.models(ctx, state.checkpoint.state)),
+        "models": (*experiment.algorithm.cloud.models(ctx, state.checkpoint.state), *([BEST] if best else [])),
+        "best": best.model if best else None,
     }
 
 

@@ -36,7 +36,7 @@ from shared.federation.spec_parser import parse_run_spec
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
-from shared.spec.fields import Stop
+from shared.spec.ends import Stop
 from shared.storage import redis_keys
 from shared.storage.key_value import GuardFailed, StoreUnavailable
 from shared.training.compute_device import compute_device_of
@@ -166,7 +166,7 @@ class RunManager:
         present = await self._present_provenance(info) if info.status in FINAL else None
         async with self._lock:
             info = await self.services.repository.info(info.run)
-            check_stop(stop, [metric.label for metric in info.metrics])
+            check_stop(stop, [metric.label for metric in info.metrics], info.spec.validation)
             info = info.with_more_rounds(num_rounds, stop)
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from cloud_server.runs.best import stored_best, with_best
 from cloud_server.runs.checkpoint import (
     Checkpoint,
     CheckpointFiles,
@@ -30,9 +31,8 @@ from cloud_server.runs.placement import Placement
 from shared.core.errors import Conflict, NotFound, TooMany
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
-from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
-from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
+from shared.run_records.runs import BestModel, RunInfo, RunPage, UnreadableRun
 from shared.run_records.visits import VisitRow
 from shared.runtime.compute_thread import ComputeThread
 from shared.storage import redis_keys
@@ -311,16 +311,17 @@ class RunRepository:
     # ---- evaluations
 
     async def save_evaluation(
-        self, run_id: str, round_no: int, scores: dict[str, Evaluation], headline: MetricInfo, *, final: bool
+        self, run_id: str, round_no: int, scores: dict[str, Evaluation], best: BestModel | None, event: RunEvent
     ) -> None:
-        """Store the evaluation of a round; the event names the headline metric and its value of the global model."""
-        data = {name: score.model_dump(mode="json") for name, score in scores.items()}
-        score = scores["global"].value(headline) if "global" in scores else None
-        about = {"round_no": round_no, "metric": headline.label, "score": score}
-        event = RunEvent("round.evaluated", {**about, "evaluation": data, "final": final})
+        """Store the evaluation of a round; `best`: the round, if rounds are compared. The best one's state is kept."""
         batch = Batch().put(redis_keys.cloud_evaluation(run_id, round_no), _EVALUATION.dump_json(scores))
         batch.delete(redis_keys.cloud_due(run_id, round_no))
-        await self._commit(run_id, batch, event)
+        await self._commit(run_id, await with_best(self.store, batch, best, run_id), event)
+
+    async def best_checkpoint(self, run_id: str, experiment: Experiment) -> tuple[Checkpoint[Any], str] | None:
+        """The checkpoint of the best round and the digest of its state."""
+        found = await stored_best(self.store, run_id)
+        return (await self._state(run_id, found.state, experiment), found.state) if found else None
 
     async def pending_evaluations(
         self, run_id: str, experiment: Experiment
@@ -384,4 +385,5 @@ class RunRepository:
         with reading(run_id, "the names of files"):
             found = {str(json.loads(data)["state"]) for data in dues.values()}
             found |= {str(entry.fields["table"]) for entry in rounds}
-        return found | ({state.decode()} if state else set())
+        best = await stored_best(self.store, run_id)
+        return found | ({state.decode()} if state else set()) | ({best.state} if best else set())

@@ -31,6 +31,8 @@ from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
+Models = tuple[TensorMap | None, TensorMap | None]
+"""The global model of the last round and of the best one; None: its file stays as it is."""
 EVERY_S = 1.0
 """Wall seconds between two writes; rounds that are committed faster are written together."""
 
@@ -124,7 +126,7 @@ class ResultsFolder:
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = clock()
-            await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds, None)
+            await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds, (None, None))
 
     async def settle(self) -> None:
         """Wait until all rounds are written; an error is raised here. What is missing then is written at a resume."""
@@ -151,11 +153,11 @@ class ResultsFolder:
         experiment: Experiment,
         placement: PlacementManager,
         rounds: Sequence[RoundInfo],
-        model: TensorMap | None,
+        models: Models,
     ) -> None:
-        """Write all rounds with their evaluations, and the model."""
+        """Write all rounds with their evaluations, the global model, and the best round's."""
         await self.settle()
-        await self.thread.run(self._write, info, experiment, placement, rounds, model)
+        await self.thread.run(self._write, info, experiment, placement, rounds, models)
 
     def _write(
         self,
@@ -163,7 +165,7 @@ class ResultsFolder:
         experiment: Experiment,
         placement: PlacementManager,
         rounds: Sequence[RoundInfo],
-        model: TensorMap | None,
+        models: Models,
     ) -> None:
         manifest = Manifest.of(
             info,
@@ -174,7 +176,7 @@ class ResultsFolder:
         listed = NumberSet(experiment.population.seats.numbers.array[:SEATS_A_PAGE])
         seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
         with storage_errors(folder):
-            write_results(folder, info, rounds, model=model, manifest=manifest, seats=seats)
+            write_results(folder, info, rounds, model=models[0], best=models[1], manifest=manifest, seats=seats)
 
 
 @dataclass

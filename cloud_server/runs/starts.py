@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.provenance import reopened
-from cloud_server.runs.run_state import CloudServices
+from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.start_checks import check_fit, check_skip, line_of
 from shared.core.errors import BadInput, Conflict, NotFound
 from shared.core.tensor_records import TensorMap
@@ -26,6 +26,8 @@ from shared.federation.experiment import Experiment
 from shared.run_records.runs import RunInfo
 from shared.spec.fields import Init
 
+BEST = "best"
+"""The name of the best round's global model."""
 HEADER_BYTES = 2**20
 """By how much a file may be larger than the model's tensors."""
 
@@ -92,16 +94,37 @@ async def committed_model(services: CloudServices, info: RunInfo, name: str) -> 
     if not info.resolved:
         raise Conflict(f"run {info.run} is {info.status}: it has not started yet")
     experiment = await services.thread.run(reopened, services.experiments, info)
+    best = await best_model(services, info, experiment)
+    if name == BEST and best is not None:
+        return best
     found = await services.repository.checkpoint(info.run, experiment)
     if found is None:
         raise NotFound(f"run {info.run} has no committed round yet")
-    checkpoint, _ = found
+    models = _models(experiment, found[0]) | ({BEST: best} if best is not None else {})
+    if name not in models:
+        why = "" if name != BEST else ": a best one is kept with `validation`, or with stop.patience on: test"
+        raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}{why}")
+    return models[name]
+
+
+async def best_model(services: CloudServices, info: RunInfo, experiment: Experiment) -> TensorMap | None:
+    """The global model of a run's best round so far; None of a run that compares no rounds."""
+    found = await services.repository.best_checkpoint(info.run, experiment)
+    return None if found is None else _models(experiment, found[0])["global"]
+
+
+async def kept_models(
+    services: CloudServices, info: RunInfo, state: RunState
+) -> tuple[TensorMap | None, TensorMap | None]:
+    """The global model of a run's last round and of its best one, as far as there are."""
+    last = _models(state.experiment, state.checkpoint).get("global")
+    return last, await best_model(services, info, state.experiment)
+
+
+def _models(experiment: Experiment, checkpoint: Checkpoint[Any]) -> dict[str, TensorMap]:
     phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
     ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
-    models = experiment.algorithm.cloud.models(ctx, checkpoint.state)
-    if name not in models:
-        raise NotFound(f"run {info.run} has no model {name!r}; it has {', '.join(sorted(models)) or 'none'}")
-    return models[name]
+    return experiment.algorithm.cloud.models(ctx, checkpoint.state)
 
 
 def _inside(init: Init, name: str, roots: list[Path | None]) -> Path:

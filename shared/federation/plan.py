@@ -31,6 +31,7 @@ def plan_of(experiment: Experiment) -> tuple[str, ...]:
 def _lines(experiment: Experiment) -> Iterator[str]:
     yield _data_line(experiment.data, experiment.spec.data)
     yield from experiment.data.reading.lines()
+    yield from _validation_line(experiment)
     yield _model_line(experiment)
     yield from _frozen_line(experiment)
     if experiment.personal_names:
@@ -44,6 +45,15 @@ def _data_line(data: Dataset, spec: DataSpec) -> str:
     n_train, n_test = _used(spec.n_train, len(data.train_x)), _used(spec.n_test, len(data.test_x))
     counts = f"{n_train} training and {n_test} test samples"
     return f"data {data.name}: {counts}; each is {_sample(data.sample)}; target: {data.target.words}"
+
+
+def _validation_line(experiment: Experiment) -> Iterator[str]:
+    """The samples by which the best round is chosen, if there are any."""
+    parts = experiment.population.validation
+    if parts:
+        whose = "the test samples" if parts[0].owner is None else f"the training samples of {len(parts):,} clients"
+        n = sum(len(part.samples) for part in parts)
+        yield f"validation: {n:,} of {whose}, which neither train nor test a model, choose the best round"
 
 
 def _used(n: int | None, n_all: int) -> str:

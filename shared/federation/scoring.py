@@ -17,8 +17,9 @@ from shared.federation.registry import load_algorithm, load_local
 from shared.run_records.metrics import MetricInfo
 from shared.run_records.rounds import Evaluation
 from shared.run_records.visits import Scored
+from shared.spec.ends import LOSS, Stop, Validation, fault_of
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import Choice, Stop
+from shared.spec.fields import Choice
 from shared.training.description import Target
 from shared.training.loop import CLASSES, LossFunction, WeightOf
 from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun, loss_of_run
@@ -197,7 +198,7 @@ def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
             raise BadInput(f"metrics.{at}: {label} comes twice", field=f"metrics.{at}")
     _check_headline(made[0].metric)
     scoring = Scoring(tuple(made), target, _loss_of(spec, target))
-    check_stop(spec.stop, [each.label for each in made if each.metric.has_value])
+    check_stop(spec.stop, [each.label for each in made if each.metric.has_value], spec.validation)
     return scoring
 
 
@@ -207,19 +208,22 @@ def _check_headline(metric: Metric) -> None:
         raise BadInput(f"metrics.0: {why}: name another metric first, such as accuracy", field="metrics.0")
 
 
-def check_stop(stop: Stop | None, labels: Sequence[str]) -> None:
-    """Checks that the metric which may end a run is one that it measures.
+def check_stop(stop: Stop | None, labels: Sequence[str], validation: Validation | None) -> None:
+    """Checks that the metric which may end a run is one that it measures, on samples that it has.
 
     Args:
         stop: of the spec, or of a run that goes on.
         labels: of the run's metrics, the headline first.
+        validation: of the spec.
 
     Raises:
         UnknownName, BadInput: naming the field.
     """
     if stop is None:
         return
-    if stop.metric is not None and stop.metric not in labels:
+    if (fault := fault_of(stop, validation)) is not None:
+        raise BadInput(fault, field=fault.split(maxsplit=1)[0].rstrip(":"))
+    if stop.metric is not None and stop.metric not in (*labels, LOSS):
         raise UnknownName("metric of this run", stop.metric, list(labels), field="stop.metric")
     if stop.accuracy is not None and labels[0] != ACCURACY:
         why = f"the headline metric of the run is {labels[0]}: stop.target is a value of that"
@@ -239,7 +243,9 @@ def check_scoring(spec: ExperimentSpec) -> None:
     ]
     if labels:
         _check_headline(found[0])
-        check_stop(spec.stop, [label for label, metric in zip(labels, found, strict=True) if metric.has_value])
+        valued = [label for label, metric in zip(labels, found, strict=True) if metric.has_value]
+        check_stop(spec.stop, valued, spec.validation)
+    _check_validation(spec)
     if spec.loss is None:
         return
     params = LOSS_VALUES.get(spec.loss.name).parse(spec.loss.params, "loss.params")
@@ -251,6 +257,18 @@ def check_scoring(spec: ExperimentSpec) -> None:
         raise BadInput(f"loss: {name} has a local objective of its own, which names its loss", field="loss")
     if spec.vectorised is not None:
         raise BadInput("vectorised: many devices at once minimise the targets' own loss only", field="vectorised")
+
+
+def _check_validation(spec: ExperimentSpec) -> None:
+    """Checks that rounds can be compared: by the loss, or on a validation part, where one model is judged."""
+    algorithm = load_algorithm(spec.algorithm.name)
+    if algorithm.headline == "global model":
+        return
+    why = f"{algorithm.name} is judged by its clients' own models, each on its own test set"
+    if spec.validation is not None:
+        raise BadInput(f"validation: {why}: there is no one model to choose", field="validation")
+    if spec.stop is not None and spec.stop.metric == LOSS:
+        raise BadInput(f"stop.metric: {why}: name a metric of the run", field="stop.metric")
 
 
 def _loss_of(spec: ExperimentSpec, target: Target) -> LossOfRun | None:

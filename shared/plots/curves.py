@@ -53,6 +53,7 @@ def scores(history: RunHistory, by: By = "round", metric: MetricInfo | None = No
 
     upper = (
         line("global model", lambda row: row.on_global(shown), 0),
+        line("global model, validation part", lambda row: row.on_validation(shown), 3),
         line("mean over clients", lambda row: history.info.over_clients(shown, row), 1),
     )
     lower = (

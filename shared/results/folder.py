@@ -17,6 +17,7 @@ from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
 
+MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"

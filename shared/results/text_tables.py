@@ -81,6 +81,7 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
     head, *further = metrics
     earlier = [row.client_accuracy if head.label == ACCURACY.label else None for row in rounds]  # without spreads
     means = [spread.mean if spread else mean for spread, mean in zip(spreads, earlier, strict=True)]
+    validation = [head.text(row.on_validation(head)) for row in rounds]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
     return [
         TextColumn("round", [str(row.round_no) for row in rounds]),
@@ -89,6 +90,7 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
         TextColumn(head.label, [head.text(row.on_global(head)) for row in rounds]),
         *(TextColumn(each.label, [each.text(row.on_global(each)) for row in rounds], spare=2) for each in further),
         TextColumn("loss", [number(found.loss if found else None) for found in on_global], spare=2),
+        *([TextColumn("validation", validation, spare=1)] if set(validation) - {"-"} else []),
         TextColumn("clients", [head.text(mean) for mean in means], spare=3),
         TextColumn("min", [head.text(spread.min if spread else None) for spread in spreads], spare=7),
         TextColumn("max", [head.text(spread.max if spread else None) for spread in spreads], spare=7),
@@ -119,6 +121,7 @@ def run_figures(info: RunInfo) -> list[tuple[str, str]]:
         (head.label, f"{head.text(info.score)}{_within(info, head)} ({info.accuracy_of})"),
         *((each.label, f"{each.text(info.value(each))}{_within(info, each)}") for each in further),
         ("loss", number(info.loss)),
+        *([("best model", str(info.best))] if info.best else []),
         *((f"clients, {name}", _spread_of(spread, head)) for name, spread in sorted(info.clients.items())),
         *(
             (f"clients, {name}, {each.label}", _spread_of(spread, each))

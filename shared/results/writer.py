@@ -25,7 +25,17 @@ from shared.results.class_tables import (
     confusion_header,
     confusion_rows,
 )
-from shared.results.folder import DEVICES, EDGES, GROUPS, ROUND_FIELDS, SEATS, append_file, read_last_line
+from shared.results.folder import (
+    BEST_MODEL,
+    DEVICES,
+    EDGES,
+    GROUPS,
+    MODEL,
+    ROUND_FIELDS,
+    SEATS,
+    append_file,
+    read_last_line,
+)
 from shared.results.group_scores import group_rows
 from shared.results.manifest import Manifest
 from shared.run_records.metrics import ACCURACY, MetricInfo
@@ -52,6 +62,7 @@ def write_results(
     rounds: Sequence[RoundInfo],
     *,
     model: dict[str, torch.Tensor] | None,
+    best: dict[str, torch.Tensor] | None = None,
     manifest: Manifest,
     seats: Sequence[SeatInfo] = (),
 ) -> None:
@@ -67,7 +78,8 @@ def write_results(
         info: the run as the API shows it now.
         rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
-        model: the global model; None means that the file stays as it is.
+        model: the global model of the last round; None means that the file stays as it is.
+        best: that of the best round.
         manifest: see `Manifest.of`.
         seats: the seats of the run, whose list is written once.
     """
@@ -83,8 +95,9 @@ def write_results(
     visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
     _merge(folder / DEVICES, b"", visits)
     _write_class_tables(folder, rounds, info.classes)
-    if model is not None:
-        write_file(folder / "model.safetensors", save({name: t.detach().contiguous() for name, t in model.items()}))
+    for name, tensors in ((MODEL, model), (BEST_MODEL, best)):
+        if tensors is not None:
+            write_file(folder / name, save({key: t.detach().contiguous() for key, t in tensors.items()}))
     if seats and not has_seats(folder):
         write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
     if rows := group_rows(info):

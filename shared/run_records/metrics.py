@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
@@ -75,3 +75,11 @@ MODELS = {"received": "received model", "own": "own model after training"}
 """The models that a client tests, as people are shown them."""
 ACCURACY = MetricInfo(label="accuracy", unit="share")
 """The only metric of runs that earlier versions recorded."""
+LOSS = MetricInfo(label="loss", higher_is_better=False)
+"""The loss, where a metric is named."""
+
+
+def metric_named(label: str | None, metrics: Sequence[MetricInfo]) -> MetricInfo:
+    """Returns the metric of this label, or the loss; of none the first, the headline."""
+    known = {LOSS.label: LOSS} | {metric.label: metric for metric in metrics}
+    return known.get(label or "", metrics[0])

@@ -10,7 +10,7 @@ from pydantic import Field
 from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import ClassCounts, FurtherSpreads, Spreads
 from shared.run_records.groups import GroupCount, GroupNames
-from shared.run_records.metrics import ACCURACY, MetricInfo, Tables, Values
+from shared.run_records.metrics import ACCURACY, LOSS, MetricInfo, Tables, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
 
@@ -81,8 +81,9 @@ class Evaluation(Record):
     by_class: Annotated[ClassCounts | None, LEFT_OUT] = None
 
     def value(self, metric: MetricInfo) -> float | None:
-        """Return the value of one of the run's metrics."""
-        return self.accuracy if metric.label == ACCURACY.label else self.metrics.get(metric.label)
+        """Return the value of one of the run's metrics, or of the loss."""
+        own = {ACCURACY.label: self.accuracy, LOSS.label: self.loss}
+        return self.metrics.get(metric.label, own.get(metric.label))
 
     @property
     def of_run(self) -> RunScores:
@@ -156,6 +157,11 @@ class RoundInfo(Record):
     def on_global(self, metric: MetricInfo) -> float | None:
         """Return the value of one of the run's metrics on the global test set."""
         return self._of_global.value(metric) if self._of_global else None
+
+    def on_validation(self, metric: MetricInfo) -> float | None:
+        """Return the global model's value of one of the run's metrics on the validation part."""
+        found = (self.evaluation or {}).get("validation")
+        return found.value(metric) if found else None
 
 
 class RoundDetail(RoundInfo):

@@ -8,15 +8,16 @@ from pydantic import Field
 
 from shared.core.bounds import RunReason
 from shared.core.errors import BadInput
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import MAX_METRICS, FurtherSpreads, Spread, Spreads
 from shared.core.validation import Id
 from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
+from shared.spec.ends import Stop
 from shared.spec.experiment import ExperimentSpec
-from shared.spec.fields import LARGEST_COUNT, Count, Stop
+from shared.spec.fields import LARGEST_COUNT, Count
 from shared.spec.run import Trackers
 
 Status = Literal["pending", "starting", "running", "pausing", "paused", "stopping", "completed", "failed", "stopped"]
@@ -40,6 +41,33 @@ class MoreRounds(Record):
     stop: Stop | None = None
 
 
+class BestModel(Record):
+    """The round whose global model is the best of those evaluated; it can be downloaded as the model `best`.
+
+    Attributes:
+        round_no: the first of the rounds with the best value.
+        metric: by which rounds are compared.
+        value: its value.
+        on: the samples on which it was measured: the validation part, or the test set, on which it was then chosen.
+    """
+
+    round_no: int
+    metric: MetricInfo
+    value: float
+    on: Literal["validation", "test"]
+
+    def beats(self, other: BestModel) -> bool:
+        """Whether it is better than another round, or the earlier of two equal ones."""
+        if self.value == other.value:
+            return self.round_no < other.round_no
+        return (self.value > other.value) is self.metric.higher_is_better
+
+    def __str__(self) -> str:
+        chosen = "" if self.on == "validation" else ", on which it was chosen"
+        part = "validation part" if self.on == "validation" else "test set"
+        return f"round {self.round_no}: {self.metric.label} {self.metric.text(self.value)} on the {part}{chosen}"
+
+
 class RunInfo(Record):
     """A run: its status and its figures so far.
 
@@ -52,10 +80,11 @@ class RunInfo(Record):
     `tracking`: the trackers to which it is sent. `provenance` is what the run began with, None before its initial
     checkpoint; `changes` are the other data, packages and machines with which it went on.
     `n_used` and `energy_j` add up the used updates and the energy of all training rounds. `stop` is what may still end
-    it early; `ended_by` is the condition that did. `metrics` are what it measures, the headline first; `scores` are the
-    values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the data's classes
-    in the order of their numbers, empty where they have none. `init_sha256` is the digest of
-    the model of the spec's `init`.
+    it early, whose evaluations count from the round `stop_from` on; `ended_by` is the condition that did. `best` is the
+    round with the best model, of a run that compares rounds. `metrics` are what it measures, the headline first;
+    `scores` are the values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the
+    data's classes in the order of their numbers, empty where they have none. `init_sha256` is the digest of the model
+    of the spec's `init`.
     """
 
     run: Id
@@ -80,6 +109,8 @@ class RunInfo(Record):
     n_used: int = 0
     energy_j: float = 0.0
     stop: Stop | None = None
+    stop_from: Annotated[int, Field(exclude_if=lambda round_no: not round_no)] = 0
+    best: Annotated[BestModel | None, LEFT_OUT] = None
     ended_by: RunReason | None = None
     init_sha256: str | None = None
     model_sha256: str | None = None
@@ -147,7 +178,8 @@ class RunInfo(Record):
         if self.num_rounds + n > LARGEST_COUNT:
             found = f"run {self.run} has {self.num_rounds} rounds, and {n} more would be too many"
             raise BadInput(f"{found}: the limit is {LARGEST_COUNT}", field="num_rounds")
-        return self.replace(num_rounds=self.num_rounds + n, stop=stop or self.stop, ended_by=None)
+        since = self.stop_from if stop is None else self.rounds
+        return self.replace(num_rounds=self.num_rounds + n, stop=stop or self.stop, stop_from=since, ended_by=None)
 
 
 class UnreadableRun(Record):

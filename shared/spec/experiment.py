@@ -20,6 +20,8 @@ from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
+from shared.spec.clock_rules import check_clock
+from shared.spec.ends import Stop, Validation, fault_of
 from shared.spec.fields import (
     SELECTIONS,
     AlgorithmSpec,
@@ -32,7 +34,6 @@ from shared.spec.fields import (
     Metrics,
     Schedule,
     Selection,
-    Stop,
     SumBounds,
     Timeouts,
     Vectorised,
@@ -64,6 +65,7 @@ class ExperimentSpec(Record):
         num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
             seats only compute something, as in FedMix, adds its rounds to them.
         stop: when a run ends before its last round; None means never.
+        validation: samples by which the best round is chosen, and by which `stop` may end a run; None means none.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns a model in the federation: a device's seat, or an edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
@@ -126,6 +128,7 @@ class ExperimentSpec(Record):
 
     num_rounds: Count = 10
     stop: Annotated[Stop | None, LEFT_OUT] = None
+    validation: Annotated[Validation | None, LEFT_OUT] = None
     edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
@@ -262,9 +265,6 @@ class ExperimentSpec(Record):
 
 S = TypeVar("S", bound=ExperimentSpec)
 
-MIN_WAIT_S, MAX_WAIT_S = 0.1, 86_400.0
-"""Bounds on a deadline in wall seconds, with `clock: real`: no device answers faster, and a day is too long to wait."""
-
 
 def check_fits(spec: ExperimentSpec) -> None:
     """Check that the fields of a spec fit together.
@@ -275,9 +275,11 @@ def check_fits(spec: ExperimentSpec) -> None:
     _numbers(spec)
     _selection(spec)
     _deadline(spec)
-    _clock(spec)
+    check_clock(spec)
     _shares(spec)
     _partition(spec)
+    if (fault := fault_of(spec.stop, spec.validation)) is not None:
+        raise ValueError(fault)
     if spec.eval_every_s is not None and spec.eval_every != 1:
         raise ValueError("eval_every_s and eval_every: a run is evaluated by simulated seconds or by rounds")
     check_sync(spec)
@@ -335,31 +337,6 @@ def _deadline(spec: ExperimentSpec) -> None:
         raise ValueError(
             "report_deadline_s is not below round_deadline_s: updates need time to travel after the reports"
         )
-
-
-def _clock(spec: ExperimentSpec) -> None:
-    if spec.clock == "simulated":
-        if spec.time_scale != 1:
-            raise ValueError("time_scale needs clock: real: simulated time takes no time")
-        return
-    if spec.late == "next_round":
-        raise ValueError("late: next_round needs clock: simulated: with clock: real an edge breaks off late visits")
-    if spec.vectorised is not None:
-        raise ValueError("vectorised needs clock: simulated: with clock: real each device's order comes alone")
-    if spec.overselection:
-        raise ValueError(
-            "overselection needs clock: simulated: with clock: real chance would decide which device is first"
-        )
-    for name in ("round_deadline_s", "report_deadline_s"):
-        limit_s: float | None = getattr(spec, name)
-        if limit_s is not None and not MIN_WAIT_S <= limit_s * spec.time_scale <= MAX_WAIT_S:
-            raise ValueError(
-                f"{name} {limit_s:g} at time_scale {spec.time_scale:g} is {limit_s * spec.time_scale:g} s of wall "
-                f"time; with clock: real it is {MIN_WAIT_S:g} to {MAX_WAIT_S:g} s"
-            )
-    profiles = [part.profile for part in spec.devices.mixture]
-    if any(profile.load is not None and profile.load.name != "none" for profile in profiles):
-        raise ValueError("load needs clock: simulated: with clock: real the twins learn from measured times")
 
 
 def _shares(spec: ExperimentSpec) -> None:

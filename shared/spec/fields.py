@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, MAX_REAL, PARAMETER_BOUND
+from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, PARAMETER_BOUND
 from shared.core.formatting import label_of
 from shared.core.number_sets import NumberSet
 from shared.core.plugins import NAME, PluginParams
@@ -163,46 +163,6 @@ class SumBounds(Record):
 
     parameters: Annotated[float, Field(ge=2.0**-10, le=2.0**127)] = PARAMETER_BOUND
     buffers: Annotated[float, Field(ge=2.0**-10, le=2.0**127)] = BUFFER_BOUND
-
-
-class Stop(Record):
-    """When a run ends before its last round; of several conditions the first that holds.
-
-    Attributes:
-        accuracy: the run's headline accuracy, in `times` evaluations one after another.
-        metric: label of the metric that has to reach `target`; None means the run's headline metric.
-        target: value that it has to reach, from below or from above as its direction says, in place of `accuracy`.
-        times: number of evaluations in a row that reach `accuracy` or `target`.
-        simulated_s: simulated seconds of the run.
-        bytes: link bytes of the run, up and down.
-        joules: energy of all visits of the run.
-    """
-
-    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    metric: Annotated[Annotated[str, Field(min_length=1, max_length=100)] | None, LEFT_OUT] = None
-    target: Annotated[Annotated[float, Field(ge=-MAX_REAL, le=MAX_REAL)] | None, LEFT_OUT] = None
-    times: Annotated[int, Field(ge=1, le=1000)] = 1
-    simulated_s: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    bytes: Annotated[int, Field(gt=0, le=2**63 - 1)] | None = None
-    joules: Annotated[float, Field(gt=0, le=1e15)] | None = None
-
-    @model_validator(mode="after")
-    def _has_a_condition(self) -> Stop:
-        limits = (self.accuracy, self.target, self.simulated_s, self.bytes, self.joules)
-        if all(limit is None for limit in limits):
-            raise ValueError("at least one of accuracy, target, simulated_s, bytes and joules is needed")
-        if self.accuracy is not None and self.target is not None:
-            raise ValueError("accuracy and target: a run has one target")
-        if self.metric is not None and self.target is None:
-            raise ValueError("metric needs target, the value that it has to reach")
-        if self.times > 1 and not self.by_metric:
-            raise ValueError("times counts evaluations that reach accuracy or target, which is missing")
-        return self
-
-    @property
-    def by_metric(self) -> bool:
-        """Whether the value of a metric may end the run."""
-        return self.accuracy is not None or self.target is not None
 
 
 class Init(Record):

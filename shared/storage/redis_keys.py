@@ -92,6 +92,11 @@ def cloud_evaluations(run_id: str) -> str:
     return f"cloud:run:{_part(run_id)}:evaluation:"
 
 
+def cloud_best(run_id: str) -> str:
+    """The best round of a run. Owner: cloud. JSON: its value, the state's digest. Deleted with the run."""
+    return f"cloud:run:{_part(run_id)}:best"
+
+
 def cloud_due(run_id: str, round_no: int) -> str:
     """An evaluation that is due. Owner: cloud. JSON: the state's digest, how to evaluate. Deleted when it is done."""
     return f"{cloud_dues(run_id)}{round_no:08d}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from shared.core.errors import Conflict, DeadlineExceeded, NotFound, StrataError, TooLarge, UnknownName, WireError
 from shared.core.files import write_file
 from shared.core.formatting import percent
-from shared.results.folder import read_round, read_rounds, read_run
+from shared.results.folder import BEST_MODEL, MODEL, read_round, read_rounds, read_run
 from shared.results.group_scores import group_rows
 from shared.results.lookup import find_folders
 from shared.results.reader import read_history, read_seats
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_MODEL_BYTES = 2**34
 """Size of the largest model that is loaded."""
-_MODEL = "model.safetensors"
 _IDLE_S = 1.0
 
 
@@ -351,12 +350,13 @@ def _download(run: str, name: str, client: Client) -> bytes:
 
 def _saved(name: str, folder: Path) -> bytes:
     """A model of a results folder as safetensors."""
-    if name != "global":
-        raise NotFound(f"{folder} holds the global model alone, not {name!r}")
+    files = {"global": MODEL, "best": BEST_MODEL}
+    if name not in files:
+        raise NotFound(f"{folder} holds the models {' and '.join(files)} at most, not {name!r}")
     try:
-        return (folder / _MODEL).read_bytes()
+        return (folder / files[name]).read_bytes()
     except OSError:
-        raise NotFound(f"{folder} holds no model") from None
+        raise NotFound(f"{folder} holds no model {name!r}") from None
 
 
 def _state_dict(content: bytes) -> dict[str, torch.Tensor]:

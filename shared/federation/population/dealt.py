@@ -18,6 +18,8 @@ from shared.federation.test_sets import (
     ClientSamples,
     Indices,
     Samples,
+    TestPart,
+    TestSet,
     deal_tests,
     deal_tests_by_domain,
     deal_tests_by_writer,
@@ -66,7 +68,7 @@ def dealt_population(
         BadInput: there are fewer samples than clients, or the partition is impossible.
     """
     clients = _edge_clients if spec.client == "edge" else _device_clients
-    seats, edges = clients(spec, how, data, labels, train, test, devices)
+    seats, edges, apart = clients(spec, how, data, labels, train, test, devices)
     owners = [edge.samples for edge in edges] if spec.client == "edge" else seats.samples
     named: list[ClientSamples] = [
         (f"{spec.client}-{number}", own.train, own.test)
@@ -87,6 +89,7 @@ def dealt_population(
         most_samples=max(sum(s.n_train for s in seats.samples), sum(len(edge.train) for edge in edges)),
         digest=_digest(data, seats, edges, everything),
         test_sets=test_sets(spec, data, named, test),
+        validation=apart,
     )
 
 
@@ -98,11 +101,12 @@ def _device_clients(
     train: Indices,
     test: Indices,
     devices: Devices,
-) -> tuple[_Seats, list[EdgeSeat]]:
+) -> tuple[_Seats, list[EdgeSeat], TestSet]:
     home_edges = devices.home_edges.tolist()
     parts = _dealt(spec, how, data, labels, train, home_edges)
-    trains, tests = _split_tests(spec, data, labels, parts, test)
     held_out = held_out_of(spec)
+    trains, tests = _split_tests(spec, data, labels, parts, test)
+    trains, apart = _without_validation(spec, trains, held_out)
     samples = [
         SeatSamples.of(part[:0], Samples("train", part))
         if number in held_out
@@ -114,7 +118,7 @@ def _device_clients(
         if number not in held_out:
             own[edge].append(tests[number])
     edges = [_edge_of(own[number], number, edge_link(spec, number)) for number in range(len(own))]
-    return _Seats(devices, samples, held_out, 0, Profile()), edges
+    return _Seats(devices, samples, held_out, 0, Profile()), edges, apart
 
 
 def _edge_of(tests: Sequence[Samples], number: int, link: Link) -> EdgeSeat:
@@ -131,7 +135,7 @@ def _edge_clients(
     train: Indices,
     test: Indices,
     devices: Devices,
-) -> tuple[_Seats, list[EdgeSeat]]:
+) -> tuple[_Seats, list[EdgeSeat], TestSet]:
     """The edges own the parts; an edge's devices have collected its training samples in even shares."""
     if spec.held_out_fraction:
         raise BadInput("held-out seats need client: device", field="held_out_fraction")
@@ -140,6 +144,7 @@ def _edge_clients(
     if n_devices > len(train):
         raise BadInput(f"{n_devices} devices for {len(train)} training samples", field="num_devices")
     trains, tests = _split_tests(spec, data, labels, parts, test)
+    trains, apart = _without_validation(spec, trains, EMPTY)
     collected = [SeatSamples.of(NOTHING.indices)] * n_devices
     for edge, own in enumerate(trains):
         numbers = np.flatnonzero(devices.home_edges == edge)
@@ -148,7 +153,7 @@ def _edge_clients(
             collected[number] = SeatSamples.of(np.sort(share))
     edges = [EdgeSeat(n, SeatSamples.of(trains[n], tests[n]), edge_link(spec, n)) for n in range(n_edges)]
     worker = Profile(name="edge", compute_sps=spec.edge_link.worker_sps)
-    return _Seats(devices, collected, EMPTY, n_edges if spec.edge_worker else 0, worker), edges
+    return _Seats(devices, collected, EMPTY, n_edges if spec.edge_worker else 0, worker), edges, apart
 
 
 def _dealt(
@@ -191,6 +196,28 @@ def _split_tests(
         tests.append(Samples("train", np.sort(order[:n_test])))
         trains.append(np.sort(order[n_test:]))
     return trains, tests
+
+
+def _without_validation(
+    spec: ExperimentSpec, trains: list[Indices], held_out: NumberSet
+) -> tuple[list[Indices], TestSet]:
+    """The training samples of each client without its validation part, and these parts, drawn by seed.
+
+    A client keeps a training sample; one that never trains has no validation part.
+    """
+    how = spec.validation
+    if how is None or how.of == "server":
+        return trains, ()
+    rng, kept, parts = stream(spec, "validation"), list[Indices](), list[TestPart]()
+    for number, own in enumerate(trains):
+        n = 0 if number in held_out else min(round(how.fraction * len(own)), max(len(own) - 1, 0))
+        apart = np.sort(rng.permutation(own)[:n])
+        kept.append(own[~np.isin(own, apart)])
+        parts += [TestPart(f"{spec.client}-{number}", Samples("train", apart))] if n else []
+    if not parts:
+        cause = f"{how.fraction:g} of the samples of each of {len(trains)} clients is none"
+        raise BadInput(f"validation.fraction: {cause}", field="validation.fraction")
+    return kept, tuple(parts)
 
 
 def _deal_tests(

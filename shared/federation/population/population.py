@@ -48,6 +48,7 @@ class Population:
         digest: sha256 over what determines all of this.
         test_sets: further test sets by name: `union` is that of all clients together; for data with domains, each
             domain's by its name, and `unseen`, that of the domains that no client has.
+        validation: the samples by which rounds are compared, which neither train nor test a model.
     """
 
     home_edges: npt.NDArray[np.int32]
@@ -62,6 +63,7 @@ class Population:
     most_samples: int
     digest: str
     test_sets: Mapping[str, TestSet] = field(default_factory=dict)
+    validation: TestSet = ()
 
     @cached_property
     def seats(self) -> Seats:

@@ -22,7 +22,7 @@ MOST_SAMPLES = 2**30
 """Most samples of all devices together; the steps of exact sums are then 2^-16, those of fewer are finer."""
 RECIPE = frozenset(
     {"seed", "data", "partition", "num_devices", "max_devices", "num_edges", "association", "devices", "edge_link"}
-    | {"held_out_fraction", "test_fraction", "test_clients", "test_on"}
+    | {"held_out_fraction", "test_fraction", "test_clients", "test_on", "validation"}
 )
 """The fields of a spec from which seats and test sets follow."""
 
@@ -101,6 +101,9 @@ def sampled_population(
     Raises:
         BadInput: a device is to have more samples than there are, or all together too many for exact sums.
     """
+    if spec.validation is not None and spec.validation.of == "clients":
+        why = "devices of a sampled partition may have the same samples: of: server is a part of the test samples"
+        raise BadInput(f"validation.of: {why}", field="validation.of")
     sampler, n_edges = _Sampler(spec, partition, labels, train, test, devices), spec.num_edges or 1
     most_samples = partition.samples * len(devices.home_edges)
     if most_samples > MOST_SAMPLES:

@@ -18,7 +18,7 @@ from shared.core.field_errors import _CAUSES, cause, told
 from shared.core.records import Record
 from shared.federation.registry import load_algorithm
 from shared.federation.spec_parser import parse_as
-from shared.spec.fields import Stop
+from shared.spec.ends import Stop
 from shared.spec.run import RunSpec
 from shared.wire.codec_settings import CompressionSpec
 
