@@ -68,6 +68,10 @@ def _sample(sample: Sample) -> str:
     if sample.dtype == "int64":
         known = "" if sample.vocabulary is None else f", of {sample.vocabulary:,} values"
         return f"{shape} indices{known}"
+    if len(sample.shape) > 1:
+        channels = sample.shape[-1 if sample.layout == "channels_last" else 0]
+        which = "last" if sample.layout == "channels_last" else "first"
+        return f"{shape} numbers, {channels} channel{'s' * (channels != 1)} ({which})"
     return f"{shape} numbers"
 
 

@@ -75,6 +75,7 @@ def checked_images(arrays: Arrays, n_classes: int, where: str) -> tuple[Arrays, 
         DataMalformed: an array is missing or wrong; the message names the key.
     """
     _check_keys(arrays, where)
+    arrays = {key: each.reshape(-1) if _column(key, each) else each for key, each in arrays.items()}
     for key in IMAGES:
         _check_images(arrays[key], f"{where}: {key}")
     _check_same_shape(arrays, where, "images")
@@ -85,6 +86,11 @@ def checked_images(arrays: Arrays, n_classes: int, where: str) -> tuple[Arrays, 
     _check_range(arrays, n_classes, where)
     found = {key: array if key in IMAGES else array.astype(np.int64) for key, array in arrays.items()}
     return found, of_images(found["train_x"], n_classes)
+
+
+def _column(key: str, y: npt.NDArray[Any]) -> bool:
+    """Returns whether an array holds labels as a column, (n, 1)."""
+    return key in LABELS and y.ndim == 2 and y.shape[1] == 1
 
 
 def of_images(x: npt.NDArray[Any], n_classes: int) -> Description:
@@ -236,7 +242,8 @@ def _vocabulary(arrays: Arrays, given: int | None, padding: int | None, where: s
         high = max(high, *(int(arrays[key].max()) for key in LABELS))
     most = LARGEST_VOCABULARY if given is None else given
     if low < 0 or high >= most:
-        raise DataMalformed(f"{where}: samples have indices {low}..{high}, expected 0..{most - 1}")
+        what = f"samples have indices {low}..{high}, expected 0..{most - 1}"
+        raise DataMalformed(f"{where}: {what} (integers other than uint8 are indices: save numbers as floats)")
     return high + 1 if given is None else given
 
 

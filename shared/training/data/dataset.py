@@ -44,7 +44,7 @@ from shared.training.data.sources import (
 from shared.training.description import Normalisation, Sample, Target
 from shared.training.specs import Layout, TargetKind
 
-READERS = 2
+READERS = 3
 """The version of what reads files and plug-ins' data: what an older one has read is not taken from the cache."""
 BLOCK = 65_536
 """Elements of samples that are converted at a time, few enough to stay in the cache."""

@@ -18,6 +18,8 @@ from shared.training.specs import TargetKind
 
 FEW = 20
 """Up to so many different whole numbers may as well be classes: the spec has to say it."""
+MISSING = frozenset({"", "nan", "<na>", "nat"})
+"""Texts, in small letters, that stand for a label that is not known."""
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """The targets of the training samples, and those of the test samples."""
 
@@ -61,7 +63,7 @@ def read_targets(
         if each.ndim < 1 or len(each) != len(samples) or 0 in each.shape:
             wanted = f"expected ({len(samples)}, ...), one target for each sample"
             raise DataMalformed(f"{where}: {key} has shape {each.shape}, {wanted}")
-    _check_alike(y, kind, where)
+    y = _alike(y, kind, where)
     what = f"{where}: {LABELS[0]}"
     if y[0].dtype.kind == "U":
         return _texts(y, kind, what)
@@ -81,16 +83,19 @@ def _each(y: Pair, turn: Any, where: str) -> Pair:
     return train, test
 
 
-def _check_alike(y: Pair, kind: TargetKind | None, where: str) -> None:
-    """Checks that both parts have the same type, or types that mean the same, and the same shape."""
+def _alike(y: Pair, kind: TargetKind | None, where: str) -> Pair:
+    """Returns both parts in one shape, if their types mean the same: (n,) and (n, 1) are one value for each sample."""
     families = {"i" if each.dtype.kind == "u" else each.dtype.kind for each in y}
     if odd := families - set("bifU"):
         wrong = next((key, each.dtype) for key, each in zip(LABELS, y, strict=True) if each.dtype.kind in odd)
         wanted = "integers or texts (classes, tokens) or floats (numbers)"
         raise DataMalformed(f"{where}: {wrong[0]} has dtype {wrong[1]}, expected {wanted}")
-    if y[0].shape[1:] != y[1].shape[1:] or (len(families) > 1 and (kind is None or "U" in families)):
-        each = " and ".join(f"{one.dtype} {one.shape[1:]}" for one in y)
-        raise DataMalformed(f"{where}: train_y and test_y differ: {each}; save both alike")
+    same = y[0].shape[1:] == y[1].shape[1:]
+    single = all(each.size == len(each) for each in y)
+    if not (same or single) or (len(families) > 1 and (kind is None or "U" in families)):
+        types = " and ".join(f"{each.dtype} {each.shape[1:]}" for each in y)
+        raise DataMalformed(f"{where}: train_y and test_y differ: {types}; save both alike")
+    return y if same else (y[0].reshape(-1), y[1].reshape(-1))
 
 
 # ---- what targets are, if the spec does not say it
@@ -210,6 +215,9 @@ def _classes(whole: Pair, free: bool, n_classes: int | None, where: str, known: 
     if free and len(values) > FEW and _hardly_classes(values, len(codes)):
         many = f"{what} holds {len(values):,} different whole numbers ({values[0]} to {values[-1]})"
         raise _asked(many, "classes", "numbers")
+    if free and (odd := _marker(values)) is not None:
+        cause = f"{what} holds {odd} beside {len(values) - 1} other labels, which may mean that a label is not known"
+        raise DataMalformed(f"{cause}: leave these samples out, or say that it is a class (data.kind: classes)")
     if _dense(values):
         return _named(y, int(values[-1]) + 1, (), notes)
     names, n = tuple(map(str, values.tolist())), len(y[0])
@@ -235,6 +243,14 @@ def _dense(values: npt.NDArray[Any]) -> bool:
 def _hardly_classes(values: npt.NDArray[Any], n: int) -> bool:
     """Returns whether integers are about as many as the samples, or neither numbers from 0 nor all those from 1 on."""
     return 2 * len(values) > n or not (_dense(values) or _consecutive(values, n))
+
+
+def _marker(values: npt.NDArray[Any]) -> Any:
+    """Returns a label that may mark what is not known: a negative one, or one far above all numbers from 0 to k."""
+    if len(values) > 2 and values[0] < 0:
+        return values[0]
+    from_0 = len(values) > 2 and values[0] == 0 and values[-2] == len(values) - 2
+    return values[-1] if from_0 and not _dense(values) else None
 
 
 def _named(y: Pair, n_classes: int, names: tuple[str, ...], notes: Sequence[str]) -> Targets:
@@ -275,8 +291,11 @@ def _texts(y: Pair, kind: TargetKind | None, what: str) -> Targets:
     n, numbers = len(y[0]), _as_numbers(names)
     if kind not in (None, "classes", "numbers") or (kind == "numbers" and numbers is None):
         raise DataMalformed(f"{what} holds texts such as {str(names[-1])!r:.60}, which are no {kind}")
-    if not names[0]:
-        raise DataMalformed(f"{what} holds empty texts; leave these samples out or name their class")
+    missing = [name for name in map(str, names) if name.casefold() in MISSING]
+    if missing:
+        raise DataMalformed(
+            f"{what} holds {missing[0]!r}, which is no class's name; leave these samples out or name it"
+        )
     if numbers is not None and kind is None:
         raise _asked(f"{what} holds texts that are numbers, such as {str(names[-1])!r:.60}", "classes", "numbers")
     if numbers is not None and kind == "numbers":

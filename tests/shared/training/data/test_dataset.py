@@ -148,7 +148,7 @@ def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pyt
 
 def test_changed_file_is_unpacked_again(tmp_path: Path) -> None:
     load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
-    folder = write(tmp_path / "d", train_y=np.zeros(6, int))
+    folder = write(tmp_path / "d", train_y=np.zeros((6, 1), int))  # a column of labels
     os.utime(folder / "mnist.npz", ns=(1, 1))
     assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0] * 6
 

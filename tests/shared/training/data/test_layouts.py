@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from shared.core.errors import BadInput
+from shared.federation.plan import _sample
 from shared.training.data.dataset import Dataset
 from shared.training.data.sources import DataMalformed
 from shared.training.description import Classes, Sample
@@ -95,6 +96,18 @@ def test_large_numbers_that_are_not_normalised_are_named(tmp_path: Path) -> None
     (note,) = of_samples(tmp_path, np.array([[0.0, 255.0]] * 4)).reading.notes
     assert note == "train_x holds numbers from 0 to 255, not normalised (keys mean and std)"
     assert of_samples(tmp_path, SERIES * 999, mean=np.array(0.5), std=np.array(1.0)).reading.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (Sample((32, 32, 3)), "32 x 32 x 3 numbers, 32 channels (first)"),
+        (Sample((48, 1), layout="channels_last"), "48 x 1 numbers, 1 channel (last)"),
+        (Sample((5,)), "5 numbers"),
+    ],
+)
+def test_the_plan_states_the_channels(sample: Sample, words: str) -> None:
+    assert _sample(sample) == words
 
 
 # ---- models
