@@ -22,6 +22,7 @@ from shared.training.data.layouts import (
     statistic_channels_last,
 )
 from shared.training.data.plain import named_groups, plain
+from shared.training.data.precision import before_float32
 from shared.training.data.reading import Read, Reading, listed
 from shared.training.data.sources import (
     IMAGES,
@@ -115,6 +116,7 @@ def checked(
     _check_keys(source.arrays, where)
     arrays = {key: plain(source.arrays[key], f"{where}: {key}") for key in KEYS if key in source.arrays}
     masked, reading = MASKS[0] in arrays, source.reading
+    arrays = before_float32(arrays, layout, where)
     found, notes = _samples(arrays, layout, where)
     vocabulary, padding = _number(arrays, "vocabulary", where), _number(arrays, "padding", where)
     n_classes = _number(arrays, "n_classes", where)
