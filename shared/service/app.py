@@ -17,6 +17,7 @@ from shared.service.auth import Guard, guard
 from shared.service.openapi import describe
 from shared.service.peers import peer_guard
 from shared.service.problems import install_problems
+from shared.service.safe_methods import SafeMethods
 from shared.service.settings import TierSettings, log
 from shared.service.throttle import Throttle
 
@@ -55,6 +56,7 @@ def make_app(
     app.state.guards = guards or {}
     app.openapi = describe(app)  # type: ignore[method-assign]
     install_problems(app)
+    app.add_middleware(SafeMethods, router=app.router)
     return app
 
 
