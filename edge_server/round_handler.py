@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from edge_server.rounds.twins import Twins
 from edge_server.state_store import EdgeStateStore
 from edge_server.visits_between_rounds import VisitsBetweenRounds
 from shared.core.errors import Conflict, NotReady
+from shared.core.user_code import user_code
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.federation.messages import RoundOrder
 from shared.runtime.compute_thread import ComputeThread
@@ -120,7 +122,8 @@ class RoundHandler:
         )
         work = self._new_round(experiment, order, agents, memory, twins, n_bytes)
         try:
-            answer = await work.run()
+            with user_code(f"the round of edge {order.edge}") if experiment.has_plugins else nullcontext():
+                answer = await work.run()
         except BaseException:
             work.abandon()
             raise

@@ -147,7 +147,7 @@ GLOBAL_DRAWS = frozenset(
 RANDOM_MODULES = frozenset({"random", "np.random", "numpy.random", "torch.random"})
 # What makes a generator of its own, or puts a global one back.
 NO_GLOBAL_DRAWS = frozenset({"Generator", "PCG64", "Random", "SystemRandom", "default_rng", "fork_rng"})
-# A new process, and a check that algorithms leave the global generators alone.
+# The room of randomness, a new process, and a check that algorithms leave the global generators alone.
 SEEDS_GLOBALLY = frozenset(
     {"strata/launcher/fork_program.py", "strata/checks/algorithm_rounds.py", "shared/core/randomness.py"}
 )

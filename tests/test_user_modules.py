@@ -16,7 +16,7 @@ from shared.federation.visits.trainer import trainer_for
 from shared.wire import codec
 from strata.checks.run import checked
 from tests.federation import small_spec
-from tests.shared.algorithms.layouts import resolved, run
+from tests.shared.algorithms.layouts import federation, resolved, run
 from tests.user_packages import Write, user_package  # noqa: F401
 
 MODELS = """
@@ -99,7 +99,7 @@ async def test_neither_agents_nor_their_number_change_a_bit_of_a_model_with_hidd
 
 def experiment(**spec: Any) -> Any:
     data = {"name": "digits", "n_train": 60, "n_test": 20}
-    return resolved(data=data, num_devices=2, num_edges=1, num_rounds=1, **spec)
+    return resolved(**({"data": data, "num_devices": 2, "num_edges": 1, "num_rounds": 1} | spec))
 
 
 @pytest.mark.parametrize("model", [*OF_THE_MODULE, *OF_THE_PROCESS])
@@ -147,3 +147,156 @@ def test_default_generators_are_left_as_they_were(user_package: Write) -> None: 
     with found.evaluating():
         assert torch.equal(torch.rand(()), first)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+RAISES = """
+from collections import namedtuple
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from strata.plugins import (
+    Classifier, DataSource, Loss, Metric, ModelFactory, Partitioner, Record, SelectionPolicy
+)
+
+Pair = namedtuple("Pair", "aux logits")
+
+
+class How(Record):
+    how: str = "plain"
+
+
+class Net(nn.Module):
+    def __init__(self, n, k, how):
+        super().__init__()
+        self.how, self.net = how, nn.Linear(n, k)
+        if how == "lazy":
+            self.more = nn.LazyLinear(3)
+
+    def forward(self, x):
+        z = self.net(x.flatten(1))
+        if self.how == "key":
+            raise KeyError("my own words")  # raised: pass
+        if self.how == "large" and self.training and len(x) > 2:
+            assert x is None, "my own words"  # raised: training
+        if self.how == "exits":
+            raise SystemExit("my own words")  # raised: exit
+        if self.how == "grows" and not hasattr(self, "places"):
+            self.register_buffer("places", torch.zeros(3))
+        if self.how == "grows_later" and len(x) > 2:
+            self.places = nn.Parameter(torch.zeros(3))
+        return {
+            "dict": {"loss": None, "logits": z, "hidden": x}, "one": {"y": z}, "object": SimpleNamespace(logits=z),
+            "tuple": (z, x), "nested": ((z, x), x), "named": Pair(x, z), "sometimes": (z, x) if self.training else z,
+            "several": {"a": z, "b": x}, "nothing": {"a": 1}, "none": None,
+        }.get(self.how, z)
+
+
+def build(s, t, p):
+    if p.how == "build":
+        raise KeyError("my own words")  # raised: build
+    if p.how == "values":  # which torch's meta device has not
+        torch.linspace(0, 0.1, 3).tolist()
+    return Net(64, t.n_outputs, p.how)
+
+
+def bad(*args):
+    raise ValueError("my own words")  # raised: bad
+
+
+NET = ModelFactory(name="net", description="d", params=How, build=build)
+DATA = DataSource(name="bad_data", description="d", arrays=bad)
+PART = Partitioner(name="bad_part", description="d", assign=bad)
+LOSS = Loss(name="bad_loss", description="d", kinds=frozenset({"classes"}), each=bad)
+STATE = Metric(
+    name="bad_state", description="d", kinds=frozenset({"classes"}), state=bad, value=bad, largest=lambda p, n: (1,)
+)
+VALUE = Metric(
+    name="bad_value", description="d", kinds=frozenset({"classes"}), value=bad, largest=lambda p, n: (1,),
+    state=lambda p, z, y: torch.zeros(1, dtype=torch.int64),
+)
+SELECT = SelectionPolicy(name="bad_select", description="d", choose=bad)
+"""
+
+
+def line_of(where: str) -> int:
+    return next(at for at, line in enumerate(RAISES.splitlines(), 1) if line.endswith(f"# raised: {where}"))
+
+
+def net(how: str) -> dict[str, Any]:
+    return {"model": {"name": "net", "params": {"how": how}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "where"),
+    [
+        (net("key"), "KeyError: 'my own words'", "pass"),
+        (net("large"), "AssertionError: my own words", "training"),
+        (net("exits"), "SystemExit: my own words", "exit"),
+        (net("build"), "KeyError: 'my own words'", "build"),
+        ({"partition": "bad_part"}, "ValueError: my own words", "bad"),
+        ({"loss": "bad_loss"}, "ValueError: my own words", "bad"),
+        ({"metrics": ["accuracy", "bad_state"]}, "ValueError: my own words", "bad"),
+        ({"metrics": ["accuracy", "bad_value"]}, "ValueError: my own words", "bad"),
+        ({"data": {"name": "bad_data"}}, "ValueError: my own words", "bad"),
+    ],
+)
+def test_code_of_a_user_that_raises_is_refused_before_the_run_with_its_line(
+    spec: dict[str, Any],
+    error: str,
+    where: str,
+    user_package: Write,  # noqa: F811
+) -> None:
+    package = user_package(RAISES)
+    with pytest.raises(BadInput) as found:
+        try_run(experiment(**spec))
+    assert error in found.value.detail
+    assert f"{package}/__init__.py:{line_of(where)}, in " in found.value.detail
+
+
+@pytest.mark.parametrize(("spec", "where"), [(net("large"), "training"), ({"select": "bad_select"}, "bad")])
+async def test_a_run_whose_user_code_raises_fails_with_its_line(
+    spec: dict[str, Any],
+    where: str,
+    tmp_path: Path,
+    user_package: Write,  # noqa: F811
+) -> None:
+    package = user_package(RAISES)
+    async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
+        info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, **spec)))
+    assert info.status == "failed"
+    assert "my own words" in str(info.reason)
+    assert f"{package}/__init__.py:{line_of(where)}, in " in str(info.reason)
+
+
+@pytest.mark.parametrize("how", ["dict", "one", "object", "tuple", "nested", "named", "sometimes", "values"])
+def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(how: str, user_package: Write) -> None:  # noqa: F811
+    user_package(RAISES)
+    plain, other = experiment(**net("plain")), experiment(**net(how))
+    try_run(other)
+    assert plain.flops == other.flops
+    ends = []
+    for each in (plain, other):
+        seat = each.population.seat(0)
+        trainer = trainer_for(each, Task(batch_size=8), seat.train, seat.test, seat=0)
+        fit = trainer.fit(each.ctx(phase="train", round_no=1, n_clients=2, edge=0).at(seat=0), each.initial)
+        ends.append((codec.digest_of(save(fit.model)), trainer.evaluate(fit.model)))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("several", "the model net returns a dict of a, b: several tensors, none of them called `logits`"),
+        ("nothing", "the model net returns a dict of a: no tensor of outputs"),
+        ("none", "the model net returns a NoneType: no tensor of outputs"),
+        ("lazy", "more.weight of the model net has no shape before a forward pass"),
+        ("grows", "places of the model net appears, goes or has another shape after a forward pass"),
+        ("grows_later", "places of the model net appears, goes or has another shape in training"),
+    ],
+)
+def test_a_module_that_cannot_work_is_refused_by_name(how: str, cause: str, user_package: Write) -> None:  # noqa: F811
+    user_package(RAISES)
+    with pytest.raises(BadInput) as found:
+        try_run(experiment(**net(how)))
+    assert found.value.detail.startswith(cause)

@@ -21,6 +21,7 @@ from shared.core.number_sets import NumberSet
 from shared.core.records import canonical
 from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest
+from shared.core.user_code import described
 from shared.federation.aggregation import Accumulator, can_be_mean, mean_of, weighted
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
@@ -128,7 +129,7 @@ class CloudRound:
             failure = Failure(edge=edge, reason=error.code, detail=f"{name}: {error.detail}")
         except Exception as error:
             log.exception("round %s at %s", self.round_no, name)
-            failure = Failure(edge=edge, reason="error", detail=f"{name}: {type(error).__name__}: {error}")
+            failure = Failure(edge=edge, reason="error", detail=f"{name}: {described(error)}")
         else:
             log_event("order.answered", bytes=reply.up_bytes, n_updates=reply.answer.n_updates)
             return reply

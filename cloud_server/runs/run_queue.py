@@ -11,6 +11,7 @@ from cloud_server.runs.liveness_monitor import LivenessMonitor
 from cloud_server.runs.provenance import ProvenanceChanged
 from cloud_server.runs.run_state import CloudServices
 from shared.core.errors import StrataError
+from shared.core.user_code import described
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.background import Repeating
 from shared.service.retry import backoff
@@ -176,7 +177,7 @@ class RunQueue:
             await self._failed(executor, error.detail)
         except Exception as error:
             log.exception("run %s failed", executor.info.run)
-            await self._failed(executor, f"internal error: {type(error).__name__}: {error}")
+            await self._failed(executor, f"internal error: {described(error)}")
 
     async def _failed(self, executor: RunExecutor, reason: str) -> None:
         await self.services.evaluator.drop(executor.info.run)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypeVar
 
 from shared.core.errors import BadInput, UnknownName
+from shared.core.user_code import user_code
 from shared.core.validation import explain
 
 VARIABLE = "STRATA_PLUGINS"
@@ -72,10 +73,11 @@ class Value:
             if raw:
                 raise BadInput(f"{field}: {self.name} has no parameters", field=field)
             return None
-        try:
-            return self.params.model_validate(dict(raw))
-        except ValidationError as error:
-            raise explain(error, self.params, field.split(".")) from None
+        with user_code(f"the check of the parameters of {self.name}", field):
+            try:
+                return self.params.model_validate(dict(raw))
+            except ValidationError as error:
+                raise explain(error, self.params, field.split(".")) from None
 
 
 V = TypeVar("V", bound=Named)
@@ -177,7 +179,7 @@ def values_of(kind: type[V]) -> dict[str, Plugged[V]]:
     """The values of a class in all plug-ins, by name.
 
     Raises:
-        BadInput: two have the same name, or a package is missing. An error inside a plug-in is raised unchanged.
+        BadInput: two have the same name, a package is missing, or its import fails.
     """
     return dict(_values_of(kind, packages()))
 
@@ -202,13 +204,14 @@ def modules_of(package: str) -> tuple[ModuleType, ...]:
     """A package and all its public modules, by name; imports them.
 
     Raises:
-        BadInput: there is no such package. An error inside it is raised unchanged.
+        BadInput: there is no such package, or its import fails.
     """
     root = _import_package(package)
     found = {root.__name__: root}
     for info in pkgutil.walk_packages(root.__path__, f"{package}."):
         if not any(part.startswith("_") for part in info.name.removeprefix(f"{package}.").split(".")):
-            found[info.name] = importlib.import_module(info.name)
+            with user_code(f"the import of {info.name}", VARIABLE):
+                found[info.name] = importlib.import_module(info.name)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -216,16 +219,17 @@ def _import_package(package: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:  # last: a package in the working directory hides no other
         sys.path.append(here)
-    try:
-        found = importlib.import_module(package)
-        iter(found.__path__)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{package}.".startswith(f"{error.name}."):
-            raise
-        raise BadInput(f"{VARIABLE}: there is no package {package!r} on the Python path", field=VARIABLE) from None
-    except (AttributeError, TypeError, ValueError):
-        what = f"{VARIABLE}: {package!r} is not a package (a folder of modules)"
-        raise BadInput(what, field=VARIABLE) from None
+    if package.startswith(".") or not all(part.isidentifier() for part in package.split(".")):
+        raise BadInput(f"{VARIABLE}: {package!r} is not a package (a folder of modules)", field=VARIABLE)
+    with user_code(f"the import of {package}", VARIABLE):
+        try:
+            found = importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{package}.".startswith(f"{error.name}."):
+                raise
+            raise BadInput(f"{VARIABLE}: there is no package {package!r} on the Python path", field=VARIABLE) from None
+    if not hasattr(found, "__path__"):
+        raise BadInput(f"{VARIABLE}: {package!r} is not a package (a folder of modules)", field=VARIABLE)
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from shared.core.errors import BadInput
 from shared.core.plugins import Kind, Value
+from shared.core.user_code import user_code
 from shared.federation.context import Context, EdgeView
 from shared.federation.population import Seat, by_home_edge, numbers_of
 from shared.federation.visit_estimates import expected, plain_task, samples_due
@@ -40,7 +41,8 @@ def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """
     policy = POLICIES.get(ctx.spec.select)
     params = policy.parse(ctx.spec.select_params, "select_params")
-    chosen = policy.choose(ctx, seats, view) if params is None else policy.choose(ctx, seats, view, params)
+    with user_code(f"the selection policy {policy.name}", "select"):
+        chosen = policy.choose(ctx, seats, view) if params is None else policy.choose(ctx, seats, view, params)
     if (
         policy.name in SELECTION
     ):  # to check a choice, every seat has to be made: of a million, as many as a run may have

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shared.core.errors import BadInput, NotFinite
+from shared.core.user_code import user_code
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Task
@@ -57,9 +58,15 @@ def _trained(experiment: Experiment, seat: Seat) -> dict[str, Tensor]:
     """Trains a client's model for a step and evaluates it."""
     trainer, ctx = _trainer(experiment, seat), _context(experiment, seat)
     experiment.device.seed(ctx.seed("torch"), all_generators=experiment.has_own_module)
+    with user_code(f"a training step of {experiment.spec.model}", "model.name"):
+        return _fitted(experiment, trainer, ctx)
+
+
+def _fitted(experiment: Experiment, trainer: LocalTrainer, ctx: Context) -> dict[str, Tensor]:
     fit = trainer.fit(ctx, experiment.device.to_device(experiment.initial), steps=1)
     tests = experiment.population.test
-    trainer.evaluate(fit.model, Samples(tests.part, tests.indices[: experiment.spec.batch_size]))
+    score = trainer.evaluate(fit.model, Samples(tests.part, tests.indices[: experiment.spec.batch_size]))
+    experiment.scoring.evaluation(score)
     return dict(fit.model)
 
 

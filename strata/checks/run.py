@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.core import plugins
-from shared.core.errors import StrataError, UnknownName
+from shared.core.errors import BadInput, StrataError, UnknownName
+from shared.core.user_code import user_code
 from shared.federation.hooks import Algorithm
 from shared.federation.plugin_checks import KINDS
 from shared.federation.selection import SelectionPolicy
@@ -67,14 +68,18 @@ def _checked(word: str, name: str, value: Any) -> Iterator[Result]:
 def _cause(check: Callable[[], Any]) -> str | None:
     """Why a check fails, None if it does not."""
     try:
-        check()
-    except CheckFailed as error:
-        return str(error)
+        with user_code("it"):
+            _run(check)
     except StrataError as error:
         return error.detail
-    except Exception as error:  # a plug-in may raise anything
-        return f"{type(error).__name__}: {error}"
     return None
+
+
+def _run(check: Callable[[], Any]) -> None:
+    try:
+        check()
+    except CheckFailed as error:
+        raise BadInput(str(error)) from None
 
 
 def _checks(value: Any, folder: Path) -> Iterator[Check]:

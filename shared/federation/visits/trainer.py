@@ -228,7 +228,9 @@ class LocalTrainer:
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-        return Fit(models.read_state(model), trained)
+        found = models.read_state(model)
+        _check_same(found, start, spec.model.name)
+        return Fit(found, trained)
 
     def evaluate(
         self, model: Mapping[str, Tensor], samples: Samples | None = None, *, transform: Transform | None = None
@@ -278,6 +280,18 @@ class LocalTrainer:
             return resized(whole, self.experiment.units, state)
         models.write_state(whole, state)
         return whole
+
+
+def _check_same(found: Mapping[str, Tensor], start: Mapping[str, Tensor], model: str) -> None:
+    """Checks that training has left a model the tensors that it began with.
+
+    Raises:
+        BadInput: naming a tensor that appeared, went or has another shape.
+    """
+    for name in sorted(found.keys() | start.keys()):
+        if name not in found or name not in start or found[name].shape != start[name].shape:
+            why = "appears, goes or has another shape in training: make it in `__init__`"
+            raise BadInput(f"{name} of the model {model} {why}", field="model.name")
 
 
 def trainer_for(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shared.core.errors import Cancelled, Conflict, StrataError
+from shared.core.user_code import described
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, Outcome, Visit, VisitOrder, WaveId
 from shared.federation.visits.open_visit import OpenVisit, begin_visit
@@ -153,6 +154,6 @@ class _Visits:
             reason, detail = error.code, error.detail
         except Exception as error:
             log.exception("visit of seat %s failed", visit.seat)
-            reason, detail = "error", f"{type(error).__name__}: {error}"
+            reason, detail = "error", described(error)
         failure = Failure(seat=visit.seat, edge=self.order.edge, reason=reason, detail=detail)
         return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.core.plugins import Kind, Value, digest_of
+from shared.core.user_code import user_code
 from shared.training.data.dataset import READERS, Dataset, open_unpacked, unpack_once
 from shared.training.data.digit_domains import NAME as DIGIT_DOMAINS
 from shared.training.data.reading import Read
@@ -50,8 +51,8 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
     An entry of the cache belongs to one version of the package and one choice of parameters.
 
     Raises:
-        BadInput: a parameter is wrong.
-        DataMalformed: an array is missing or wrong. An error inside the plug-in is raised unchanged.
+        BadInput: a parameter is wrong, or the plug-in fails.
+        DataMalformed: an array is missing or wrong.
     """
     found = DATA_SOURCES.plugged()[spec.name]
     source, package = found.value, found.package
@@ -63,7 +64,8 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
     def read() -> Arrays | Read:
-        return source.arrays() if params is None else source.arrays(params)
+        with user_code(f"the data source {spec.name}", "data.name"):
+            return source.arrays() if params is None else source.arrays(params)
 
     try:
         unpack_once(folder, read, None, spec.kind, spec.layout)

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from shared.core.errors import BadInput, StrataError
+from shared.core.errors import BadInput, UserCodeFailed
 from shared.core.plugins import Kind, Value
 from shared.core.randomness import draws, seeded_generators
+from shared.core.user_code import user_code
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.axes import check_image
-from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers
+from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers, own_state
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.forward_order import forward_order
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
@@ -26,6 +27,7 @@ from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 from shared.training.models.torchvision_models import PREFIX, check_torchvision_name, torchvision_model
+from shared.training.models.user_modules import taken
 
 OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
 """The models that can be built with a share of the units of every hidden layer."""
@@ -186,18 +188,12 @@ def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapp
     """
     values = factory.parse(params, "model.params")
     given = (sample, target) if values is None else (sample, target, values)
-    try:
-        made: Any = factory.build(*given)
-    except StrataError:
-        raise
-    except Exception as error:  # a plug-in may raise anything
-        called = f"build({', '.join(('sample', 'target', 'params')[: len(given)])})"
-        why = f"{called} of the model {factory.name} failed: {type(error).__name__}: {error}"
-        raise BadInput(why[:1000], field="model.name") from error
-    if not isinstance(made, nn.Module):
-        raise BadInput(f"{factory.name} builds a {type(made).__name__}, not a torch module", field="model.name")
-    Pristine(made)  # what its classes hold is remembered before it is used for the first time
-    return made
+    called = f"build({', '.join(('sample', 'target', 'params')[: len(given)])})"
+    with user_code(f"{called} of the model {factory.name}", "model.name"):
+        made = factory.build(*given)
+    whole = taken(made, factory.name)
+    Pristine(whole)  # what its classes hold is remembered before it is used for the first time
+    return whole
 
 
 def _projected(model: Classifier, n_outputs: int) -> Classifier:
@@ -216,7 +212,10 @@ def _projected(model: Classifier, n_outputs: int) -> Classifier:
 
 def build_shapes(design: Design) -> Any:
     """Builds a model on torch's `meta` device, where tensors have shapes but no values; otherwise as `built`."""
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            return built(design, 0)
+    except UserCodeFailed:  # a user's may need values, as `torch.linspace(0, rate, depth).tolist()` does
         return built(design, 0)
 
 
@@ -275,11 +274,18 @@ def outputs_of(model: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
     Raises:
         BadInput: it cannot take such samples, or returns no tensor.
     """
-    try:
+    before = _shapes(model)
+    what = f"a forward pass of {name} on samples {tuple(x.shape[1:])} of {str(x.dtype)[6:]}"
+    with user_code(what, "model.name"):
         outputs = model(x)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        cause = f"{name} cannot take samples {tuple(x.shape[1:])} of {str(x.dtype)[6:]}: {str(error)[:300]}"
-        raise BadInput(cause, field="model.name") from error
     if not isinstance(outputs, torch.Tensor):
         raise BadInput(f"{name} returns {type(outputs).__name__}, not one tensor of outputs", field="model.name")
+    odd = sorted(dict(before ^ _shapes(model)))
+    if odd:
+        why = "appears, goes or has another shape after a forward pass: make it in `__init__`"
+        raise BadInput(f"{odd[0]} of the model {name} {why}; a cache with `persistent=False`", field="model.name")
     return outputs
+
+
+def _shapes(model: nn.Module) -> set[tuple[str, tuple[int, ...]]]:
+    return {(name, tuple(tensor.shape)) for name, tensor in own_state(model).items()}

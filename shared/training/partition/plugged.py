@@ -10,6 +10,7 @@ import numpy as np
 
 from shared.core.errors import BadInput
 from shared.core.plugins import Kind, Value
+from shared.core.user_code import user_code
 from shared.training.partition.partition_specs import BUILT_IN, PluggedPartition
 from shared.training.partition.partitioners import PartitionTask, Parts
 
@@ -50,10 +51,12 @@ def assign_plugged(spec: PluggedPartition, task: PartitionTask) -> Parts:
     """Returns each client's samples by the plug-in's partitioner.
 
     Raises:
-        BadInput: its answer is not a list of positions for each client, or gives a sample to two clients.
+        BadInput: it fails, its answer is not a list of positions for each client, or gives a sample to two clients.
     """
     found = PARTITIONERS.plugged()[spec.name].value
-    parts = [np.asarray(part) for part in found.assign(task, found.parse(spec.params, "partition"))]
+    params = found.parse(spec.params, "partition")
+    with user_code(f"the partition {spec.name}", "partition.name"):
+        parts = [np.asarray(part) for part in found.assign(task, params)]
     if len(parts) != task.n_clients:
         raise BadInput(f"{spec.name} gives {len(parts)} parts to {task.n_clients} clients", field="partition.name")
     n = len(task.labels)

@@ -104,7 +104,7 @@ def test_an_unknown_model_of_torchvision_lists_the_known_ones() -> None:
 
 
 def test_images_that_are_too_small_are_refused_with_torchs_cause() -> None:
-    with pytest.raises(BadInput, match=r"torchvision\.alexnet cannot take samples \(3, 8, 8\)"):
+    with pytest.raises(BadInput, match=r"a forward pass of torchvision\.alexnet on samples \(3, 8, 8\)"):
         training_flops(Design("torchvision.alexnet", (3, 8, 8), 10))
 
 
