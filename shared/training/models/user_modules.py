@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from shared.core.errors import BadInput
 from shared.training.models.classifier import Classifier
@@ -15,7 +15,7 @@ LOGITS = "logits"
 """The name of the outputs in a structure that has several tensors."""
 
 
-def taken(made: Any, name: str) -> nn.Module:
+def taken(made: object, name: str) -> nn.Module:
     """Returns a module as runs use it: its outputs are a tensor, whatever structure its forward pass returns.
 
     Raises:
@@ -24,7 +24,7 @@ def taken(made: Any, name: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise BadInput(f"{name} builds a {type(made).__name__}, not a torch module", field="model.name")
     state = made.state_dict(keep_vars=True)
-    lazy = [key for key, value in state.items() if isinstance(value, UninitializedTensorMixin)]
+    lazy = [key for key, value in state.items() if is_lazy(value)]
     if lazy:
         why = "has no shape before a forward pass: name the sizes in `build`, or pass a batch through it there"
         raise BadInput(f"{lazy[0]} of the model {name} {why}", field="model.name")
