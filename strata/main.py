@@ -10,7 +10,21 @@ import typer
 from shared.core.errors import StrataError
 from shared.core.os_errors import of_system
 from shared.core.versions import VERSION
-from strata.commands import certs, compare, doctor, export, listings, log, plugins, report, run, runs, sweep, topology
+from strata.commands import (
+    certs,
+    compare,
+    doctor,
+    export,
+    listings,
+    log,
+    plugins,
+    predict,
+    report,
+    run,
+    runs,
+    sweep,
+    topology,
+)
 
 _HELP = "StrataFL: a three-tier (cloud, edge, device) federated-learning simulator."
 
@@ -31,6 +45,7 @@ for _command in (
     compare.compare,
     report.report,
     export.export,
+    predict.predict,
     sweep.sweep,
     listings.algorithms,
     listings.models,

@@ -18,9 +18,9 @@ from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
-from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
 from shared.federation.groups import groups_of
+from shared.federation.inference import Trained
 from shared.federation.population import counts_of
 from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
@@ -31,8 +31,6 @@ from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import storage_errors
 
 log = logging.getLogger(__name__)
-Models = tuple[TensorMap | None, TensorMap | None]
-"""The global model of the last round and of the best one; None: its file stays as it is."""
 EVERY_S = 1.0
 """Wall seconds between two writes; rounds that are committed faster are written together."""
 
@@ -126,7 +124,7 @@ class ResultsFolder:
             ready, self._waiting = self._waiting[:n], self._waiting[n:]
             newest, rounds = ready[-1], [done.detail for done in ready]
             self._wrote_at = clock()
-            await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds, (None, None))
+            await self.thread.run(self._write, newest.info, newest.experiment, newest.placement, rounds)
 
     async def settle(self) -> None:
         """Wait until all rounds are written; an error is raised here. What is missing then is written at a resume."""
@@ -153,11 +151,11 @@ class ResultsFolder:
         experiment: Experiment,
         placement: PlacementManager,
         rounds: Sequence[RoundInfo],
-        models: Models,
+        trained: Trained,
     ) -> None:
-        """Write all rounds with their evaluations, the global model, and the best round's."""
+        """Write all rounds with their evaluations, and the models with what their use needs."""
         await self.settle()
-        await self.thread.run(self._write, info, experiment, placement, rounds, models)
+        await self.thread.run(self._write, info, experiment, placement, rounds, trained)
 
     def _write(
         self,
@@ -165,7 +163,7 @@ class ResultsFolder:
         experiment: Experiment,
         placement: PlacementManager,
         rounds: Sequence[RoundInfo],
-        models: Models,
+        trained: Trained | None = None,
     ) -> None:
         manifest = Manifest.of(
             info,
@@ -176,7 +174,7 @@ class ResultsFolder:
         listed = NumberSet(experiment.population.seats.numbers.array[:SEATS_A_PAGE])
         seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
         with storage_errors(folder):
-            write_results(folder, info, rounds, model=models[0], best=models[1], manifest=manifest, seats=seats)
+            write_results(folder, info, rounds, model=trained, manifest=manifest, seats=seats)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest, n_bytes, only, private_copies
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
+from shared.federation.inference import Trained
 from shared.run_records.runs import RunInfo
 from shared.spec.fields import Init
 
@@ -113,18 +115,21 @@ async def best_model(services: CloudServices, info: RunInfo, experiment: Experim
     return None if found is None else _models(experiment, found[0])["global"]
 
 
-async def kept_models(
-    services: CloudServices, info: RunInfo, state: RunState
-) -> tuple[TensorMap | None, TensorMap | None]:
-    """The global model of a run's last round and of its best one, as far as there are."""
-    last = _models(state.experiment, state.checkpoint).get("global")
-    return last, await best_model(services, info, state.experiment)
+async def kept_models(services: CloudServices, info: RunInfo, state: RunState) -> Trained:
+    """The models of a run's last round and, as `best`, of its best one, if there is one; and what their use needs."""
+    experiment, checkpoint = state.experiment, state.checkpoint
+    last = Trained.of(experiment, _context(experiment, checkpoint), checkpoint.state)
+    best = await best_model(services, info, experiment)
+    return last if best is None else replace(last, models={**last.models, "best": best})
 
 
 def _models(experiment: Experiment, checkpoint: Checkpoint[Any]) -> dict[str, TensorMap]:
+    return experiment.algorithm.cloud.models(_context(experiment, checkpoint), checkpoint.state)
+
+
+def _context(experiment: Experiment, checkpoint: Checkpoint[Any]) -> Context:
     phase = experiment.phase_of(max(checkpoint.round_no, 1)).name
-    ctx = experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
-    return experiment.algorithm.cloud.models(ctx, checkpoint.state)
+    return experiment.ctx(phase=phase, round_no=checkpoint.round_no, n_clients=1)
 
 
 def _inside(init: Init, name: str, roots: list[Path | None]) -> Path:

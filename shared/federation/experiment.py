@@ -97,7 +97,7 @@ class Experiment:
         self.population: Population = population(spec, data)
         how = spec.data.faults
         self.faults = None if how is None else DataFaults(spec, how, data, self.population)
-        first = models.build_shapes(self._design)
+        first = models.build_shapes(self.design)
         self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
         self.tied_names = models.tied_names(first)
         if spec.vectorised is not None:
@@ -135,13 +135,13 @@ class Experiment:
         check_memory(self.spec, self.algorithm, n_summed, gathered)
 
     @property
-    def _design(self) -> models.Design:
+    def design(self) -> models.Design:
         wanted, data = self.spec.model, self.data
         params = json.dumps(wanted.params, sort_keys=True) if wanted.params else ""
         return models.Design(wanted.name, data.sample, data.target, wanted.projection, wanted.width, params)
 
     def _first_model(self) -> nn.Module:
-        made: nn.Module = models.built(self._design, stream_seed(f"{self.spec.seed}|model"))
+        made: nn.Module = models.built(self.design, stream_seed(f"{self.spec.seed}|model"))
         return made
 
     @cached_property
@@ -188,7 +188,7 @@ class Experiment:
 
     @cached_property
     def _draws_in_evaluation(self) -> bool:
-        return self.has_own_module and models.draws_in_evaluation(self._design)
+        return self.has_own_module and models.draws_in_evaluation(self.design)
 
     @cached_property
     def stack_trainer(self) -> StackTrainer:
@@ -211,8 +211,8 @@ class Experiment:
         """Operations of training the model on one sample; a mean if the objective is random."""
         flops = self.local.footprint.flops
         if flops is None:
-            return training_flops(self._design)
-        return step_flops(flops, type(self.local_params), canonical(self.local_params), self._design)
+            return training_flops(self.design)
+        return step_flops(flops, type(self.local_params), canonical(self.local_params), self.design)
 
     @cached_property
     def units(self) -> Units:
@@ -234,12 +234,12 @@ class Experiment:
     @cached_property
     def layers(self) -> tuple[models.Layer, ...]:
         """The model's layers with parameters, from input to output; found by a forward pass at the first use."""
-        return models.layers_of(self._design)
+        return models.layers_of(self.design)
 
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch on which the model can train."""
-        return models.least_batch(self._design)
+        return models.least_batch(self.design)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -22,12 +22,28 @@ DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"
 GROUPS = "groups.csv"
+PREPROCESSING = "preprocessing.json"
+MODELS = "models"
+"""The folder of further models than the global ones."""
 R = TypeVar("R", bound=Record)
 BLOCK = 2**16
 MAX_CELL_CHARS = 2**27
 """Characters that a table's cell may have: a round in which 100,000 seats fail needs some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
+
+
+def model_path(folder: Path, name: str) -> Path:
+    """The file of one of a run's models.
+
+    Raises:
+        NotFound: no file can have this name.
+    """
+    if name in ("global", "best"):
+        return folder / (MODEL if name == "global" else BEST_MODEL)
+    if Path(name).name != name or name.startswith("."):
+        raise NotFound(f"{name!r:.80} names no model")
+    return folder / MODELS / f"{name}.safetensors"
 
 
 def append_file(path: Path, content: bytes) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 import yaml
 from safetensors.torch import save
 
 from shared.core.files import write_file
 from shared.core.formatting import csv_text
 from shared.core.records import Record, canonical
+from shared.federation.inference import Trained
 from shared.results.class_tables import (
     CLASSES,
     CLASSES_HEADER,
@@ -26,14 +27,14 @@ from shared.results.class_tables import (
     confusion_rows,
 )
 from shared.results.folder import (
-    BEST_MODEL,
     DEVICES,
     EDGES,
     GROUPS,
-    MODEL,
+    PREPROCESSING,
     ROUND_FIELDS,
     SEATS,
     append_file,
+    model_path,
     read_last_line,
 )
 from shared.results.group_scores import group_rows
@@ -44,11 +45,14 @@ from shared.run_records.runs import RunInfo, SeatInfo
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 
+log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")
 _OF_SEVERAL = "client_metrics"
 """A column only of runs with further metrics."""
 _COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, _OF_SEVERAL)))
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
+MOST_MODELS = 64
+"""Of a run with more models the global one is written alone; the cloud has the others."""
 _PURPOSES = {"evaluated": "evaluate", "collected": "collect"}
 
 Key = tuple[int, bool]
@@ -61,8 +65,7 @@ def write_results(
     info: RunInfo,
     rounds: Sequence[RoundInfo],
     *,
-    model: dict[str, torch.Tensor] | None,
-    best: dict[str, torch.Tensor] | None = None,
+    model: Trained | None,
     manifest: Manifest,
     seats: Sequence[SeatInfo] = (),
 ) -> None:
@@ -78,8 +81,7 @@ def write_results(
         info: the run as the API shows it now.
         rounds: all rounds, or those since the last call. Lines of a round's visits, links and edges are replaced
             only if it comes with some: a plain `RoundInfo` with its late evaluation leaves visits and links.
-        model: the global model of the last round; None means that the file stays as it is.
-        best: that of the best round.
+        model: the trained models, and what their use needs; None means that their files stay as they are.
         manifest: see `Manifest.of`.
         seats: the seats of the run, whose list is written once.
     """
@@ -95,9 +97,8 @@ def write_results(
     visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
     _merge(folder / DEVICES, b"", visits)
     _write_class_tables(folder, rounds, info.classes)
-    for name, tensors in ((MODEL, model), (BEST_MODEL, best)):
-        if tensors is not None:
-            write_file(folder / name, save({key: t.detach().contiguous() for key, t in tensors.items()}))
+    if model is not None:
+        _write_models(folder, model)
     if seats and not has_seats(folder):
         write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
     if rows := group_rows(info):
@@ -114,6 +115,18 @@ def _write_class_tables(folder: Path, rounds: Sequence[RoundInfo], names: Sequen
     if header is not None:
         lines = {_key(row): list(map(_line, confusion_rows(row, names))) for row in rounds}
         _merge(folder / CONFUSION, _line(header), lines)
+
+
+def _write_models(folder: Path, trained: Trained) -> None:
+    """Writes the global model, further ones (not those of very many clients), and how samples are preprocessed."""
+    for name, model in trained.models.items():
+        if name in ("global", "best") or len(trained.models) <= MOST_MODELS:
+            content = save({key: tensor.detach().contiguous() for key, tensor in model.items()})
+            write_file(model_path(folder, name), content)
+    if trained.preprocessing is not None:
+        write_file(folder / PREPROCESSING, trained.preprocessing.to_json())
+    elif trained.why_not:
+        log.warning("%s has no %s: %s", folder, PREPROCESSING, trained.why_not)
 
 
 def write_begun(folder: Path, info: RunInfo) -> None:

@@ -27,19 +27,22 @@ class Target(StrEnum):
     mlflow = "mlflow"
     csv = "csv"
     ndjson = "ndjson"
+    onnx = "onnx"
 
 
 def export(
     runs: RunsArgument,
-    to: Annotated[Target, typer.Option(help="A tracker, or a flat table with one row per round.")],
+    to: Annotated[Target, typer.Option(help="A tracker, a flat table with one row per round, or the model as ONNX.")],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="A folder for tensorboard (default: tensorboard in --runs-dir), a file for tables (default: stdout).",
+            help="A folder for tensorboard (default: tensorboard in --runs-dir), a file for tables (default: stdout), "
+            "a file for onnx (default: model.onnx in the results folder).",
         ),
     ] = None,
+    model: Annotated[str, typer.Option(help="For onnx: another model of the run than its global one.")] = "global",
     experiment: Annotated[str, typer.Option(help="For mlflow: the experiment that the runs belong to.")] = "stratafl",
     follow: Annotated[
         bool, typer.Option(help="For trackers: keep exporting new rounds until the runs have ended.")
@@ -54,11 +57,15 @@ def export(
     MLFLOW_TRACKING_URI names the server of mlflow (with MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD).
     """
     from shared.results.tracking.scalars import read_tracked
-    from strata.output import stderr
+    from strata.output import print_text, stderr
     from strata.runs.download import results_folders
 
-    if follow and to in (Target.csv, Target.ndjson):
+    if follow and to not in (Target.tensorboard, Target.mlflow):
         raise typer.BadParameter("--follow is for tensorboard and mlflow")
+    if to is Target.onnx:
+        with results_folders(runs, named_url(url), runs_dir, model=True) as folders:
+            print_text(_to_onnx(folders, model, out))
+        return
     while True:
         with results_folders(runs, named_url(url), runs_dir) as folders:
             found = [read_tracked(folder) for folder in folders]
@@ -68,6 +75,23 @@ def export(
         if not follow or _all_ended(found):
             return
         time.sleep(_EVERY_S)
+
+
+def _to_onnx(folders: Sequence[Path], model: str, out: Path | None) -> str:
+    """Write the model of one run; the path of the file.
+
+    Raises:
+        BadParameter: several runs were named.
+    """
+    from shared.core.files import write_file
+    from shared.results.onnx_export import to_onnx
+    from shared.results.saved_model import saved_model
+
+    if len(folders) != 1:
+        raise typer.BadParameter(f"--to onnx is for one run, not {len(folders)}")
+    path = out or folders[0] / ("model.onnx" if model == "global" else f"models/{model}.onnx")
+    write_file(path, to_onnx(saved_model(folders[0], model)))
+    return f"{path}\n"
 
 
 def _exported(

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from shared.core.errors import Conflict, DeadlineExceeded, NotFound, StrataError, TooLarge, UnknownName, WireError
 from shared.core.files import write_file
 from shared.core.formatting import percent
-from shared.results.folder import BEST_MODEL, MODEL, read_round, read_rounds, read_run
+from shared.results.folder import model_path, read_round, read_rounds, read_run
 from shared.results.group_scores import group_rows
 from shared.results.lookup import find_folders
 from shared.results.reader import read_history, read_seats
@@ -38,6 +38,8 @@ from strata.runs.run_and_wait import await_results, pull_ended
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from shared.training.inference import Predictions, TrainedModel
 
 T = TypeVar("T")
 MAX_MODEL_BYTES = 2**34
@@ -222,6 +224,34 @@ class Run:
         """
         return _state_dict(self._read(partial(_download, self.id, name), partial(_saved, name)))
 
+    def predict(self, samples: Any, model: str = "global") -> Predictions:
+        """What a model of it says of new samples: names of classes with probabilities, or numbers in the target's unit.
+
+        Args:
+            samples: a `DataFrame`, a map of columns, an array, or the path of a table, an `.npz` (its key `x`), an
+                image or a folder of images. They are read and preprocessed as the training data were.
+            model: one of `info.models`, such as the own model of an edge.
+
+        Raises:
+            NotFound: it has no such model, or has not ended.
+            DataMalformed, BadInput: a cell, an image or an array cannot be read so.
+        """
+        from shared.training.data.unseen import unseen  # loads torch
+
+        trained = self.trained(model)
+        return trained.predict(unseen(samples, trained.preprocessing).x)
+
+    def trained(self, name: str = "global") -> TrainedModel:
+        """A model of it, with its torch module (`.module`) and how samples become its batches (`.batch`).
+
+        Raises:
+            NotFound: it has no such model, or has not ended.
+        """
+        from shared.results.saved_model import saved_model  # loads torch
+
+        with self.results(model=True) as folder:
+            return saved_model(folder, name)
+
     def plot(self, name: str | None = None, *, round_no: int | None = None) -> Plot:
         """One of its pictures: a metric, `bytes`, `clients`, `partition`, `timeline`, and its algorithm's own.
 
@@ -252,8 +282,8 @@ class Run:
         return self._copy
 
     @contextlib.contextmanager
-    def results(self) -> Iterator[Path]:
-        """Its results folder, or a copy of it that is removed afterwards."""
+    def results(self, *, model: bool = False) -> Iterator[Path]:
+        """Its results folder, or a copy of it that is removed afterwards, which has models if `model` says so."""
         if self._folder is not None and self._info.status in FINAL:
             self._collect()
         here = self.folder if self._is_closed else self._folder
@@ -261,7 +291,7 @@ class Run:
             yield here
             return
         with tempfile.TemporaryDirectory(prefix="strata-run-") as into:
-            self._fetch(Path(into, self.id), model=False)
+            self._fetch(Path(into, self.id), model=model)
             yield Path(into, self.id)
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
@@ -350,11 +380,8 @@ def _download(run: str, name: str, client: Client) -> bytes:
 
 def _saved(name: str, folder: Path) -> bytes:
     """A model of a results folder as safetensors."""
-    files = {"global": MODEL, "best": BEST_MODEL}
-    if name not in files:
-        raise NotFound(f"{folder} holds the models {' and '.join(files)} at most, not {name!r}")
     try:
-        return (folder / files[name]).read_bytes()
+        return model_path(folder, name).read_bytes()
     except OSError:
         raise NotFound(f"{folder} holds no model {name!r}") from None
 

@@ -16,14 +16,15 @@ _MODEL = "model.safetensors"
 
 
 def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> list[str]:
-    """Fetch every results file and, with `model`, the global model into a folder; returns the sorted file names.
+    """Fetch every results file, with `model` those of models too, into a folder; returns the sorted file names.
 
     Each file is written under a temporary name and renamed when it is complete.
 
     Raises:
         WireError: the cloud listed a name that leads out of the folder; then nothing is fetched.
     """
-    names = [name for name in client.file_names(info.run) if name != _MODEL]
+    listed = [name for name in client.file_names(info.run) if name != _MODEL]
+    names = listed if model else [name for name in listed if not name.endswith(".safetensors")]
     places = {name: _place(folder, name) for name in names}
     for name, place in places.items():
         _fetch(client, info.run, ("files", *PurePosixPath(name).parts), place)
@@ -39,8 +40,10 @@ def pull_run(client: Client, info: RunInfo, folder: Path, *, model: bool = True)
 
 
 @contextlib.contextmanager
-def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Iterator[list[Path]]:
-    """The results folders of runs: those in `runs_dir`, or temporary copies of those of a cloud.
+def results_folders(
+    runs: Sequence[str], url: str | None, runs_dir: Path, *, model: bool = False
+) -> Iterator[list[Path]]:
+    """The results folders of runs: those in `runs_dir`, or temporary copies of a cloud's, with `model` those of models.
 
     Raises:
         NotFound: a run does not exist.
@@ -51,7 +54,7 @@ def results_folders(runs: Sequence[str], url: str | None, runs_dir: Path) -> Ite
     with Client(url) as client, tempfile.TemporaryDirectory(prefix="strata-runs-") as into:
         infos = {info.run: info for info in map(client.run, runs)}
         for info in infos.values():
-            pull_run(client, info, Path(into, info.run), model=False)
+            pull_run(client, info, Path(into, info.run), model=model)
         yield [Path(into, run) for run in infos]
 
 

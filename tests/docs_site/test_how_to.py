@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import importlib
+import importlib.util
 import math
 import os
 import re
@@ -14,14 +17,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from shared.core import plugins
 from shared.federation.registry import load_algorithm
+from shared.results.onnx_export import to_onnx
+from shared.results.saved_model import saved_model
 from strata.checks.run import Result, checked
+from strata.objects.run import load_run
 from tests.shared.algorithms import test_contract as contract
-from tests.shared.algorithms.layouts import run
+from tests.shared.algorithms.layouts import ended, federation, run
 from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,3 +241,32 @@ def test_the_shown_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert re.search(r"2 of 2 combinations completed, in \S+> 0\.(05|1)$", swept)
     assert refused.startswith("algorithm.params.nu | ")
     assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.pdf", "accuracy.png", "compare.png", "report.html"}
+
+
+# ---- the trained model
+
+
+async def test_the_shown_ways_to_use_a_model_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the page's table: StrataFL, plain torch in a process of its own, and ONNX if that is installed."""
+    monkeypatch.chdir(tmp_path)
+    table, _, plain, onnx = blocks("use-the-model.md")
+    exec(compile(table, "use-the-model.md", "exec"), {})  # noqa: S102
+    spec = {"data": {"file": "patients.csv", "target": "state"}, "model": "mlp", "lr": 0.1, "num_devices": 2}
+    async with federation(tmp_path / "fed", agent_devices=(2,), n_edges=1, common={"data_dir": tmp_path}) as fed:
+        done = await ended(fed, await fed.submit({**spec, "num_rounds": 3, "num_edges": 1}))
+    folder = fed.folder / "runs" / done.info.run
+    found = load_run(folder).predict({"age": [61], "sex": ["f"], "bmi": [29.4]})
+    for name in ("model.safetensors", "preprocessing.json"):
+        shutil.copy(folder / name, tmp_path)
+    script = [sys.executable, "-c", f"{plain}\nimport sys; assert not {{'shared', 'strata'}} & sys.modules.keys()"]
+    told = await asyncio.to_thread(subprocess.run, script, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert found.probabilities is not None
+    by_class = dict(zip(found.classes, found.probabilities[0].tolist(), strict=True))
+    assert ast.literal_eval(told.stdout) == pytest.approx(by_class, abs=1e-5)
+    if all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime")):
+        (tmp_path / "patients.onnx").write_bytes(to_onnx(saved_model(folder)))
+        names: dict[str, Any] = {}
+        exec(compile(onnx, "use-the-model.md", "exec"), names)  # noqa: S102
+        (probabilities,) = names["session"].run(None, {"x": np.array([[61, 1, 0, 29.4]])})
+        assert probabilities[0].tolist() == pytest.approx(list(by_class.values()), abs=1e-5)

@@ -7,6 +7,7 @@ add up exactly, and no image is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 import torch
@@ -72,16 +73,27 @@ def measured(blocks: Iterable[Tensor]) -> Statistics:
     return found or Statistics(n=0, sums=(), squares=())
 
 
+@dataclass(frozen=True)
+class ChannelNormaliser:
+    """A transform that normalises the images of `as_batch`, which are scaled to -1..1, by the colours' statistics. (3)
+
+    Attributes:
+        mean, std: of each channel, of pixels scaled to 0..1.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mean, std = (torch.tensor(values, device=x.device).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        return (x * 0.5 + 0.5 - mean) / std
+
+
 def normaliser(found: Statistics | None) -> Transform | None:
     """Returns a transform that normalises the images of `as_batch` by these statistics; None without images.    (3)"""
     if found is None or not found.n:
         return None
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (found.mean, found.std))
-
-    def transform(x: Tensor) -> Tensor:
-        return (x * 0.5 + 0.5 - mean.to(x.device)) / std.to(x.device)
-
-    return transform
+    return ChannelNormaliser(found.mean, found.std)
 
 
 def pooled(known: Mapping[str, Statistics]) -> Statistics | None:

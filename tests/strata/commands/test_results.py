@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from shared.core.errors import NotFound
 from shared.core.files import write_file
+from shared.federation.inference import Trained
 from shared.federation.spec_parser import parse_spec
 from shared.results.folder import (
     file_names,
@@ -49,14 +50,16 @@ def written(folder: Path, *rounds: RoundInfo, status: str = "running") -> Path:
 def test_completed_run_writes_every_file(tmp_path: Path) -> None:
     info = a_run()
     model = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}  # a view that is not contiguous
+    trained = Trained({"global": model, "edge-0": model}, None)
     rounds = [a_round(n) for n in (1, 2, 3)]
-    write_results(tmp_path, info, rounds, model=model, manifest=Manifest.of(info), seats=some_seats())
+    write_results(tmp_path, info, rounds, model=trained, manifest=Manifest.of(info), seats=some_seats())
     assert file_names(tmp_path) == [
         "devices.ndjson",
         "edges.ndjson",
         "links.csv",
         "manifest.json",
         "model.safetensors",
+        "models/edge-0.safetensors",
         "rounds.csv",
         "run.json",
         "seats.ndjson",

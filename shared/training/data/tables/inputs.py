@@ -58,7 +58,7 @@ def assembled(values: Sequence[Values], train: Flags) -> tuple[Floats, Floats, F
     Where float32 holds numbers, mean and deviation as float64 does, up to a hundred-thousandth of a deviation, inputs
     are the numbers themselves. Others, such as Unix time, are normalised here, before they become float32.
     """
-    x = np.concatenate([_raw(each) for each in values], axis=1)
+    x = np.concatenate([raw(each) for each in values], axis=1)
     with np.errstate(all="ignore"):  # numbers beyond float32 are infinite here
         mean, std = x[train].mean(0), x[train].std(0)
     columns, at = list[Column](), 0
@@ -77,12 +77,13 @@ def assembled(values: Sequence[Values], train: Flags) -> tuple[Floats, Floats, F
 def standardised(values: Values) -> Floats:
     """Returns the inputs of a column, (n, inputs): numbers as (value - mean) / std, computed in float64."""
     if values.column.mean is None or values.column.std is None:
-        return _raw(values)
+        return raw(values)
     found: Floats = ((values.data - values.column.mean) / values.column.std).astype(np.float32)
     return found[:, None]
 
 
-def _raw(values: Values) -> Floats:
+def raw(values: Values) -> Floats:
+    """Returns the inputs of a column, (n, inputs): numbers as they are, categories as 0 and 1."""
     if values.column.kind == "categories":
         hot: Floats = np.eye(values.column.n_inputs, dtype=np.float32)[values.data]
         return hot

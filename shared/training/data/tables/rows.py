@@ -60,8 +60,8 @@ class _Lines:
                 yield text
 
 
-def read_rows(path: Path, said: CsvSpec) -> Table:
-    """Reads the cells of a table.
+def read_rows(path: Path, said: CsvSpec, least: int = 2) -> Table:
+    """Reads the cells of a table, which has at least this many rows and columns.
 
     Raises:
         DataMalformed: a row has another number of cells than the header, names are missing, or the text is damaged.
@@ -69,17 +69,17 @@ def read_rows(path: Path, said: CsvSpec) -> Table:
     try:
         dialect = dialect_of(path, said)
         with opened(path) as raw, io.TextIOWrapper(raw, encoding=dialect.encoding, newline="") as file:
-            return _table(path.name, _Lines(iter(file), dialect), dialect, said)
+            return _table(path.name, _Lines(iter(file), dialect), dialect, said, least)
     except UnicodeError as error:
         raise DataMalformed(f"{path.name}, {_undecodable(path, said.encoding or 'utf-8')}") from error
     except (OSError, EOFError, csv.Error) as error:
         raise DataMalformed(f"{path.name} cannot be read: {error}") from error
 
 
-def _table(file: str, lines: _Lines, dialect: Dialect, said: CsvSpec) -> Table:
+def _table(file: str, lines: _Lines, dialect: Dialect, said: CsvSpec, least: int) -> Table:
     rows = _numbered(file, lines, dialect)
     names = list(said.names) if said.names else [name.strip() for name in next(rows, (0, []))[1]]
-    _check_names(file, names, has_header=said.names is None)
+    _check_names(file, names, least, has_header=said.names is None)
     columns, n_empty = [list[str]() for _ in names], 0
     seen: list[dict[str, str]] = [{} for _ in names]
     kept = array("q")
@@ -94,8 +94,8 @@ def _table(file: str, lines: _Lines, dialect: Dialect, said: CsvSpec) -> Table:
         kept.append(line)
         for column, cell, known in zip(columns, row, seen, strict=True):
             column.append(_once(cell.strip(), known))
-    if len(kept) < 2:
-        raise DataMalformed(f"{file} has {len(kept)} rows below its header, at least 2 are needed")
+    if len(kept) < least:
+        raise DataMalformed(f"{file} has {len(kept)} rows below its header, at least {least} are needed")
     notes = [*dialect.notes]
     notes += [f"lines of comments that were left out: {lines.n_comments}"] if lines.n_comments else []
     notes += [f"rows without any cell that were left out: {n_empty}"] if n_empty else []
@@ -123,11 +123,11 @@ def _numbered(file: str, lines: _Lines, dialect: Dialect) -> Iterator[tuple[int,
         raise DataMalformed(f"{file}, line {begin}: {error}") from error
 
 
-def _check_names(file: str, names: Texts, *, has_header: bool) -> None:
+def _check_names(file: str, names: Texts, least: int, *, has_header: bool) -> None:
     """Checks the names of columns; those of two columns may be empty if these have no cells."""
-    if not 2 <= len(names) <= MOST_COLUMNS:
+    if not least <= len(names) <= MOST_COLUMNS:
         raise DataMalformed(
-            f"{file}: the header has {len(names)} column names, 2 to {MOST_COLUMNS} are needed: {names!s:.80}; "
+            f"{file}: the header has {len(names)} column names, {least} to {MOST_COLUMNS} are needed: {names!s:.80}; "
             "data.csv: {delimiter: ...} says what separates cells"
         )
     name, times = Counter(name for name in names if name).most_common(1)[0] if any(names) else ("", 1)

@@ -1,0 +1,168 @@
+"""New samples for a trained model: a table, arrays or images, read as the training data were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.core.errors import BadInput
+from shared.training.data.layouts import channels_first, channels_last, images_channels_last
+from shared.training.data.picture_files import PICTURES, opened
+from shared.training.data.pixels import DEEP, GREY, LARGEST, Pixels, head_of
+from shared.training.data.sources import DataMalformed, read_npz
+from shared.training.data.tables.rows import Table, read_rows
+from shared.training.data.tables.unseen import inputs_of
+from shared.training.preprocessing import Preprocessing
+from shared.training.table_specs import CsvSpec, is_table
+
+ARRAYS = ("x", "test_x")
+"""The keys of an `.npz` that hold new samples; the first that is there counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """New samples.
+
+    Attributes:
+        x: as a data set stores them, (n, ...): uint8 images, float32 numbers, int64 indices.
+        files: of images, where each is from.
+        ignored: columns of a table that the model does not use.
+    """
+
+    x: npt.NDArray[Any]
+    files: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def unseen(source: Any, preprocessing: Preprocessing) -> Unseen:
+    """Returns new samples.
+
+    Args:
+        source: the path of a table, an `.npz`, an image, or a folder of images; or a `DataFrame`, a map of columns, an
+            array of samples as an `.npz` holds them.
+        preprocessing: of the model.
+
+    Raises:
+        DataMalformed: a row, an image or an array cannot be read as the training data were; names where.
+        BadInput: the model takes other samples.
+    """
+    if isinstance(source, np.ndarray):
+        return Unseen(_array(source, "the array", preprocessing))
+    if not isinstance(source, str | Path):
+        return _of_table(_frame(source), preprocessing)
+    path = Path(source)
+    if not path.exists():
+        raise DataMalformed(f"there is no file {path}")
+    if path.is_dir() or path.suffix.lower() in PICTURES:
+        return _images(path, preprocessing)
+    if path.suffix == ".npz":
+        return Unseen(_of_archive(path, preprocessing))
+    if is_table(path.name):
+        return _of_table(read_rows(path, preprocessing.source.csv or CsvSpec(), least=1), preprocessing)
+    raise BadInput(f"{path.name} is neither a table (.csv), nor an .npz, nor an image or a folder of images")
+
+
+# ---- tables
+
+
+def _of_table(table: Table, preprocessing: Preprocessing) -> Unseen:
+    columns = preprocessing.reading.columns
+    shape = preprocessing.description.sample.shape
+    if not columns:
+        raise BadInput(f"the model was not trained on a table: a sample is {shape}, in an .npz or an array")
+    n = sum(column.n_inputs for column in columns)
+    mean, std = (
+        np.broadcast_to(np.array(values, np.float32), (n,)) for values in (preprocessing.mean, preprocessing.std)
+    )
+    x = inputs_of(table, columns, preprocessing.source.csv or CsvSpec(), mean, std)
+    used = {column.name for column in columns}
+    return Unseen(x, ignored=tuple(name for name in table.columns if name not in used))
+
+
+def _frame(source: Any) -> Table:
+    """A `DataFrame` or a map of columns as texts; what is None or NaN is a missing cell."""
+    try:
+        columns = {str(name): [_text(value) for value in source[name]] for name in source}
+    except (TypeError, KeyError, IndexError):
+        raise BadInput(f"a {type(source).__name__} is no table: give a path, a DataFrame or an array") from None
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) != 1 or lengths == {0}:
+        raise BadInput("a table needs at least one row, and columns of one length")
+    return Table("the table", columns, range(1, 1 + lengths.pop()))
+
+
+def _text(value: Any) -> str:
+    missing = value is None or value != value or str(value) in ("NaT", "<NA>")
+    return "" if missing else str(value).strip()
+
+
+# ---- arrays
+
+
+def _of_archive(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
+    found = read_npz(path, ARRAYS)
+    key = next((key for key in ARRAYS if key in found), None)
+    if key is None:
+        raise DataMalformed(f"{path.name} has neither {' nor '.join(ARRAYS)}, which hold samples")
+    return _array(found[key], f"{path.name}: {key}", preprocessing)
+
+
+def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.NDArray[Any]:
+    """Returns samples in the dtype in which a data set stores them."""
+    sample, layout = preprocessing.description.sample, preprocessing.source.layout
+    x = images_channels_last(x, layout) if sample.images else channels_first(channels_last(x, layout), layout)
+    shape: Sequence[int] = sample.shape
+    dtype: Any = np.int64 if sample.dtype == "int64" else np.float32
+    if sample.images:
+        channels, height, width = sample.shape
+        dtype, shape = np.uint8, (height, width) if channels == 1 and x.ndim == 3 else (height, width, channels)
+    integers = np.issubdtype(x.dtype, np.integer)
+    fits = x.dtype == np.uint8 if sample.images else integers or sample.dtype != "int64"
+    if tuple(x.shape[1:]) != tuple(shape) or not fits or x.dtype.kind not in "iuf" or not len(x):
+        raise BadInput(f"{what} is {x.dtype} {x.shape}; the model takes {np.dtype(dtype)} (n, {str(tuple(shape))[1:]}")
+    if not np.isfinite(x).all():
+        raise DataMalformed(f"{what} holds NaN or infinity")
+    if sample.vocabulary is not None and not 0 <= x.min() <= x.max() < sample.vocabulary:
+        raise DataMalformed(f"{what} has indices {x.min()}..{x.max()}, the model knows 0..{sample.vocabulary - 1}")
+    return x.astype(dtype)
+
+
+# ---- images
+
+
+def _images(path: Path, preprocessing: Preprocessing) -> Unseen:
+    sample, spec = preprocessing.description.sample, preprocessing.source
+    if not sample.images:
+        raise BadInput(f"the model takes {sample.what} {sample.shape}, not images")
+    folder = path if path.is_dir() else path.parent
+    paths = [path] if path.is_file() else _pictures(path)
+    channels, height, width = sample.shape
+    black, white = spec.value_range or (0.0, float(LARGEST))
+    side = spec.size if spec.file is not None else None
+    pixels = Pixels(folder, "L" if channels == 1 else "RGB", side, black, white, spec.background or "white")
+    found = np.empty((len(paths), height, width, *([] if channels == 1 else [channels])), np.uint8)
+    for image, each in zip(found, paths, strict=True):
+        head = head_of(each, folder)
+        if side is None and head.size != (width, height):
+            raise DataMalformed(
+                f"{each.name} has {head.size[0]} x {head.size[1]} pixels, the model takes {width} x {height}"
+            )
+        if channels == 1 and head.mode not in GREY | DEEP:
+            raise DataMalformed(f"{each.name} has colours ({head.mode}), the model takes grey images")
+        image[...] = pixels.of(each)
+    return Unseen(found, tuple(each.relative_to(folder).as_posix() for each in paths))
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The images of a folder and of those within, in order; hidden files are left out, any other is refused."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    for file in files:
+        opened(file, folder).close()
+    if not files:
+        raise DataMalformed(f"{folder.name} has no images")
+    return files
