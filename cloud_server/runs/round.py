@@ -234,7 +234,15 @@ def add_answer(total: Accumulator, answer: RoundAnswer[Any], steps: int = 1) -> 
     if answer.partial_sum is not None:
         total.merge(weighted(answer.partial_sum, steps), take=True, checked=True)
     elif answer.update is not None:
-        total.add(answer.update, answer.n_samples, answer.n_updates, factor=steps)
+        total.add(answer.update, answer.n_samples, answer.n_updates, n_clients=_n_clients_of(answer), factor=steps)
+
+
+def _n_clients_of(answer: RoundAnswer[Any]) -> int:
+    """Number of devices behind an edge's update, late ones too: a mean says it; of its own update the visits do."""
+    if answer.n_updates != 1:
+        return answer.n_updates
+    trained = {line.seat for line in answer.lines if line.outcome == "used" and line.n_samples}
+    return len(trained) + sum(line.outcome == "used_late" for line in answer.lines)
 
 
 def aggregated(experiment: Experiment, ctx: Context, state: Any, total: Accumulator) -> Any:

@@ -312,7 +312,14 @@ ALGORITHM = Algorithm(
     edge_state=Relay,
     device_state=Own,
     on_refusal="revert",
-    needs={"client": "device", "optimizer": "sgd", "schedule": "own_data", "arrival_rate": None, "late": "drop"},
+    needs={
+        "client": "device",
+        "optimizer": "sgd",
+        "schedule": "own_data",
+        "arrival_rate": None,
+        "late": "drop",
+        "weights": "samples",  # by which drifts are weighted too
+    },
     one_by_one=lambda params: params.clip_norm and "clip_norm takes the norm of one device's gradients at a time",
     footprint=Footprint(sends=sends),
 )

@@ -41,7 +41,7 @@ from shared.federation.registry import load_algorithm, load_local
 from shared.federation.scoring import scoring_of
 from shared.federation.scoring_trials import try_scoring
 from shared.federation.server_optimizers import with_server_optimizers
-from shared.federation.update_weights import check_steps, largest_total
+from shared.federation.update_weights import check_steps, check_weights, largest_total
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
@@ -123,7 +123,9 @@ class Experiment:
             buffer_bound=spec.sum_bounds.buffers,
             weight_steps=spec.sync.devices.staleness.scale,
             fine_names=frozenset(name for name, tensor in self.shapes.items() if tensor.dtype == torch.float64),
+            by_samples=spec.weights == "samples",
         )
+        check_weights(spec, data, self.population)
         check_steps(spec, self.fixed_point)
         n_clients = len(self.population.seats) - len(self.population.held_out)
         ctx = self.ctx(phase="", round_no=1, n_clients=n_clients)

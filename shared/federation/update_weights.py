@@ -13,6 +13,7 @@ from shared.federation.aggregation.partial_sum import COARSEST
 from shared.federation.population import Population
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.synchronisation import TierSync
+from shared.training.data.dataset import Dataset
 from shared.training.partition import SampledPartition
 
 TAKEN_OVER = 4
@@ -42,6 +43,29 @@ def largest_total(spec: ExperimentSpec, population: Population) -> int:
     forwarded = spec.edge_rounds == 1 and spec.edge_upload == "sum"
     at_cloud = n_answers * (of_buffer if forwarded else of_edge) * edges.staleness.scale
     return max(total, of_buffer, at_cloud)
+
+
+def check_weights(spec: ExperimentSpec, data: Dataset, population: Population) -> None:
+    """Checks that with `weights: group` each device has one whole group, so that a vote of each is one of each group.
+
+    Raises:
+        BadInput: the data have no groups, or a device has several groups or a part of one.
+    """
+    if spec.weights != "group":
+        return
+    if data.train_group is None or isinstance(spec.partition, SampledPartition):
+        why = "groups that the partition deals (data.group, or the key train_group)"
+        raise BadInput(f"weights: group needs {why}; `uniform` counts each device the same", field="weights")
+    owner: dict[int, int] = {}
+    for seat in (seat for seat in population.seats if seat.role == "train" and seat.n_train):
+        own = np.unique(data.train_group[seat.train]).tolist()
+        other = next((owner[group] for group in own if group in owner), None)
+        if len(own) > 1 or other is not None:
+            what = f"{len(own)} groups" if other is None else f"a part of a group of device {other}"
+            hint = "`partition: by_writer` with as many devices as groups deals them so"
+            why = f"group needs one whole group at each device ({hint}), but device {seat.number} has {what}"
+            raise BadInput(f"weights: {why}", field="weights")
+        owner |= dict.fromkeys(own, seat.number)
 
 
 def check_steps(spec: ExperimentSpec, fixed_point: FixedPoint) -> None:

@@ -88,6 +88,8 @@ class ExperimentSpec(Record):
             the clients or asynchronous, or shares are planned, each edge needs it of its own visits (or samples).
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
         report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that have arrived.
+        weights: how much a device's update counts in means that weigh by samples: by its `samples`, each the same
+            (`uniform`), or each the same where each device has one whole group of samples, as checked (`group`).
         late: whether a late update is dropped or used in a later round.
         staleness_discount: factor by which the weight of a late update is multiplied for each round that it is old.
         partial_work: whether seats that would be late get fewer steps instead.
@@ -160,6 +162,9 @@ class ExperimentSpec(Record):
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     report_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    weights: Annotated[Literal["samples", "uniform", "group"], Field(exclude_if=lambda how: how == "samples")] = (
+        "samples"
+    )
     late: Literal["drop", "next_round"] = "drop"
     staleness_discount: Annotated[float, Field(gt=0, le=1)] = 0.5
     partial_work: bool = False
@@ -280,6 +285,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     _partition(spec)
     if (fault := fault_of(spec.stop, spec.validation)) is not None:
         raise ValueError(fault)
+    _weights(spec)
     if spec.eval_every_s is not None and spec.eval_every != 1:
         raise ValueError("eval_every_s and eval_every: a run is evaluated by simulated seconds or by rounds")
     check_sync(spec)
@@ -298,6 +304,21 @@ def _partition(spec: ExperimentSpec) -> None:
         )
     if spec.schedule != "own_data":
         raise ValueError("partition sampled needs schedule: own_data: devices may have the same samples")
+
+
+def _weights(spec: ExperimentSpec) -> None:
+    if spec.weights == "samples":
+        return
+    if spec.schedule != "own_data" or spec.client == "edge":
+        raise ValueError(
+            f"weights: {spec.weights} needs schedule: own_data and client: device, each with its own samples"
+        )
+    if spec.sync != Sync():
+        raise ValueError(f"weights: {spec.weights} needs tiers that wait for all (sync: synchronous)")
+    if spec.late == "next_round" and spec.staleness_discount < 1:
+        raise ValueError(
+            f"weights: {spec.weights} needs staleness_discount: 1 with late: next_round: an update counts whole"
+        )
 
 
 def _numbers(spec: ExperimentSpec) -> None:

@@ -74,7 +74,7 @@ class _Term(NamedTuple):
     key: str
     tensors: TensorMap
     masks: TensorMap | None
-    by_samples: bool
+    rule: Mean
 
 
 class Accumulator:
@@ -93,7 +93,14 @@ class Accumulator:
         self._each: dict[str, dict[str, Any]] = {name: {} for name in fields_with(kind, PerClient)}
 
     def add(
-        self, update: Record, n_samples: int, n_updates: int = 1, *, factor: int = 1, checked: bool = False
+        self,
+        update: Record,
+        n_samples: int,
+        n_updates: int = 1,
+        *,
+        n_clients: int | None = None,
+        factor: int = 1,
+        checked: bool = False,
     ) -> None:
         """Adds one update.
 
@@ -101,6 +108,8 @@ class Accumulator:
             update: of the accumulator's type.
             n_samples: number of samples that it was trained on.
             n_updates: number of updates that it stands for (an edge's mean of several).
+            n_clients: number of devices whose samples these are, by which it counts where samples do not weigh; None
+                means `n_updates`. An edge's own update is one update of all its devices.
             factor: multiplies its weight: its staleness weight, in steps.
             checked: `check_update` has accepted it already.
 
@@ -113,7 +122,8 @@ class Accumulator:
             check_update(update, self.fixed_point)
         terms = _terms(update)
         each = {name: getattr(update, name) or {} for name in self._each}
-        weighted = [(term, factor * (n_samples if term.by_samples else n_updates)) for term in terms]
+        counted = (n_samples, n_updates, n_updates if n_clients is None else n_clients)
+        weighted = [(term, factor * self.fixed_point.weight(term.rule, *counted)) for term in terms]
         for term, weight in weighted:
             self._check_names(term.key, term.tensors)
             self._check_weight(term.key, weight)
@@ -239,8 +249,7 @@ def _terms(update: Record) -> list[_Term]:
             continue
         masks = getattr(update, how.per_position) if how.per_position else None
         groups = {f"{name}/{group}": part for group, part in value.items()} if how.by_group else {name: value}
-        by_samples = how.weight == "samples"
-        terms += [_Term(key, _as_map(part), masks, by_samples) for key, part in groups.items()]
+        terms += [_Term(key, _as_map(part), masks, how) for key, part in groups.items()]
     return terms
 
 

@@ -76,9 +76,8 @@ def check_partial_sum(
 
 def _check_weight(key: str, weight: int, how: Mean, partial_sum: PartialSum, fixed_point: FixedPoint) -> None:
     """Checks that a field is not weighted by more than the updates behind it; some of them may lack it."""
-    what, most = "samples", partial_sum.n_samples
-    if how.weight == "one":
-        what, most = "updates", partial_sum.n_updates
+    most = fixed_point.weight(how, partial_sum.n_samples, partial_sum.n_updates, partial_sum.n_updates)
+    what = "samples" if how.weight == "samples" and fixed_point.by_samples else "updates"
     if weight > most * fixed_point.weight_steps:
         raise WireError(f"{key}: a weight of {weight}, in a sum of {most} {what}")
 

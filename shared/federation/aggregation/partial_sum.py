@@ -14,7 +14,7 @@ from shared.core.bounds import BUFFER_BOUND, PARAMETER_BOUND, Count
 from shared.core.exact_sum import digit_bits, fixed_point_exponent
 from shared.core.records import Record
 from shared.core.tensor_records import TensorMap
-from shared.core.update_annotations import KeptBy
+from shared.core.update_annotations import KeptBy, Mean
 
 
 class MeanSum(Record):
@@ -87,6 +87,7 @@ class FixedPoint:
         buffer_bound: that of a buffer; the usual one means that any that float32 holds is added up.
         weight_steps: steps of the weight 1; above 1 where updates are also weighted by their staleness.
         fine_names: tensors of float64, of which also what is below a step is added up.
+        by_samples: whether samples weigh in fields that say so; otherwise each device weighs the same there.
     """
 
     total_weight: int
@@ -95,6 +96,13 @@ class FixedPoint:
     buffer_bound: float = BUFFER_BOUND
     weight_steps: int = 1
     fine_names: frozenset[str] = frozenset()
+    by_samples: bool = True
+
+    def weight(self, rule: Mean, n_samples: int, n_updates: int, n_clients: int) -> int:
+        """Weight in a field of this rule of so many updates, of the samples of so many devices; none without any."""
+        if rule.weight == "samples":
+            return n_samples if self.by_samples else min(n_samples, n_clients)
+        return n_updates
 
     def bound(self, name: str) -> float:
         """Largest absolute value of an element of a tensor of this name; the name of a number is empty."""
