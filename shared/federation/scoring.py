@@ -20,7 +20,7 @@ from shared.run_records.visits import Scored
 from shared.spec.ends import LOSS, Stop, Validation, fault_of
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import Choice
-from shared.training.description import Target
+from shared.training.description import Numbers, Target
 from shared.training.loop import CLASSES, LossFunction, WeightOf
 from shared.training.losses import DEFAULT_LOSS, LOSS_VALUES, LossOfRun, loss_of_run
 from shared.training.metrics import classification
@@ -83,6 +83,8 @@ class Scoring:
             return {}
         outputs, targets = rows_of(self.target, outputs.cpu().to(torch.float64), targets.cpu())
         targets = targets.to(torch.float64) if targets.is_floating_point() else targets
+        if isinstance(self.target, Numbers):
+            outputs, targets = self.target.in_unit(outputs), self.target.in_unit(targets)
         return {label: each.state(outputs, targets) for label, each in self.further.items()}
 
     # ---- scores as values

@@ -192,9 +192,13 @@ class Numbers:
 
     Attributes:
         shape: of one sample's target; (1,) for one number.
+        mean, std: in row-major order, by which the data's targets are standardised: models predict (y - mean) / std.
+            None means that they are as they were given.
     """
 
     shape: tuple[int, ...] = (1,)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     kind = "numbers"
     per_sample = 1
 
@@ -202,6 +206,14 @@ class Numbers:
     def words(self) -> str:
         """What is to be said of a sample, in words."""
         return "a number" if self.shape == (1,) else f"{' x '.join(map(str, self.shape))} numbers"
+
+    def in_unit(self, values: Tensor) -> Tensor:
+        """Returns outputs of a model, or targets, in the unit in which targets were given, float64 (n, numbers)."""
+        found = values.reshape(len(values), -1).to(torch.float64)
+        if self.mean is None or self.std is None:
+            return found
+        mean, std = (torch.tensor(each, dtype=torch.float64, device=values.device) for each in (self.mean, self.std))
+        return found * std + mean
 
     @property
     def outputs(self) -> str:

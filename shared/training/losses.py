@@ -177,7 +177,7 @@ class Huber(Record):
     """Parameters of the Huber loss.
 
     Attributes:
-        delta: error from which on the loss grows linearly, in the unit of the target.
+        delta: error from which on the loss grows linearly, in the unit of the target as it is trained.
     """
 
     delta: Annotated[float, Field(gt=0, le=1e12)] = 1.0

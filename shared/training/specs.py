@@ -62,6 +62,8 @@ class DataSpec(Record):
         csv: how a table's file is written, where that cannot be told from it.
         kind: what the targets of a file or of a plug-in's data are: `classes`, `labels`, `numbers` or `tokens`; None
             means what they look like.
+        standardise_target: whether targets that are numbers are standardised; None means that they are if they are far
+            from the size that the usual learning rates suit.
         layout: which axis of samples in arrays holds their channels; models get them first. None means that samples are
             as models get them, but for images of bytes, which have channels last.
         n_train: number of training samples, drawn with a seed and stratified by class; None means all.
@@ -85,6 +87,7 @@ class DataSpec(Record):
     missing: Annotated[Missing | None, LEFT_OUT] = None
     csv: Annotated[CsvSpec | None, LEFT_OUT] = None
     kind: Annotated[TargetKind | None, LEFT_OUT] = None
+    standardise_target: Annotated[bool | None, LEFT_OUT] = None
     layout: Annotated[Layout | None, LEFT_OUT] = None
     n_train: int | None = Field(default=None, ge=1, le=10**9)
     n_test: int | None = Field(default=None, ge=1, le=10**9)
@@ -120,6 +123,8 @@ class DataSpec(Record):
             raise ValueError("target: the column of the table that models are to predict is needed")
         if self.kind is not None and self.file is None and self.name in TAKEN:
             raise ValueError(f"kind goes with files and plug-ins: {self.name} says itself what its targets are")
+        if self.standardise_target is not None and self.file is None and self.name in TAKEN:
+            raise ValueError(f"standardise_target goes with files and plug-ins: the targets of {self.name} are fixed")
         if self.layout is not None and (self.name in TAKEN if self.file is None else not self.file.endswith(".npz")):
             raise ValueError("layout is for arrays: it goes with file, an .npz, or with a plug-in's data")
         folder = self.file is not None and not table and not self.file.endswith(".npz")

@@ -42,6 +42,8 @@ LARGEST_VOCABULARY = 1_000_000
 """Most classes of a target, and most values of indices: a model has a row of weights for each."""
 LARGE = 100
 """Numbers of samples from which on a note says that they are not normalised."""
+SCALE = ("mean", "std")
+"""The attributes of numbers that are standardised, which a description has only then."""
 LARGEST_TARGET = 1_000_000
 """Most numbers of one sample's target."""
 
@@ -56,7 +58,8 @@ class Description:
     def as_json(self) -> dict[str, Any]:
         """Returns the description as a JSON object."""
         sample = {key: value for key, value in vars(self.sample).items() if key != "layout" or value is not None}
-        return {"sample": sample, "target": {"kind": self.target.kind, **vars(self.target)}}
+        target = {key: value for key, value in vars(self.target).items() if key not in SCALE or value is not None}
+        return {"sample": sample, "target": {"kind": self.target.kind, **target}}
 
     @classmethod
     def of_json(cls, raw: dict[str, Any]) -> Description:
@@ -64,8 +67,7 @@ class Description:
         kinds: dict[str, Any] = {"classes": Classes, "labels": Labels, "numbers": Numbers, "tokens": Tokens}
         made, target = dict(raw["sample"]), dict(raw["target"])
         kind = kinds[target.pop("kind")]
-        if "shape" in target:
-            target["shape"] = tuple(target["shape"])
+        target |= {key: tuple(target[key]) for key in ("shape", *SCALE) if key in target}
         return cls(Sample(**{**made, "shape": tuple(made["shape"])}), kind(**target))
 
 

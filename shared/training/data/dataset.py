@@ -41,6 +41,7 @@ from shared.training.data.sources import (
     read_folder,
     read_npz,
 )
+from shared.training.data.standardised import standardised
 from shared.training.description import Normalisation, Sample, Target
 from shared.training.specs import Layout, TargetKind
 
@@ -217,6 +218,8 @@ def unpack_once(
     n_classes: int | None,
     kind: TargetKind | None = None,
     layout: Layout | None = None,
+    *,
+    standardise: bool | None = False,
 ) -> None:
     """Writes validated arrays, their description, digest and reading to `folder`, atomically, once among all processes.
 
@@ -226,6 +229,7 @@ def unpack_once(
         n_classes: number of classes of images; None for other data.
         kind: what the targets of other data are; None means what their type and values say.
         layout: which axis of other data holds the channels; None means that they are as models get them.
+        standardise: whether targets that are numbers are standardised; None means that their size decides.
     """
     if folder.is_dir():
         return
@@ -238,6 +242,9 @@ def unpack_once(
             arrays, found = checked_images(source.arrays, n_classes, where)
         else:
             arrays, found, reading = checked(source, kind, where, layout)
+            given = arrays, source.arrays, found.target, standardise, reading, where
+            arrays, target, reading = standardised(*given)
+            found = replace(found, target=target)
         meta = {"digest": digest(arrays if n_classes is not None else arrays | _sizes(found)), **found.as_json()}
         meta["reading"] = reading.model_dump(mode="json")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))

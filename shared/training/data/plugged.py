@@ -59,7 +59,8 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
     params = source.parse(spec.params, "data.params")
     cache_dir.mkdir(parents=True, exist_ok=True)
     key = (
-        f"{READERS}|{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}|{spec.layout}"
+        f"{READERS}|{package}|{digest_of(package)}|{json.dumps(spec.params, sort_keys=True)}|{spec.kind}|{spec.layout}|"
+        f"{spec.standardise_target}"
     )
     folder = cache_dir / f"{spec.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
@@ -68,7 +69,7 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
             return source.arrays() if params is None else source.arrays(params)
 
     try:
-        unpack_once(folder, read, None, spec.kind, spec.layout)
+        unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target)
     except DataMalformed as error:
         raise DataMalformed(error.detail, field="data.name") from error
     return open_unpacked(spec.name, folder, None)

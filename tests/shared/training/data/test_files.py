@@ -189,7 +189,7 @@ def test_of_a_few_whole_numbers_the_spec_says_whether_they_are_classes(tmp_path:
     with pytest.raises(DataMalformed, match="column y holds 3 different whole numbers: say whether they are classes"):
         table_of(tmp_path, text, target="y")
     assert table_of(tmp_path, text.replace(",2\n", ",2.5\n"), target="y").target == Numbers((1,))
-    assert table_of(tmp_path, text, target="x").target == Numbers((1,))
+    assert table_of(tmp_path, text, target="x").target.kind == "numbers"
     assert table_of(tmp_path, text, target="y", kind="numbers").target == Numbers((1,))
     got = table_of(tmp_path, text, target="y", kind="classes")
     assert got.target == Classes(3)

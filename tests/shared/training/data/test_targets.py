@@ -108,7 +108,7 @@ def test_targets_that_may_be_two_things_are_asked(tmp_path: Path, y: Any, asked:
 
 
 def test_what_is_plainly_numbers_labels_or_tokens_is_not_asked(tmp_path: Path) -> None:
-    many = np.arange(60) * 11.0
+    many = np.arange(60) * 0.11
     assert with_targets(tmp_path, many).target == Numbers((1,))
     assert with_targets(tmp_path, many[:, None, None]).target == Numbers((1, 1))
     flags = np.arange(180).reshape(60, 3) % 7 < 3
