@@ -45,7 +45,7 @@ from shared.training.data.standardised import standardised
 from shared.training.description import Normalisation, Sample, Target
 from shared.training.specs import Layout, TargetKind
 
-READERS = 3
+READERS = 4
 """The version of what reads files and plug-ins' data: what an older one has read is not taken from the cache."""
 BLOCK = 65_536
 """Elements of samples that are converted at a time, few enough to stay in the cache."""
