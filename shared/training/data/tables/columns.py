@@ -238,9 +238,12 @@ def _ask_about_texts(cells: Cells, numbers: npt.NDArray[np.float64], notation: N
     Raises:
         Asked: most are dates or numbers with a unit, many are numbers, or most rows have a text of their own.
     """
-    n, such, different = len(cells.present), f"such as {cells.present[0]!r:.60}", set(cells.present)
-    unit, times = Counter(map(notation.unit, cells.present)).most_common(1)[0]
-    if 2 * sum(map(forms.is_date, cells.present)) > n:
+    n, such, different = len(cells.present), f"such as {cells.present[0]!r:.60}", Counter(cells.present)
+    units = Counter[str]()
+    for text, times in different.items():
+        units[notation.unit(text)] += times
+    unit, times = units.most_common(1)[0]
+    if 2 * sum(times for text, times in different.items() if forms.is_date(text)) > n:
         raise Asked(
             f"column {cells.name} holds dates or times, {such}: {cells.choices('date', 'categories', 'ignore')}"
         )
