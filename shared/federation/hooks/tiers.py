@@ -363,11 +363,17 @@ def _layers_or_named(ctx: Context, n: int, named: Sequence[str] | None, count: s
         raise BadInput(f"{field} {n}: {model} has {len(layers)} layers with parameters", field=path)
     last = layers[len(layers) - n :] if named is None else layers
     names = frozenset(name for layer in last for name in (*layer.parameters, *layer.buffers))
+    tied = {name: first for layer in last for name, first in layer.tied.items()}
     if named is not None:
-        names = frozenset(name for each in named for name in _named(names, each, model, path))
+        names = frozenset(name for each in named for name in _named(names | tied.keys(), each, model, path))
+    open_names = sorted(name for name in tied if tied[name] not in names and (named is None or name in names))
+    if open_names:
+        name, first = open_names[0], tied[open_names[0]]
+        why = f"{name} of {model} is the tensor {first} too: name what is personal, this tensor by {first}"
+        raise BadInput(f"{field}: {why}", field=path)
     if names and names.isdisjoint(ctx.model.trainable_names):
         raise BadInput(f"{field}: nothing is trained of {what} in {model}: all parameters are frozen", field=path)
-    return names - ctx.model.frozen_names
+    return names - tied.keys() - ctx.model.frozen_names
 
 
 def _named(names: Collection[str], wanted: str, model: str, path: str) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -93,11 +93,13 @@ class Layer:
         name: name of the convolution or linear module.
         parameters: names of its parameters in the model's state, with those of its normalisation.
         buffers: names of its buffers (running statistics).
+        tied: its names of tensors that are in the state under the name of another layer, with that name.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def parameter_names(model: nn.Module) -> list[str]:
@@ -123,18 +125,18 @@ def layers(model: nn.Module, order: Sequence[str] | None = None) -> list[Layer]:
 
     A tied tensor belongs to the layer that registers it first.
     """
-    found, kept = list[Layer](), own_state(model).keys()
+    found, kept, firsts = list[Layer](), own_state(model).keys(), tied_names(model)
     for module_name in [name for name, _ in model.named_modules()] if order is None else order:
         module = model.get_submodule(module_name)
         parameters = _own_names(module_name, (name for name, _ in module.named_parameters(recurse=False)), kept)
         buffers = _own_names(module_name, (name for name, _ in module.named_buffers(recurse=False)), kept)
-        if not parameters and not buffers:
-            continue
+        further = _own_names(module_name, module._parameters, firsts)
+        layer = Layer(module_name, parameters, buffers, {name: firsts[name] for name in further})
         if found and isinstance(module, nn.modules.batchnorm._NormBase):
             last = found.pop()
-            found.append(Layer(last.name, last.parameters + parameters, last.buffers + buffers))
-        else:
-            found.append(Layer(module_name, parameters, buffers))
+            layer = Layer(last.name, last.parameters + parameters, last.buffers + buffers, {**last.tied, **layer.tied})
+        if parameters or buffers or further:
+            found.append(layer)
     return found
 
 

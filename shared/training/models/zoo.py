@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,7 +19,16 @@ from shared.core.randomness import draws, seeded_generators
 from shared.core.user_code import user_code
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.axes import check_image
-from shared.training.models.classifier import Classifier, Layer, Shape, features_of, head_of, layers, own_state
+from shared.training.models.classifier import (
+    Classifier,
+    Layer,
+    Shape,
+    check_features,
+    features_of,
+    head_of,
+    layers,
+    own_state,
+)
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.forward_order import forward_order
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
@@ -142,7 +152,8 @@ def built(design: Design, seed: int) -> Any:
     with seeded_generators(seed):
         made = _made(design.name, sample, target, design.width, params)
         wanted = design.projection
-        made = made if wanted is None else _projected(features_of(made, "model.projection"), wanted)
+        if wanted is not None:
+            made = _projected(made, sample, wanted)
     check_dtypes(made, design.name)
     return with_own_dtype(made)
 
@@ -196,14 +207,16 @@ def _plugged(factory: ModelFactory, sample: Sample, target: Target, params: Mapp
     return whole
 
 
-def _projected(model: Classifier, n_outputs: int) -> Classifier:
+def _projected(made: nn.Module, sample: Sample, n_outputs: int) -> Classifier:
     """Inserts MOON's projection head, two linear layers with a ReLU, between a model's features and a new last layer.
 
     Its hidden layer is as wide as the features. The encoder has the weights of the model without a projection head.
     """
-    head = head_of(model, "projection heads")
+    model, head = features_of(made, "model.projection"), head_of(made, "projection heads")
     if not isinstance(head, nn.Linear):
         raise BadInput(f"projection heads go before a linear layer, not a {type(head).__name__}", field="model.name")
+    if not head.weight.is_meta:
+        check_features(copy.deepcopy(made), sample.example(2), "model.projection")
     width = head.in_features
     projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
     features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))

@@ -40,7 +40,10 @@ def units_of(model: nn.Module, shape: Sequence[int]) -> Units:
     batch = torch.zeros(2, *shape, dtype=next(read.parameters()).dtype)
     reading.note(batch, _Flow())
     with torch.no_grad(), reading:
-        read(batch)
+        outputs = read(batch)
+    if reading.flow_of(outputs).group is not None:
+        cause = f"sub-networks keep all outputs of `head`, but those of {type(model).__name__} are of another layer"
+        raise BadInput(cause, field="model.name")
     return reading.units()
 
 
@@ -93,6 +96,10 @@ class _Reading(TorchFunctionMode):
     def note(self, tensor: Tensor, flow: _Flow) -> None:
         """Records the content of a tensor."""
         self.flows[id(tensor)] = tensor, flow
+
+    def flow_of(self, tensor: Tensor) -> _Flow:
+        """Returns the content of a tensor; that of one that nothing is known of has no units."""
+        return self.flows.get(id(tensor), (tensor, _Flow()))[1]
 
     def units(self) -> Units:
         """Returns the units found by the forward pass."""

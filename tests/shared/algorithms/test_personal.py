@@ -151,6 +151,68 @@ def test_a_spec_that_names_nothing_is_written_as_ever() -> None:
         assert "personal" not in experiment.params.model_dump(mode="json")
 
 
+class _Tied(nn.Module):
+    """An autoencoder of words: the last layer has the weights of the first, and a bias of its own or none."""
+
+    def __init__(self, shape: Shape, n_classes: int) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(shape[1] * shape[2], n_classes, bias=False)
+        self.middle = nn.Linear(n_classes, shape[1] * shape[2])
+        self.decoder = nn.Linear(shape[1] * shape[2], n_classes, bias=self.has_bias)
+        self.decoder.weight = self.encoder.weight
+
+    has_bias = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.decoder(self.middle(self.encoder(x.flatten(1)).relu()))
+        return outputs
+
+
+class _TiedOnly(_Tied):
+    has_bias = False
+
+
+@pytest.mark.parametrize("build", [_Tied, _TiedOnly])
+def test_a_last_layer_with_the_weights_of_another_is_asked_about(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, build.__name__.lower().strip("_"), build)
+
+    def experiment(**params: Any) -> Any:
+        return resolved(**spec_of({"name": "fedper", "params": params}, build.__name__.lower().strip("_")))
+
+    for params in ({}, {"personal": ["decoder"]}, {"personal": ["decoder.weight"]}):
+        with pytest.raises(
+            BadInput, match=r"decoder.weight of \w+ is the tensor encoder.weight too: name what is personal"
+        ):
+            experiment(**params)
+    named = experiment(personal=["encoder", "middle.bias"])
+    assert named.personal_names == {"encoder.weight", "middle.bias"}
+    assert experiment(personal_layers=3).personal_names == {*named.trainable_names}
+
+
+class _Norms(nn.Module):
+    """A batch-norm that tracks nothing, one of the user's own, and a layer with a buffer that is no batch-norm."""
+
+    def __init__(self, shape: Shape, n_classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(shape[1] * shape[2], n_classes)
+        self.plain = nn.BatchNorm1d(n_classes, track_running_stats=False)
+        self.out.register_buffer("mask", torch.ones(n_classes))
+        self.own = nn.Module()
+        self.own.scale = nn.Parameter(torch.ones(n_classes))
+        self.own.register_buffer("running_mean", torch.zeros(n_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.plain(self.out(x.flatten(1)) * self.out.mask) * self.own.scale
+        return outputs
+
+
+def test_fedbn_keeps_batch_norm_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, "norms", _Norms)
+    experiment = resolved(**spec_of("fedbn", "norms"))
+    buffers = {"out.mask", "own.running_mean"}  # stay on the device, as all buffers do with this method
+    assert experiment.personal_names == {"plain.weight", "plain.bias", "own.scale"} | buffers
+
+
 # ---- models that are not what their attributes say
 
 
@@ -180,9 +242,28 @@ class _LongHead(nn.Module):
         return outputs
 
 
+class _OtherHead(_LongHead):
+    """Its outputs are those of another layer than `head`."""
+
+    def __init__(self, shape: Shape, n_classes: int) -> None:
+        super().__init__(shape, n_classes)
+        self.add_module("head", nn.Linear(shape[1] * shape[2], 16))
+        self.out = nn.Linear(16, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(super().forward(x))
+        return outputs
+
+
 @pytest.mark.parametrize(
     ("build", "spec", "cause"),
     [
+        (
+            _OtherHead,
+            {"algorithm": "es_afl"},
+            "keep all outputs of `head`, but those of _OtherHead are of another layer",
+        ),
+        (_Hidden, {"model": {"name": "odd", "projection": 4}}, r"model.projection takes a model for `head\(features"),
         (
             _Hidden,
             {"algorithm": "moon"},
@@ -192,7 +273,7 @@ class _LongHead(nn.Module):
         (_LongHead, {"algorithm": "es_afl"}, "_LongHead has a Sequential there"),
         (_LongHead, {"model": {"name": "odd", "projection": 4}}, "_LongHead has a Sequential there"),
     ],
-    ids=["moon", "fedser", "es_afl", "projection"],
+    ids=["other head", "projection of hidden", "moon", "fedser", "es_afl", "projection"],
 )
 def test_a_model_that_is_not_what_its_attributes_say_is_refused(
     build: Any, spec: dict[str, Any], cause: str, monkeypatch: pytest.MonkeyPatch
