@@ -8,6 +8,7 @@
 - Records of one's own: `Record`, with fields of type `ModelState`, `Tensor`, `TensorMap`, `Count`; `Mean`, `PerClient`,
   `MaskOf` and `KeptBy` annotate an update's fields with the rule by which they are aggregated.
 - FedAvg's steps, for hooks that change one of them: `starting_model`, `default_local`, `delta_of`, `uploaded_names`.
+- Layers that clients keep: `PersonalParams` counts or names them, `personal_tensors` and `last_layers` find them.
 - Arithmetic on tensors by name: `add`, `subtract`, `only`, `without`, `overlay`.
 - Local training: `Training` is what `DeviceHooks.training` returns, with an `Elementwise` correction; `Objective`,
   `Correct`, `Step` and `Transform` are what `Trainer.fit` takes; `Sgd`, `Adam`, `momentum_step_factor`.

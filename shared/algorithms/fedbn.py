@@ -77,10 +77,8 @@ class Own(OwnBuffers):
 
 
 def norm_names(ctx: Context[Params]) -> frozenset[str]:
-    """Returns the names of the batch-norm parameters, which are those of modules with running statistics."""
-    modules = {name.rpartition(".")[0] for name in ctx.model.buffer_names}
-    parameters = (name for layer in ctx.model.layers for name in layer.parameters)
-    return frozenset(name for name in parameters if name.rpartition(".")[0] in modules)
+    """Returns the names of the batch-norm parameters."""
+    return ctx.model.norm_names
 
 
 def sends(ctx: Context[Params], model: TensorMap) -> Mapping[str, frozenset[str]]:

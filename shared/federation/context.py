@@ -38,6 +38,7 @@ class ModelInfo:
         frozen_names: names of its other parameters (`requires_grad` is False). They have the same bits in all models of
             a run, travel down with the model, and never up.
         buffer_names: names of its buffers; all other names are parameters.
+        norm_names: names of the parameters of its batch-norm.
         sample: one sample as it gets it.
         target: what it is to say of a sample; has the default loss.
         n_bytes: of its tensors.
@@ -54,6 +55,7 @@ class ModelInfo:
     trainable_names: tuple[str, ...] = ()
     frozen_names: frozenset[str] = frozenset()
     buffer_names: frozenset[str] = frozenset()
+    norm_names: frozenset[str] = frozenset()
     sample: Sample = field(default_factory=lambda: Sample((0, 0, 0), images=True))
     target: Target = field(default_factory=lambda: Classes(1))
     n_bytes: int = 0

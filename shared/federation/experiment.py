@@ -67,6 +67,7 @@ class Experiment:
         local, local_params: the algorithm that gives the local objective, and its parameters.
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
+        norm_names: names of the parameters of the model's batch-norm.
         tied_names: further names of tied tensors, with the first.
         personal_names: names of the tensors that clients keep, or share otherwise than as FedAvg does.
         trainable_names, frozen_names: of the model's parameters, those that training changes, in order, and the others.
@@ -112,6 +113,7 @@ class Experiment:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
         self.buffer_names = frozenset(models.buffer_names(first))
+        self.norm_names = models.norm_names(first)
         check_dtypes(spec, self.algorithm, without(self.shapes, self.buffer_names))
         self.compressor = Compressor(spec.compression, self.buffer_names | self.frozen_names)
         self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)
@@ -330,6 +332,7 @@ class Experiment:
             trainable_names=self.trainable_names,
             frozen_names=self.frozen_names,
             buffer_names=self.buffer_names,
+            norm_names=self.norm_names,
             sample=self.data.sample,
             target=self.data.target,
             n_bytes=n_bytes(self.shapes),

@@ -113,7 +113,8 @@ class Trainer(Protocol):
             purpose: name of the random streams that shuffle and augment.
             epochs: number of epochs; None, with `steps` too, means what the task gives.
             steps: number of steps in place of epochs.
-            trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all.
+            trains: names of the parameters that get a gradient and are passed to `correct` and `step`; None means all
+                that are not frozen, `ctx.model.trainable_names`.
             objective: replaces the loss of the data's target; returns the loss of a batch, and the outputs.
             correct: changes the gradients in place before each step.
             transform: applied to the samples of each batch, after the augmentation.

@@ -63,7 +63,7 @@ def check_features(model: nn.Module, x: Tensor, who: str) -> None:
         try:
             whole, split = model(x), parts.head(parts.features(x))
             same = torch.allclose(whole.float(), split.float(), rtol=1e-3, atol=1e-5)
-        except RuntimeError:  # torch's error for shapes that do not fit
+        except (RuntimeError, AttributeError, TypeError):  # shapes do not fit, or the outputs are no tensor
             same = False
     model.train(was_training)
     if not same:
@@ -116,6 +116,16 @@ def buffer_names(model: nn.Module) -> list[str]:
     """Returns the names of the buffers in a model's state (batch-norm statistics), in the model's order."""
     kept = own_state(model).keys() - set(parameter_names(model))
     return [name for name, _ in model.named_buffers() if name in kept]
+
+
+def norm_names(model: nn.Module) -> frozenset[str]:
+    """Returns the names of the parameters of batch-norm: torch's modules, and others that track a running mean."""
+    found: set[str] = set()
+    for name, module in model.named_modules():
+        tracks = module._buffers.get("running_mean") is not None
+        if tracks or isinstance(module, nn.modules.batchnorm._BatchNorm):
+            found |= {*_own_names(name, (each for each, _ in module.named_parameters(recurse=False)), own_state(model))}
+    return frozenset(found)
 
 
 def layers(model: nn.Module, order: Sequence[str] | None = None) -> list[Layer]:
