@@ -21,7 +21,6 @@ from edge_server.rounds.placements import KeptPlacement
 from edge_server.rounds.real_clock import RealClock
 from edge_server.rounds.wave import AgentReplies, Deadline, Dispatch, VisitRequest, WaveDecision
 from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
-from shared.core.user_code import described
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.kept_states import keep_from_headers, oldest_needed
@@ -278,7 +277,7 @@ class AgentClient:
             replies.fail(seats, edge, error.code, error.detail)
         except Exception as error:
             log.exception("the request to agent %s failed", agent)
-            replies.fail(seats, edge, "error", described(error))
+            replies.fail(seats, edge, "error", f"{type(error).__name__}: {error}")
         else:
             replies.socket_bytes += reply.sent_bytes + reply.received_bytes
             replies.testing_s += testing_s(reply.headers)
@@ -348,7 +347,7 @@ class AgentClient:
             reason, detail = error.code, error.detail
         except Exception as error:
             log.exception("the answer for seats %s", seats)
-            reason, detail = "error", described(error)
+            reason, detail = "error", f"{type(error).__name__}: {error}"
         for seat in seats:
             replies.outcomes.pop(seat, None)
         replies.failures = [failure for failure in replies.failures if failure.seat not in seats]
