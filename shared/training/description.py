@@ -209,7 +209,8 @@ class Numbers:
 
     def in_unit(self, values: Tensor) -> Tensor:
         """Returns outputs of a model, or targets, in the unit in which targets were given, float64 (n, numbers)."""
-        found = values.reshape(len(values), -1).to(torch.float64)
+        found = values.to(torch.float64)
+        found = found.flatten(1) if found.dim() > 1 else found[:, None]
         if self.mean is None or self.std is None:
             return found
         mean, std = (torch.tensor(each, dtype=torch.float64, device=values.device) for each in (self.mean, self.std))

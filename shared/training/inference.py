@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from shared.core.user_code import user_code
 from shared.training import models
 from shared.training.data.dataset import as_batch
+from shared.training.description import Numbers
 from shared.training.loop import channels_last
 from shared.training.preprocessing import Preprocessing
 
@@ -131,6 +132,8 @@ class TrainedModel:
 
     def finished(self, outputs: Tensor) -> Tensor:
         """Returns outputs as probabilities of classes, or numbers in the target's unit; of tokens, as they are."""
-        outputs = outputs.to(torch.float32)
-        kind = self.preprocessing.description.target.kind
+        outputs, target = outputs.to(torch.float32), self.preprocessing.description.target
+        if isinstance(target, Numbers) and target.mean is not None:
+            return target.in_unit(outputs)
+        kind = target.kind
         return outputs.softmax(-1) if kind == "classes" else outputs.sigmoid() if kind == "labels" else outputs

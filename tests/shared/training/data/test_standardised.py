@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.description import Classes, Numbers, Target
+from shared.training.inference import TrainedModel
 from shared.training.specs import DataSpec
 from tests.shared.algorithms.layouts import ended, federation
 
@@ -90,6 +92,14 @@ def test_metrics_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
     errors = y[40:] - y[:40].mean()
     found = {label: scoring.further[label].value(state) for label, state in states.items()}
     assert found == pytest.approx({"mae": np.abs(errors).mean(), "rmse": np.sqrt((errors**2).mean())}, rel=1e-6)
+
+
+def test_predictions_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
+    found = opened(tmp_path, prices(1e6, 2e6)).target
+    about: Any = SimpleNamespace(description=SimpleNamespace(target=found))
+    (mean,), (std,) = scale_of(found)
+    for outputs in (torch.tensor([[0.0], [1.0]]), torch.tensor([0.0, 1.0])):
+        assert TrainedModel(about, {}).finished(outputs).tolist() == [[mean], [pytest.approx(mean + std)]]
 
 
 async def test_house_prices_train_at_a_usual_rate_and_errors_are_in_their_unit(tmp_path: Path) -> None:
