@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from shared.core.errors import StrataError
 
@@ -38,6 +39,17 @@ def refusals(path: str | os.PathLike[str]) -> Iterator[None]:
         raise of_system(error, path) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Checks that files may be written into a folder, or that it may be made; changes nothing.
+
+    Raises:
+        SystemRefused: this user may not.
+    """
+    above = _nearest(folder)
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise of_system(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
+
+
 def _remedy(error: OSError, where: str) -> str:
     if error.errno in _FULL or "requested and" in str(error):  # the latter is NumPy's word for a full disk
         return f": the disk or the quota is full; {FOLDERS}"
@@ -52,14 +64,20 @@ def _remedy(error: OSError, where: str) -> str:
 
 def _owner(where: str) -> str:
     """Whose a file is, or the nearest folder above that is there; empty if it is of this user."""
-    path = os.path.abspath(where)
-    while not os.path.exists(path) and path != os.path.dirname(path):
-        path = os.path.dirname(path)
+    path = _nearest(where)
     with suppress(OSError):
         owner, me = os.stat(path).st_uid, os.geteuid()
         if owner != me:
             return f": {path} belongs to {_user(owner)}, and this process runs as {_user(me)}"
     return ""
+
+
+def _nearest(where: str | os.PathLike[str]) -> str:
+    """A file or folder itself or, of one that is not there, the nearest folder above it."""
+    path = os.path.abspath(where)
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _user(uid: int) -> str:

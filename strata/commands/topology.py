@@ -134,8 +134,12 @@ def down(format: FormatOption = Format.table) -> None:
 
     running = home.running()
     if running is not None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(running.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            raise Conflict(f"process {running.pid} of the topology belongs to another user, who can stop it") from None
         deadline = time.monotonic() + _DOWN_S
         while home.running() is not None or _alive(running.pid):
             if time.monotonic() > deadline:

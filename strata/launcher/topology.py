@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
+from shared.core.os_errors import check_writable
 from shared.service.api.nodes import TopologyInfo
 from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, work_folder
@@ -128,6 +129,7 @@ class Topology:
         """Make the work folder and begin to import the tiers, which `start` does otherwise; `stop` undoes it."""
         if self._work is not None:
             return
+        check_writable(self._runs_dir)
         self._work = work_folder.WorkFolder(self._given_folder)
         if self._fork is True:  # it imports the tiers while redis-server starts
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})

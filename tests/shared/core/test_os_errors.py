@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.core import os_errors
-from shared.core.os_errors import FOLDERS, SystemRefused, of_system, refusals
+from shared.core.os_errors import FOLDERS, SystemRefused, check_writable, of_system, refusals
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,13 @@ def test_within_a_block_the_folder_stands_for_what_the_error_does_not_name(tmp_p
         raise OSError("disk on fire")
     with pytest.raises(SystemRefused, match="missing: No such file or directory"), refusals("/the/cache"):
         (tmp_path / "missing").read_text()
+
+
+def test_a_folder_is_checked_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_writable(tmp_path / "a" / "runs")
+    assert list(tmp_path.iterdir()) == []
+    asked: list[str] = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))
+    with pytest.raises(SystemRefused, match="runs: Permission denied"):
+        check_writable(tmp_path / "a" / "runs")
+    assert asked == [str(tmp_path)]
