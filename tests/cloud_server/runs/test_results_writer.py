@@ -44,7 +44,7 @@ def record_writes(
     """Records each write as (run, rounds); the first ones fail."""
     found: list[tuple[str, list[int]]] = []
 
-    def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
+    def write(info: Any, experiment: Any, placement: Any, rounds: Any, trained: Any = None) -> None:
         found.append((info.run, [detail.round_no for detail in rounds]))
         if len(found) <= fails:
             raise StorageFailed("the disk is full")
@@ -96,7 +96,7 @@ def record_evaluations(monkeypatch: pytest.MonkeyPatch, results: ResultsFolder) 
     """Records what is written, as (round, evaluation)."""
     found: list[tuple[int, Any]] = []
 
-    def write(info: Any, experiment: Any, placement: Any, rounds: Any, model: Any) -> None:
+    def write(info: Any, experiment: Any, placement: Any, rounds: Any, trained: Any = None) -> None:
         found.extend((row.round_no, row.evaluation) for row in rounds)
 
     monkeypatch.setattr(results, "_write", write)

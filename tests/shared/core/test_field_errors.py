@@ -75,8 +75,8 @@ def test_an_unknown_field_and_an_unknown_name_say_where_to_look(monkeypatch: pyt
     with pytest.raises(StrataError) as refused:
         parse_as({"data": {"samples": 300}}, RunSpec)
     fields = (
-        "background, columns, csv, domains, faults, file, group, kind, missing, n_test, n_train, name, size, split, "
-        "target, value_range"
+        "background, columns, csv, domains, faults, file, group, kind, layout, missing, n_test, n_train, name, size, "
+        "split, standardise_target, target, value_range"
     )
     cause = f"unknown field; the fields of `data` are {fields}; parameters stand in `data.params`"
     assert refused.value.detail == f"data.samples: {cause}"
