@@ -105,7 +105,7 @@ def experiment(**spec: Any) -> Any:
 @pytest.mark.parametrize("model", [*OF_THE_MODULE, *OF_THE_PROCESS])
 def test_two_clients_have_the_same_results_in_both_orders(model: str, user_package: Write) -> None:  # noqa: F811
     user_package(MODELS)
-    found = [{}, {}]
+    found: list[dict[Any, Any]] = [{}, {}]
     for ends, order in zip(found, ((0, 1), (1, 0)), strict=True):
         run = experiment(model=model)
         for seat in map(run.population.seat, order):

@@ -1,6 +1,7 @@
 """What code of a user raises becomes an error that says type, text, file and line."""
 
 import asyncio
+import importlib
 import sys
 from pathlib import Path
 
@@ -44,9 +45,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     (folder / "mine_raises.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(folder)
     sys.modules.pop("mine_raises", None)
-    import mine_raises
-
-    yield mine_raises
+    yield importlib.import_module("mine_raises")
     del sys.modules["mine_raises"]
 
 

@@ -5,6 +5,7 @@ import random
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from torch import nn
 from shared.core.errors import BadInput
 from shared.training.models import Pristine, read_state, write_state
 
-COUNT, HELD = 0, {"seen": []}
+COUNT = 0
+HELD: dict[str, list[float]] = {"seen": []}
 
 
 def doubled(x):
@@ -32,7 +34,15 @@ class Slots:
 class Net(nn.Module):
     """Its outputs depend on how often, and on what, it was called: in each way that `how` can say."""
 
-    calls, seen = 0, []
+    calls = 0
+    fresh: ClassVar[int]  # set by its first call
+    seen: ClassVar[list[int]] = []
+    body: Any
+    spare: Any
+    mean: Any
+    extra: Any
+    items: list[Any]
+    many: tuple[Any, ...]
 
     def __init__(self, how: Callable[["Net", torch.Tensor], object]):
         super().__init__()
@@ -237,7 +247,7 @@ def test_modes_and_flags_are_as_they_were_made():
     net.spare.bias.requires_grad_(False)
     pristine = Pristine(net)
     net.train().requires_grad_(True)
-    found = pristine.restored()
+    found: Any = pristine.restored()
     assert (found.training, found.body.training, found.spare.training) == (True, True, False)
     assert [name for name, p in found.named_parameters() if not p.requires_grad] == ["spare.bias"]
 
@@ -248,7 +258,7 @@ def test_the_values_of_the_state_are_left_alone():
     with torch.no_grad():
         net.body.weight.fill_(3.0)
         net.mean.fill_(4.0)
-    found = pristine.restored()
+    found: Any = pristine.restored()
     assert (found.body.weight == 3).all()
     assert (found.mean == 4).all()
 
@@ -261,7 +271,7 @@ def test_an_iterator_is_refused_by_name():
 
 
 def test_modules_of_torch_alone_are_not_looked_at_again():
-    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    net: Any = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     pristine, watched = Pristine(net), Pristine(net, watched=True)
     net.extra = 1
     assert pristine.restored().extra == 1
