@@ -46,6 +46,13 @@ def model_path(folder: Path, name: str) -> Path:
     return folder / MODELS / f"{name}.safetensors"
 
 
+def no_model(folder: Path, name: str) -> NotFound:
+    """Returns the error for a model that a results folder lacks; it names those that are there."""
+    there = sorted(file.stem for file in (folder / MODELS).glob("*.safetensors"))
+    known = [*(each for each in ("global", "best") if model_path(folder, each).exists()), *there]
+    return NotFound(f"{folder} holds no model {name!r}; it has {', '.join(known) or 'none'}")
+
+
 def append_file(path: Path, content: bytes) -> None:
     """Appends whole lines at once; a crash may leave the last one incomplete."""
     with path.open("ab") as file:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from shared.core.errors import BadInput, NotFound, StrataError
 from shared.core.plugins import digest_of
-from shared.results.folder import MODELS, PREPROCESSING, model_path
+from shared.results.folder import PREPROCESSING, model_path, no_model
 from shared.training.inference import TrainedModel
 from shared.training.preprocessing import Preprocessing
 
@@ -32,10 +32,7 @@ def saved_model(folder: Path, name: str = "global") -> TrainedModel:
     try:
         state = load_file(path)
     except OSError:
-        there = sorted(file.stem for file in (folder / MODELS).glob("*.safetensors"))
-        best = ["best"] if model_path(folder, "best").exists() else []
-        known = f"it has {', '.join(['global', *best, *there])}"
-        raise NotFound(f"{folder} holds no model {name!r}; {known}") from None
+        raise no_model(folder, name) from None
     except SafetensorError as error:
         raise ModelNotUsable(f"{path} is no valid safetensors: {error}") from None
     _check_package(preprocessing)

@@ -44,7 +44,7 @@ OUTCOMES = ("used", "used_late", "refused", "failed", "evaluated", "collected", 
 REASONS = (
     "unreachable", "timeout", "deadline", "lost", "offline", "left_out", "unavailable", "busy", "dropped", "late",
     "not_finite", "out_of_bound", "wire", "garbled", "too_large", "too_slow", "error", "cancelled", "conflict",
-    "seating_unknown", "misdirected", "bad_input", "unknown_name", "not_found", "not_ready", "too_many",
+    "seating_unknown", "misdirected", "bad_input", "unknown_name", "user_code", "not_found", "not_ready", "too_many",
     "throttled", "unauthorised", "forbidden", "internal", "remote", "state_gone", "store_unavailable", "storage_failed",
     "guard_failed", "blob_missing", "blob_corrupt", "data_unavailable", "data_malformed", OTHER,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from shared.core.errors import Conflict, DeadlineExceeded, NotFound, StrataError, TooLarge, UnknownName, WireError
 from shared.core.files import write_file
 from shared.core.formatting import percent
-from shared.results.folder import model_path, read_round, read_rounds, read_run
+from shared.results.folder import model_path, no_model, read_round, read_rounds, read_run
 from shared.results.group_scores import group_rows
 from shared.results.lookup import find_folders
 from shared.results.reader import read_history, read_seats
@@ -383,7 +383,7 @@ def _saved(name: str, folder: Path) -> bytes:
     try:
         return model_path(folder, name).read_bytes()
     except OSError:
-        raise NotFound(f"{folder} holds no model {name!r}") from None
+        raise no_model(folder, name) from None
 
 
 def _state_dict(content: bytes) -> dict[str, torch.Tensor]:

@@ -102,7 +102,7 @@ class View:
             self.table.on("rowClick", self._row_clicked, [[], ["round"], []])
         self.sums = SumsTables(self.run_id)
         self.events = RunEvents(self.dashboard.cloud.repository, self.run_id)
-        with ui.expansion("Plan: how data and model were read", icon="fact_check").classes("w-full"):
+        with ui.expansion("Plan", icon="fact_check").classes("w-full"):
             self.plan = ui.label().classes("w-full").style(_AS_WRITTEN)
         with ui.expansion("Spec", icon="description").classes("w-full"):
             self.spec = ui.label().classes("w-full").style(_AS_WRITTEN)

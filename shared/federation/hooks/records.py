@@ -26,7 +26,9 @@ class PersonalParams(Record):
     """
 
     count: ClassVar[str] = "personal_layers"
-    personal: Annotated[ModuleNames | None, LEFT_OUT] = None
+    personal: Annotated[ModuleNames | None, LEFT_OUT] = Field(
+        default=None, description="names of the modules or tensors that are personal, in place of their number."
+    )
 
     @model_validator(mode="after")
     def _counted_or_named(self) -> Self:

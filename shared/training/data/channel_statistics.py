@@ -85,7 +85,7 @@ class ChannelNormaliser:
     std: tuple[float, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        mean, std = (torch.tensor(values, device=x.device).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1).to(x.device) for values in (self.mean, self.std))
         return (x * 0.5 + 0.5 - mean) / std
 
 

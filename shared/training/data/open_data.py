@@ -88,6 +88,6 @@ def _path_of(file: str, data_dir: Path | None) -> Path:
         cause = f"{file} is a link that leads out of {data_dir}, where nothing is read"
         raise DataUnavailable(f"{cause}: put the file itself there, or mount its folder", field="data.file")
     if not path.is_dir() and path.suffix != ".npz" and not is_table(path.name):
-        known = f"an .npz, nor a table ({', '.join(TABLES)}, also with .gz), nor a folder of images"
-        raise BadInput(f"{file} is neither {known}", field="data.file")
+        tables = f"{', '.join(TABLES)}, also with .gz"
+        raise BadInput(f"{file} is neither an .npz, nor a table ({tables}), nor a folder of images", field="data.file")
     return path

@@ -90,7 +90,7 @@ async def test_a_saved_run_answers_without_its_cloud(url: str, tmp_path: Path) -
             assert len(each.devices()) == 6
         with pytest.raises(strata.errors.Conflict, match="no cloud is connected"):
             saved.stop()
-        with pytest.raises(strata.errors.NotFound, match="the global model alone"):
+        with pytest.raises(strata.errors.NotFound, match="holds no model 'other'; it has global"):
             saved.model("other")
 
     await asyncio.to_thread(used)
