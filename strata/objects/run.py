@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from shared.core.errors import Conflict, DeadlineExceeded, NotFound, StrataError, TooLarge, UnknownName, WireError
+from shared.core.errors import Conflict, DeadlineExceeded, StrataError, TooLarge, UnknownName, WireError
 from shared.core.files import write_file
 from shared.core.formatting import percent
 from shared.results.folder import model_path, no_model, read_round, read_rounds, read_run
