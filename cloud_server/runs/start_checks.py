@@ -48,7 +48,7 @@ def check_fit(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor], init: I
     misfits = {name: why for name in sorted({*model, *shapes}) if (why := _misfit(name, model, shapes)) is not None}
     if misfits:
         more = f" (and {len(misfits) - SHOWN} more)" if len(misfits) > SHOWN else ""
-        hint = _prefix_hint(shapes, names) or _skip_hint(misfits)
+        hint = _prefix_hint(shapes, names) or _skip_hint(misfits, {*shapes, *model})
         raise BadInput(f"{init.field}: {'; '.join(list(misfits.values())[:SHOWN])}{more}. {hint}", field=init.field)
     wrong = next((name for name in sorted(model) if not torch.isfinite(model[name]).all()), None)
     if wrong is not None:
@@ -66,9 +66,15 @@ def _misfit(name: str, model: Mapping[str, Tensor], shapes: Mapping[str, Tensor]
     return f"{name!r} is {found.dtype} {tuple(found.shape)}, the run's is {own.dtype} {tuple(own.shape)}"
 
 
-def _skip_hint(names: Collection[str]) -> str:
-    modules = sorted({name.rpartition(".")[0] or name for name in names})
-    return f"`init.skip: [{listed(modules)}]` leaves such tensors as the seed draws them"
+def _skip_hint(misfits: Collection[str], names: Collection[str]) -> str:
+    """What leaves these tensors out, in words: a module by its name if all of its tensors misfit."""
+    fit = {_module(name) for name in names if name not in misfits}
+    skipped = sorted({name if _module(name) in fit else _module(name) for name in misfits})
+    return f"`init.skip: [{listed(skipped)}]` leaves such tensors as the seed draws them"
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0] or name
 
 
 def _prefix_hint(shapes: Collection[str], names: Collection[str]) -> str | None:

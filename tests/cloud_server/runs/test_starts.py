@@ -119,11 +119,13 @@ async def test_a_model_is_taken_over_in_part_and_what_was_not_is_said(tmp_path: 
             "`init.prefix: module.` takes that away": {"file": "whole.safetensors"},
             "'head.weight' is torch.float32 (1000, 7), the run's is torch.float32 (10, ": {"file": "head.safetensors"},
             "`init.skip: [head]` leaves such tensors": {"file": "head.safetensors"},
+            "`init.skip: [head.weight]` leaves such tensors": {"file": "part.safetensors"},
             "init.skip: no tensor or module is named 'haed'": {"file": "head.safetensors", "skip": ["haed"]},
             "init.prefix: no tensor begins with 'net.'": {"file": "head.safetensors", "prefix": "net."},
         }
         save_file({f"module.{name}": tensor for name, tensor in other.items()}, runs / "whole.safetensors")
-        save_file(other | {"head.weight": torch.ones(1000, 7)}, runs / "head.safetensors")
+        save_file(other | {"head.weight": torch.ones(1000, 7)}, runs / "part.safetensors")
+        save_file(other | {"head.weight": torch.ones(1000, 7), "head.bias": torch.ones(7)}, runs / "head.safetensors")
         for cause, wrong in causes.items():
             failed = await fed.run(small_spec(**small, init=wrong))
             assert cause in (failed.reason or "")
