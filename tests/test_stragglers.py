@@ -126,6 +126,8 @@ async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update(tmp
         assert max(row.simulated_s for row in detail.seats) <= 1e-9
         assert all(row.compute_s == row.up_bytes == 0 for row in detail.seats)
         assert lasted(detail) == {0: pytest.approx(1e-9), 1: pytest.approx(1e-9)}
+    said = "round 1: no update was used, 6 came after round_deadline_s 1e-09: a later deadline, partial_work, or late: "
+    assert done.info.notes == (f"{said}next_round would use them",)
 
 
 async def test_a_late_seats_bytes_count_up_to_the_deadline(tmp_path: Path) -> None:

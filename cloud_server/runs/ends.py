@@ -5,12 +5,24 @@ from __future__ import annotations
 from cloud_server.runs.best import Measure, measure_of, patience_over
 from cloud_server.runs.repository import RunRepository
 from shared.federation.experiment import Experiment
+from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.spec.ends import Stop
 
 Values = list[tuple[int, float]]
 """By round, in order."""
 NO_UPDATE = "no update was used in any round: the model is the one that the run began with"
+
+
+def with_lateness(info: RunInfo, detail: RoundDetail) -> RunInfo:
+    """The document of a run, with a note if all updates of its first round came too late, while that can be mended."""
+    deadline_s = info.spec.round_deadline_s
+    late = [visit for visit in detail.seats if visit.outcome == "refused" and visit.reason == "late"]
+    if info.rounds > 1 or deadline_s is None or not late or detail.n_used:
+        return info
+    what = f"round {detail.round_no}: no update was used, {len(late)} came after round_deadline_s {deadline_s:g}"
+    note = f"{what}: a later deadline, partial_work, or late: next_round would use them"
+    return info.replace(notes=(*info.notes, note))
 
 
 async def reached(repository: RunRepository, info: RunInfo, experiment: Experiment) -> str | None:

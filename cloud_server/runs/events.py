@@ -12,6 +12,7 @@ from cloud_server.nodes.liveness import StateChange
 from cloud_server.runs.placement import EdgeMoved, PlacementChange
 from shared.core.bounds import cut
 from shared.run_records.rounds import RoundDetail
+from shared.run_records.runs import RunInfo
 from shared.runtime.logs import log_event
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,11 @@ def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[i
 def node_events(changes: Sequence[StateChange]) -> list[RunEvent]:
     """An event for each agent or edge whose state has changed."""
     return [RunEvent(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
+
+
+def note_events(before: RunInfo, info: RunInfo) -> list[RunEvent]:
+    """An event for each note that a run's document has more than before."""
+    return [RunEvent("run.note", {"note": note}) for note in info.notes[len(before.notes) :]]
 
 
 def round_events(detail: RoundDetail) -> list[RunEvent]:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.best import best_in, better
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation, StateUnreadable
-from cloud_server.runs.ends import NO_UPDATE, reached
+from cloud_server.runs.ends import NO_UPDATE, reached, with_lateness
 from cloud_server.runs.evaluation import evaluation_due
-from cloud_server.runs.events import RunEvent, now, placement_events, round_events
+from cloud_server.runs.events import RunEvent, note_events, now, placement_events, round_events
 from cloud_server.runs.final_scores import final_scores, with_means
 from cloud_server.runs.placement import PlacementChange, PlacementManager
 from cloud_server.runs.plugin_checks import check_nodes, with_plugins
@@ -220,8 +220,6 @@ class RunExecutor:
         n_clients = len(population.edges) if experiment.spec.client == "edge" else population.n_training
         return experiment.ctx(phase=phase, round_no=round_no, n_clients=n_clients)
 
-    # ---- one round
-
     async def _train_round(self, state: RunState) -> None:
         """Train and commit the next round. If the run is stopped meanwhile, the round leaves no trace."""
         round_no = state.checkpoint.round_no + 1
@@ -244,7 +242,8 @@ class RunExecutor:
         files = await repository.write_visits(self.info.run, result.file, detail)
         events = placement_events(changes) + state.keep_profiles(detail) + round_events(detail)
         async with self.lock:
-            info = self.info.with_round(detail, self._wall_s()).replace(**self._newest)
+            info = with_lateness(self.info.with_round(detail, self._wall_s()).replace(**self._newest), detail)
+            events += note_events(self.info, info)
             due = evaluation_due(self.info, info)
             state.expected_digest = await repository.commit(
                 state.expected_digest, files, info, state.placement.placement, detail, events, due

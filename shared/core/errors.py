@@ -103,6 +103,10 @@ class HeadTooLarge(WireError):
     status, code = 431, "too_large"
 
 
+DIVERGES = ": training diverges; a lower lr may help"
+"""What is said where the numbers of a training are no longer finite."""
+
+
 class NotFinite(StrataError):
     """A number is NaN or infinite (422)."""
 

@@ -50,7 +50,11 @@ def check_bound(term: Tensor, bound: float, what: str, option: str | None = None
     if not math.isfinite(low) or not math.isfinite(high):
         raise NotFinite(f"{what} holds NaN or infinity")
     if max(-low, high) > bound:
-        why = f" by the spec's {option}: training diverges, or needs a larger bound" if option else ""
+        why = (
+            f" by the spec's {option}: training diverges (a lower lr may help), or needs a larger bound"
+            if option
+            else ""
+        )
         raise OutOfBound(f"{what} holds {max(low, high, key=abs):g}, at most {bound:g}{why}")
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from shared.core.errors import BadInput, Cancelled, NotFinite
+from shared.core.errors import DIVERGES, BadInput, Cancelled, NotFinite
 from shared.training.data.dataset import as_batch, as_targets
 from shared.training.dense import Gradients, dense_gradients
 from shared.training.description import Classes, Target
@@ -326,7 +326,7 @@ class _MeanLoss:
             NotFinite: it is NaN or infinite; the message names the step.
         """
         if not math.isfinite(mean):
-            raise NotFinite(f"the loss is {mean} at step {step}")
+            raise NotFinite(f"the loss is {mean} at step {step}{DIVERGES}")
         n = self.target.n_predictions(y)
         weight = n if self.weight_of is None else self.weight_of(y)
         self.n, self.sum, self.weight = self.n + n, self.sum + mean * weight, self.weight + weight
@@ -397,4 +397,4 @@ def _check_finite(model: nn.Module, n_steps: int) -> None:
         return
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise NotFinite(f"{name} is not finite after step {n_steps}")
+            raise NotFinite(f"{name} is not finite after step {n_steps}{DIVERGES}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.core.errors import Cancelled, NotFinite
+from shared.core.errors import DIVERGES, Cancelled, NotFinite
 from shared.training.description import Target
 from shared.training.loop import CLASSES, Batch, Elementwise, Stopped, Trained, channels_last
 from shared.training.models import Pristine, trainable_names
@@ -181,9 +181,9 @@ def _results(
         odd = next((step for step, mean in enumerate(own) if not math.isfinite(mean)), None)
         name = next((name for name, total in totals.items() if not math.isfinite(total[place])), None)
         if odd is not None:
-            found.append(NotFinite(f"the loss is {own[odd]} at step {odd + 1}"))
+            found.append(NotFinite(f"the loss is {own[odd]} at step {odd + 1}{DIVERGES}"))
         elif name is not None and not held[name][place].isfinite().all():
-            found.append(NotFinite(f"{name} is not finite after step {device.n_steps}"))
+            found.append(NotFinite(f"{name} is not finite after step {device.n_steps}{DIVERGES}"))
         else:
             n = int(sum(predictions))
             loss = sum(mean * size for mean, size in zip(own, predictions, strict=True)) / max(n, 1)

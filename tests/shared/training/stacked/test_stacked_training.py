@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared.core.errors import BadInput, Cancelled, NotFinite
+from shared.core.errors import DIVERGES, BadInput, Cancelled, NotFinite
 from shared.training import compute_device
 from shared.training.loop import Batch, Elementwise, Trained, batches, samples_at, shuffles, train
 from shared.training.models import Shape, build, read_state, write_state
@@ -380,7 +380,7 @@ def test_a_device_whose_loss_is_nan_fails_alone_and_says_at_which_step() -> None
     clients, sick = [Client(0, 24, shift=0.0), Client(2, 24, shift=0.1)], Client(1, 24, shift=math.nan)
     good, bad, also_good = stack(model, shape, [clients[0], sick, clients[1]])
     assert isinstance(bad, NotFinite)
-    assert bad.detail == "the loss is nan at step 2"
+    assert bad.detail == f"the loss is nan at step 2{DIVERGES}"
     for found, expected in zip((good, also_good), stack(model, shape, clients), strict=True):
         assert bits_equal(model_of(found), model_of(expected))
 
@@ -389,7 +389,7 @@ def test_a_parameter_that_is_not_finite_after_the_last_step_fails_its_device() -
     model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
     good, bad = stack(model, shape, [Client(0, 12, shift=0.0), Client(1, 12, shift=math.inf)])
     assert isinstance(bad, NotFinite)
-    assert bad.detail == "features.1.weight is not finite after step 1"
+    assert bad.detail == f"features.1.weight is not finite after step 1{DIVERGES}"
     assert bits_equal(model_of(good), model_of(stack(model, shape, [Client(0, 12, shift=0.0)])[0]))
 
 
