@@ -61,7 +61,7 @@ async def table(tmp_path: Path) -> tuple[Ended, Path]:
     return await trained(tmp_path / "fed", tmp_path, spec)
 
 
-def tested_rows(rows: list[list[str]]) -> list[list[str]]:
+def rows_of_test(rows: list[list[str]]) -> list[list[str]]:
     return [row for row in rows if row[-1] == "test"]
 
 
@@ -73,7 +73,7 @@ def predicted(*arguments: object) -> int:
 
 async def test_a_table_is_predicted_as_the_run_tested_it(table: tuple[Ended, Path], tmp_path: Path) -> None:
     run, folder = table
-    told = tested_rows(patients())
+    told = rows_of_test(patients())
     order = ["split", "bmi", "seen", "age", "sex"]  # another order, and no target
     new = write(tmp_path / "new.csv", [[row[HEADER.index(name)] for name in order] for row in told], order)
     assert predicted(folder, new, "--out", tmp_path / "out.csv") == 0
@@ -154,7 +154,7 @@ async def test_numbers_are_predicted_in_the_unit_of_the_target(tmp_path: Path) -
     write(tmp_path / "h.csv", rows, ["rooms", "price", "split"])
     spec = {"data": {"file": "h.csv", "target": "price", "kind": "numbers"}, "metrics": ["rmse"], "lr": 0.01}
     run, folder = await trained(tmp_path / "fed", tmp_path, spec)
-    told = tested_rows(rows)
+    told = rows_of_test(rows)
     found = load_run(folder).predict(write(tmp_path / "new.csv", told, ["rooms", "price", "split"]))
     errors = np.asarray(found, np.float64) - [float(row[1]) for row in told]
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(run.info.value(run.info.headline), rel=1e-5)
@@ -229,7 +229,7 @@ async def test_a_table_s_model_as_onnx_takes_the_numbers_as_they_are(table: tupl
     _, folder = table
     model = saved_model(folder)
     session = runtime.InferenceSession(to_onnx(model))
-    told = tested_rows(patients())
+    told = rows_of_test(patients())
     names = input_names(model.preprocessing)
     assert names == ["age", "sex=f", "sex=m", "sex=x", "sex is missing", "bmi", "bmi is missing", "seen"]
     columns = {"age": 0, "bmi": 2, "seen": 3}
