@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from shared.run_records.run_order import sequence_of_id
 from shared.run_records.runs import FINAL
 from shared.runtime.logs import read
 
@@ -32,6 +34,7 @@ class Wanted:
         round_no: keeps only the lines of this round.
         tier: keeps only the lines of this tier.
         newest: the newest run seen so far.
+        sequences: by run, the number that orders it, as the cloud logged it when the run was created.
         n_foreign: number of lines that are not in our JSON format.
     """
 
@@ -40,17 +43,25 @@ class Wanted:
     tier: str | None = None
     newest: str = ""
     n_foreign: int = 0
+    sequences: dict[str, int] = field(default_factory=dict)
 
     def takes(self, line: Line) -> bool:
         """Whether the filter accepts a line; a line of a newer run makes that run the latest."""
         self.n_foreign += not line["at"]
         run = line.get("run")
-        if isinstance(run, str) and run > self.newest:  # ids sort by time
-            self.newest = run
+        if isinstance(run, str):
+            if isinstance(sequence := line.get("sequence"), int):
+                self.sequences[run] = sequence
+            if self._order(run) > self._order(self.newest):
+                self.newest = run
         if self.run != ALL and run != self.of:
             return False
         of_round = self.round_no is None or line.get("round") == self.round_no
         return of_round and self.tier in (None, line.get("tier"))
+
+    def _order(self, run: str) -> tuple[int, str]:
+        """What sorts runs: the number that the cloud logged, or else the time in the id."""
+        return self.sequences.get(run) or sequence_of_id(run), run
 
     @property
     def of(self) -> str:
@@ -66,7 +77,10 @@ def parsed(raw: str) -> Line:
 
 
 def history(lines: Iterable[Line], wanted: Wanted) -> list[Line]:
-    """The accepted lines by time. With `latest`, lines of a run are dropped once a newer run is seen."""
+    """The accepted lines by time. With `latest`, lines of a run are dropped once a newer run is seen.
+
+    Lines of one process stay in its order, also where its clock was set back.
+    """
     kept: list[Line] = []
     for line in lines:
         before = wanted.newest
@@ -75,7 +89,12 @@ def history(lines: Iterable[Line], wanted: Wanted) -> list[Line]:
             kept.clear()
         if takes:
             kept.append(line)
-    return sorted(kept, key=lambda line: str(line["at"]))
+    times: list[str] = []
+    latest = defaultdict[object, str](str)
+    for line in kept:
+        latest[line["process"]] = max(latest[line["process"]], str(line["at"]))
+        times.append(latest[line["process"]])
+    return [kept[place] for place in sorted(range(len(kept)), key=times.__getitem__)]
 
 
 def of_stream(stream: IO[str]) -> Iterator[Line]:
@@ -98,6 +117,7 @@ class Files:
     def new(self) -> Iterator[Line]:
         """The lines completed since the last call, file by file, including new files."""
         found = sorted(self.path.glob("*.log")) if self.path.is_dir() else [self.path]
+        found.sort(key=lambda path: not path.name.startswith("cloud"))  # it says how runs are ordered
         for path in found:
             yield from self._new_in(path)
 

@@ -33,8 +33,10 @@ from shared.federation.experiment import Experiment
 from shared.federation.registry import total_rounds
 from shared.federation.scoring import check_stop
 from shared.federation.spec_parser import parse_run_spec
+from shared.results.run_list import newest_sequence
 from shared.results.tracking.live import check_trackers
 from shared.run_records.provenance import Provenance
+from shared.run_records.run_order import next_sequence, remarks
 from shared.run_records.runs import FINAL, RunInfo, RunPage, SeatInfo, Status
 from shared.spec.ends import Stop
 from shared.storage import redis_keys
@@ -103,7 +105,10 @@ class RunManager:
             stop=spec.stop,
             spec=spec,
         )
+        in_folder = await asyncio.to_thread(newest_sequence, self.services.results.runs_dir)
         async with self._lock:
+            sequence = next_sequence(info.created_at, (in_folder, await self.services.repository.newest_sequence()))
+            info = info.replace(sequence=sequence, notes=remarks(info.created_at, sequence))
             run_id = await self._create(info, key, codec.digest_of(canonical(run_spec).encode()))
         self.queue.wake()
         return await self.services.repository.info(run_id)
@@ -307,5 +312,5 @@ class RunManager:
 
 
 def new_run_id() -> str:
-    """A new id; all have the same length and sort by time: `r20261121-134502-1f3a`."""
+    """A new id; all have the same length, and the wall clock in them is for people: `r20261121-134502-1f3a`."""
     return f"r{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -32,6 +32,7 @@ from shared.core.errors import Conflict, NotFound, TooMany
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
+from shared.run_records.run_order import sequence_of
 from shared.run_records.runs import BestModel, RunInfo, RunPage, UnreadableRun
 from shared.run_records.visits import VisitRow
 from shared.runtime.compute_thread import ComputeThread
@@ -87,7 +88,8 @@ class RunRepository:
             batch.expect(key, before).put(key, value, redis_keys.IDEMPOTENCY_TTL_S)
         if len(await self.run_ids()) >= self.max_runs:
             raise TooMany(f"{self.max_runs} runs are stored (CLOUD_MAX_RUNS): delete one that has ended")
-        await self._commit(info.run, self._with_document(batch, info), RunEvent("run.status", {"status": info.status}))
+        event = RunEvent("run.status", {"status": info.status, "sequence": info.sequence})
+        await self._commit(info.run, self._with_document(batch, info), event)
         return info.run
 
     async def save(self, info: RunInfo, *events: RunEvent) -> None:
@@ -96,7 +98,7 @@ class RunRepository:
 
     def _with_document(self, batch: Batch, info: RunInfo) -> Batch:
         """A batch that also stores a document, and lists the run: the store may have been emptied meanwhile."""
-        batch.put(redis_keys.cloud_runs(info.run), info.created_at.encode())
+        batch.put(redis_keys.cloud_runs(info.run), f"{info.created_at} {info.sequence or ''}".rstrip().encode())
         return batch.put(redis_keys.cloud_run(info.run), info.model_dump_json().encode())
 
     async def _commit(self, run_id: str, batch: Batch, *events: RunEvent) -> None:
@@ -134,7 +136,7 @@ class RunRepository:
     async def page(self, limit: int | None = None) -> RunPage:
         """The newest runs, newest first; those whose documents this version cannot read apart, with the reason."""
         found, unreadable = [], []
-        for run_id, created_at in (await self._index())[:limit]:
+        for _, run_id, created_at in (await self._index())[:limit]:
             try:
                 found.append(await self.info(run_id))
             except RunUnreadable as error:
@@ -149,13 +151,20 @@ class RunRepository:
 
     async def run_ids(self) -> list[str]:
         """All runs, newest first."""
-        return [run_id for run_id, _ in await self._index()]
+        return [run_id for _, run_id, _ in await self._index()]
 
-    async def _index(self) -> list[tuple[str, str]]:
-        """All runs with their creation times, newest first."""
-        index = await self.store.scan(redis_keys.CLOUD_RUNS)
-        newest = sorted(index.items(), key=lambda item: (item[1], item[0]), reverse=True)
-        return [(redis_keys.run_of_index(key), created.decode(errors="replace")) for key, created in newest]
+    async def newest_sequence(self) -> int:
+        """The largest number that orders a run; 0 for none."""
+        return max((sequence for sequence, _, _ in await self._index()), default=0)
+
+    async def _index(self) -> list[tuple[int, str, str]]:
+        """All runs with the numbers that order them and their creation times, newest first."""
+        found = []
+        for key, entry in (await self.store.scan(redis_keys.CLOUD_RUNS)).items():
+            created_at, _, sequence = entry.decode(errors="replace").partition(" ")
+            number = sequence_of(int(sequence) if sequence.isdecimal() else 0, created_at)
+            found.append((number, redis_keys.run_of_index(key), created_at))
+        return sorted(found, reverse=True)
 
     async def add_event(self, run_id: str, event: RunEvent) -> None:
         """Store an event of a run, and pass it to the listener."""

@@ -17,6 +17,8 @@ from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
 
+RUN = "run.json"
+"""Written last: once it says that a run has ended, all other files are complete."""
 MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
@@ -77,41 +79,22 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
-def run_folders(runs_dir: Path) -> list[tuple[Path, RunInfo]]:
-    """The results folders under `runs_dir` that can be read, newest first."""
-    found = []
-    for path in runs_dir.glob("*/run.json"):
-        try:
-            found.append((path.parent, read_run(path.parent)))
-        except NotFound:  # written by another version, or not a results folder
-            continue
-    return sorted(found, key=lambda pair: (pair[1].created_at, pair[1].run), reverse=True)
-
-
-def newest_run(runs_dir: Path) -> Path:
-    """The folder of the newest run.
-
-    Raises:
-        NotFound: there is no run.
-    """
-    folders = run_folders(runs_dir)
-    if not folders:
-        raise NotFound(f"no run in {runs_dir}")
-    return folders[0][0]
-
-
 def read_run(folder: Path) -> RunInfo:
     """The run of a results folder.
 
     Raises:
         NotFound: the folder holds no `run.json`, or one that this version cannot read.
     """
+    path = folder / RUN
     try:
-        return RunInfo.model_validate_json((folder / "run.json").read_bytes())
-    except OSError:
-        raise NotFound(f"no results in {folder}") from None
+        return RunInfo.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"no results in {folder}: it holds no {RUN}") from None
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise NotFound(f"{folder / 'run.json'} is of another version: {told(error)}") from None
+        kind = "damaged" if error.errors()[0]["type"] == "json_invalid" else "of another version"
+        raise NotFound(f"{path} is {kind}: {told(error)}") from None
 
 
 def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:

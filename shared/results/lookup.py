@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.core.errors import NotFound
-from shared.results.folder import newest_run, run_folders
+from shared.results.folder import RUN
+from shared.results.run_list import runs_in
 from shared.results.sweeps import Sweep, read_sweep
-
-_RUN = "run.json"
 
 
 def find_folders(runs_dir: Path, requested: Sequence[str]) -> list[Path]:
@@ -28,11 +27,11 @@ def find_folders(runs_dir: Path, requested: Sequence[str]) -> list[Path]:
 
 def _find(runs_dir: Path, word: str) -> list[Path]:
     if word == "latest":
-        return [newest_run(runs_dir)]
+        return [runs_in(runs_dir).newest()]
     for folder in (runs_dir / word, Path(word)):
         if not os.path.isdir(folder):  # `Path.is_dir` raises where a run's name is too long for a file's
             continue
-        if (folder / _RUN).is_file():
+        if (folder / RUN).is_file():
             return [folder]
         sweep = read_sweep(folder)
         if sweep is not None:
@@ -44,13 +43,13 @@ def folders_named(runs_dir: Path, name: str) -> list[Path]:
     """The folders of all runs of a name, the oldest first.
 
     Raises:
-        NotFound: there is none; the message suggests the nearest name or id.
+        NotFound: there is none that can be read; the message suggests the nearest name or id.
     """
-    known = run_folders(runs_dir)
-    named = [folder for folder, info in reversed(known) if info.name == name]
+    known = runs_in(runs_dir)
+    named = known.named(name)
     if named:
         return named
-    words = {info.name for _, info in known} | {info.run for _, info in known}
+    words = {info.name for _, info in known.runs} | {info.run for _, info in known.runs}
     near = difflib.get_close_matches(name, sorted(words), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise NotFound(f"no run, name of a run or results folder {name!r} in {runs_dir}{hint}")
@@ -58,7 +57,7 @@ def folders_named(runs_dir: Path, name: str) -> list[Path]:
 
 def _of_sweep(sweep: Sweep, runs_dir: Path) -> list[Path]:
     folders = [runs_dir / each.run for each in sweep.combinations if each.run]
-    found = [folder for folder in folders if (folder / _RUN).is_file()]
+    found = [folder for folder in folders if (folder / RUN).is_file()]
     if not found:
         raise NotFound(f"the sweep ({' '.join(sweep.arguments)}) has no results in {runs_dir} yet")
     return found

@@ -41,7 +41,7 @@ class Combination(Record):
         values: the values of the swept keys.
         spec_digest: digest of the spec that is sent.
         run: the run's id; None before it has one.
-        status: `waiting`, or the last known status of the run.
+        status: `waiting`, or the last known status of the run; `unreadable` if it completed, but has no results here.
         reason: why the run failed or was refused.
     """
 
@@ -138,13 +138,22 @@ class SweepFolder:
         write_file(self.path / _SWEEP, (self.sweep.model_dump_json(indent=2) + "\n").encode())
 
     def todo(self) -> list[int]:
-        """The combinations that are not completed, or whose results are missing."""
+        """The combinations that are not completed, or whose results are missing, incomplete or cannot be read."""
         rows = enumerate(self.rows())
-        return [i for i, (each, info) in rows if each.status != "completed" or info is None]
+        return [i for i, (each, info) in rows if info is None or {each.status, info.status} != {"completed"}]
 
     def rows(self) -> list[Row]:
-        """All combinations with their runs."""
-        return [(each, _run_in(self.folder_of(each))) for each in self.sweep.combinations]
+        """All combinations with their runs; a completed one whose results cannot be read is `unreadable`."""
+        return [self._row(each) for each in self.sweep.combinations]
+
+    def _row(self, combination: Combination) -> Row:
+        folder = self.folder_of(combination)
+        try:
+            return combination, read_run(folder) if folder else None
+        except NotFound as error:
+            if combination.status != "completed":  # its run has not begun to write
+                return combination, None
+            return combination.replace(status="unreadable", reason=error.detail), None
 
     def folder_of(self, combination: Combination) -> Path | None:
         """The results folder of a combination's run, None while it has no run."""
@@ -171,13 +180,6 @@ def read_sweep(path: Path) -> Sweep | None:
         return None
     except (OSError, ValidationError) as error:
         raise NotFound(f"{path / _SWEEP} cannot be read: {told(error)}") from None
-
-
-def _run_in(folder: Path | None) -> RunInfo | None:
-    try:
-        return read_run(folder) if folder else None
-    except NotFound:
-        return None
 
 
 def result_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

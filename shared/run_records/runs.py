@@ -15,6 +15,7 @@ from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import ACCURACY, MetricInfo, Values
 from shared.run_records.provenance import Provenance, ProvenanceChange
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
+from shared.run_records.run_order import sequence_of
 from shared.spec.ends import Stop
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.fields import LARGEST_COUNT, Count
@@ -84,7 +85,8 @@ class RunInfo(Record):
     round with the best model, of a run that compares rounds. `metrics` are what it measures, the headline first;
     `scores` are the values of those that are not the accuracy, of what `accuracy` is of. `classes` are the names of the
     data's classes in the order of their numbers, empty where they have none. `init_sha256` is the digest of the model
-    of the spec's `init`.
+    of the spec's `init`. `sequence` orders runs by their creation (see `run_order`); 0 of one that is older than such
+    numbers.
     """
 
     run: Id
@@ -93,6 +95,7 @@ class RunInfo(Record):
     status: Status
     reason: RunReason | None = None
     created_at: str
+    sequence: Annotated[int, Field(ge=0, exclude_if=lambda number: not number)] = 0
     rounds: int = 0
     num_rounds: int
     phase: str | None = None
@@ -125,6 +128,11 @@ class RunInfo(Record):
     provenance: Provenance | None = None
     changes: tuple[ProvenanceChange, ...] = ()
     spec: ExperimentSpec
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Return what sorts runs by their creation: the later one is greater."""
+        return sequence_of(self.sequence, self.created_at), self.run
 
     @property
     def headline(self) -> MetricInfo:

@@ -112,7 +112,7 @@ CLOUD_RUNS = "cloud:run-index:"
 
 
 def cloud_runs(run_id: str) -> str:
-    """The entry of a run in the index. Owner: cloud. Creation time (ISO 8601). Deleted with the run."""
+    """The entry of a run in the index. Owner: cloud. Creation time (ISO 8601), blank, sequence. Deleted with it."""
     return f"{CLOUD_RUNS}{_part(run_id)}:entry"
 
 

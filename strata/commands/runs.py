@@ -37,8 +37,8 @@ def ls(
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """List the newest runs of the cloud, or, if no cloud is running, those in the results folders."""
-    from shared.results.folder import run_folders, summary
-    from shared.run_records.runs import RunPage
+    from shared.results.folder import summary
+    from shared.results.run_list import runs_in
     from strata.output import print_json, stdout
     from strata.tables import runs_table
 
@@ -46,7 +46,7 @@ def ls(
         with connect(url) as client:
             page = client.run_page(limit)
     else:
-        page = RunPage(runs=tuple(info for _, info in run_folders(runs_dir)[:limit]))
+        page = runs_in(runs_dir).page(limit)
     if format is Format.json:
         lost = [{**each.model_dump(mode="json"), "status": "unreadable"} for each in page.unreadable]
         print_json([summary(info, _local(runs_dir, info.run)) for info in page.runs] + lost)
@@ -313,13 +313,13 @@ def _only_folder(runs_dir: Path, run: str) -> Path:
         NotFound: there is none, or several have that name.
     """
     from shared.core.errors import NotFound
-    from shared.results.folder import newest_run
     from shared.results.lookup import folders_named
+    from shared.results.run_list import runs_in
 
     if Path(run).name != run or run in {".", ".."}:
         raise NotFound(f"{run!r} is not a run id")
     if run == "latest":
-        return newest_run(runs_dir)
+        return runs_in(runs_dir).newest()
     folders = [folder] if (folder := _local(runs_dir, run)) else folders_named(runs_dir, run)
     if len(folders) > 1:
         newest = ", ".join(folder.name for folder in folders[:-4:-1])

@@ -43,16 +43,24 @@ def cache_folder() -> Path:
 
 
 def running() -> Running | None:
-    """The running `strata up`, or None. The files of a killed one are ignored: the kernel has freed its lock."""
+    """The running `strata up`, or None. The files of a killed one are ignored: the kernel has freed its lock.
+
+    Raises:
+        Conflict: one runs here, but its file is damaged or of another version.
+    """
+    path = folder() / _NOTE
     try:
         with (folder() / _LOCK).open("rb") as lock:
             if _taken(lock.fileno(), fcntl.LOCK_SH):
                 return None
-        fields = json.loads((folder() / _NOTE).read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
         logs, authority = (str(fields.get(name, "")) for name in ("logs", "authority"))
         return Running(url=str(fields["url"]), pid=int(fields["pid"]), logs=logs, authority=authority)
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
         return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{path} is damaged or of another version ({type(error).__name__}: {error})"
+        raise Conflict(f"a `strata up` runs here, but {why}: stop it by Ctrl-C or its process id") from None
 
 
 @contextlib.contextmanager

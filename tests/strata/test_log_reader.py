@@ -207,3 +207,17 @@ def test_the_end_of_a_dead_process_log_is_readable(tmp_path: Path) -> None:
     process = execute("cloud", "dying", {**os.environ, "PYTHONPATH": str(tmp_path)}, tmp_path / "cloud.log")
     assert process.wait(HANG_S)
     assert process.tail() == "00:00:01.000 cloud    ERROR log it failed\n    | Trace\n    |   ValueError: x"
+
+
+def test_the_latest_run_is_the_one_created_last_and_lines_keep_the_order_of_their_process() -> None:
+    """The clock was set back by a day between two runs, and within the second one by some seconds."""
+    late = [
+        line(1, "cloud", "run.status", run=NEW, status="pending", sequence=7_000_000_000_000),
+        line(2, "cloud", "run.status", run=OLD, status="pending", sequence=7_000_000_000_001),
+        line(9, "cloud", "round.started", run=OLD, round=1),
+        line(5, "cloud", "round.committed", run=OLD, round=1),
+        line(4, "edge-1", "order.taken", run=OLD, round=1),
+    ]
+    found = history(map(parsed, late), Wanted())
+    events = ["run.status", "order.taken", "round.started", "round.committed"]
+    assert [each["event"] for each in found] == events

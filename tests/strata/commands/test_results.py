@@ -17,11 +17,9 @@ from shared.federation.inference import Trained
 from shared.federation.spec_parser import parse_spec
 from shared.results.folder import (
     file_names,
-    newest_run,
     read_round,
     read_rounds,
     read_run,
-    run_folders,
     summary,
 )
 from shared.results.manifest import Manifest
@@ -32,6 +30,7 @@ from shared.results.writer import write_results
 from shared.run_records.provenance import Provenance
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
 from shared.run_records.visits import FailureInfo
+from tests.strata.conftest import Strata
 from tests.strata.samples import SPEC, a_round, a_run, some_seats
 
 TABLES = ("rounds.csv", "devices.ndjson", "edges.ndjson", "links.csv")
@@ -235,25 +234,9 @@ def test_interrupted_write_keeps_the_old_content(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_newest_run_is_by_creation_and_foreign_folders_are_skipped(tmp_path: Path) -> None:
-    for run, created in (
-        ("a", "2026-01-03T00:00:00Z"),
-        ("b", "2026-01-05T00:00:00Z"),
-        ("c", "2026-01-04T00:00:00Z"),
-    ):
-        info = a_run(run=run, created_at=created)
-        write_results(tmp_path / run, info, [], model=None, manifest=Manifest.of(info))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "run.json").write_text("{}")
-    assert newest_run(tmp_path) == tmp_path / "b"
-    assert [info.run for _, info in run_folders(tmp_path)] == ["b", "c", "a"]
-
-
 def test_missing_results_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no results in"):
         read_run(tmp_path)
-    with pytest.raises(NotFound, match="no run in"):
-        newest_run(tmp_path)
 
 
 def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
@@ -271,3 +254,18 @@ def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
         "model_sha256",
     } <= set(found)
     assert found["results"] == str(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("command", [["show", "latest"], ["show", "small"], ["compare", "small"], ["report", "r1"]])
+def test_results_of_another_version_are_listed_and_every_command_says_why(
+    tmp_path: Path, strata: Strata, command: list[str]
+) -> None:
+    written(tmp_path / "runs" / "r1")
+    record = tmp_path / "runs" / "r1" / "run.json"
+    record.write_text(record.read_text().replace('"phase"', '"stage"'))
+    why = f"{Path('runs', 'r1', 'run.json')} is of another version: stage: unknown field"
+    [listed] = json.loads(strata("ls", "--format", "json").out)
+    assert (listed["run"], listed["status"], listed["reason"]) == ("r1", "unreadable", why)
+    assert "unreadable" in strata("ls").out
+    result = strata(*command)
+    assert (result.code, "is of another version: stage: unknown field" in result.err) == (1, True), result.err

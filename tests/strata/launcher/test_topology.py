@@ -372,3 +372,11 @@ def test_file_of_a_killed_up_is_ignored(home: Path, strata: Strata) -> None:
     (folder / "topology.lock").touch()
     assert strata_home.running() is None
     assert strata("down", "--format", "json").out == '{"stopped": false, "url": null}\n'
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"address": "http://127.0.0.1:1"}'])
+def test_file_of_a_running_up_that_cannot_be_read_is_named(home: Path, strata: Strata, content: str) -> None:
+    with strata_home.announced("http://127.0.0.1:1"):
+        (home / ".strata" / "topology.json").write_text(content)
+        result = strata("ls")
+        assert (result.code, "topology.json is damaged or of another version" in result.err) == (1, True)

@@ -99,6 +99,25 @@ def test_repeated_arguments_run_only_incomplete_combinations(
     assert len(cloud.keys) == 2
 
 
+def test_results_that_cannot_be_read_or_are_incomplete_are_not_counted_as_completed(
+    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
+    strata(*arguments)
+    folder = next((tmp_path / "runs").glob("sweep-*"))
+    sweep = SweepFolder(folder, Sweep.model_validate_json((folder / "sweep.json").read_bytes()), tmp_path / "runs")
+    records = [tmp_path / "runs" / str(each.run) / "run.json" for each in sweep.sweep.combinations]
+    for record, (old, new) in zip(records, [('"phase"', '"stage"'), ('"completed"', '"running"')], strict=True):
+        assert old in record.read_text()
+        record.write_text(record.read_text().replace(old, new))
+    assert sweep.todo() == [0, 1]
+    (first, _), (second, info) = sweep.rows()
+    assert (first.status, second.status, info and info.status) == ("unreadable", "completed", "running")
+    assert "stage: unknown field" in str(first.reason)
+    assert strata(*arguments).code == 0  # they are fetched again
+    assert sweep.todo() == []
+
+
 def test_other_values_are_another_sweep(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
     strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     strata("sweep", spec_file, "lr=0.1,0.3", "--url", url)

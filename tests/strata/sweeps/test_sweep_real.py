@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.results.folder import read_run, run_folders
+from shared.results.folder import read_run
+from shared.results.run_list import runs_in
 from tests.strata.conftest import Strata
 from tests.waits import HANG_S
 
@@ -72,7 +73,7 @@ def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
         ("0.2", "1", "25"),
         ("0.2", "2", "25"),
     ]
-    assert {row["run"] for row in rows} == {info.run for _, info in run_folders(tmp_path / "runs")}  # no further run
+    assert {row["run"] for row in rows} == {info.run for _, info in runs_in(tmp_path / "runs").runs}  # no further run
     assert len({row["model_sha256"] for row in rows}) == 4
     assert (folder / "compare.png").stat().st_size > 10_000
     assert not (folder / "state").exists()
