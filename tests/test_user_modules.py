@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
 
 from shared.core.errors import BadInput
 from shared.federation.messages import Task
+from shared.federation.plan import plan_of
 from shared.federation.trial import try_run
 from shared.federation.visits.trainer import trainer_for
 from shared.wire import codec
@@ -300,3 +303,188 @@ def test_a_module_that_cannot_work_is_refused_by_name(how: str, cause: str, user
     with pytest.raises(BadInput) as found:
         try_run(experiment(**net(how)))
     assert found.value.detail.startswith(cause)
+
+
+ODD = """
+import warnings
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import orthogonal
+from strata.plugins import ModelFactory, Record
+
+
+class How(Record):
+    how: str = "plain"
+
+
+class Slotted:
+    __slots__ = ("logits", "hidden")
+
+    def __init__(self, logits, hidden):
+        self.logits, self.hidden = logits, hidden
+
+
+class Net(nn.Module):
+    def __init__(self, n, k, how):
+        super().__init__()
+        self.how, self.net = how, nn.Linear(n, k)
+        if how == "orthogonal":  # which has other tensors on torch's meta device
+            self.net = orthogonal(self.net)
+        if how == "expanded":
+            self.offsets = nn.Parameter(torch.zeros(1).expand(k))
+        if how == "nan":
+            nn.init.constant_(self.net.bias, float("nan"))
+        if how == "infinite":
+            self.register_buffer("mask", torch.full((k, k), float("-inf")).triu(1))
+        if how == "infinite_apart":
+            self.register_buffer("mask", torch.full((k, k), float("-inf")).triu(1), persistent=False)
+        if how == "views":
+            self.shift = torch.zeros(1).expand(n)
+            with torch.inference_mode():
+                self.scale = torch.ones(())
+        if how == "loose":
+            self.hidden, self.scale = [nn.Linear(n, n)], torch.ones((), requires_grad=True)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if self.how == "views":
+            x = x * self.scale.clone() + self.shift
+            self.shift.as_strided((1,), (1,)).add_(1)
+            with torch.inference_mode():
+                self.scale.mul_(2)
+        if self.how == "loose":
+            x = self.hidden[0](x) * self.scale
+        if self.how == "settings":
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(True)
+            torch.set_num_threads(2)
+            np.seterr(all="raise")
+            warnings.simplefilter("error", ImportWarning)
+        z = self.net(x)
+        return {"detached": z.detach(), "slots": Slotted(z, x)}.get(self.how, z)
+
+
+def build(s, t, p):
+    if p.how == "scripted":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, t.n_outputs)))
+    return Net(64, t.n_outputs, p.how)
+
+
+NET = ModelFactory(name="net", description="d", params=How, build=build)
+"""
+
+
+@pytest.mark.parametrize("how", ["orthogonal", "slots", "views", "infinite_apart"])
+async def test_a_module_of_any_kind_trains(how: str, tmp_path: Path, user_package: Write) -> None:  # noqa: F811
+    user_package(ODD)
+    try_run(experiment(**net(how)))
+    spec = small_spec(num_devices=2, num_edges=1, **net(how))
+    one, other = [await run(tmp_path, spec, n_edges=1, agent_devices=layout) for layout in ((2,), (1, 1))]
+    assert codec.encode(one.state).digest() == codec.encode(other.state).digest()
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("scripted", "the model net is TorchScript: build the module"),
+        ("expanded", "offsets of the model net has one element at several places"),
+        ("nan", "the parameter net.bias of the model net begins with NaN or infinity"),
+        ("infinite", "the buffer mask of the model net holds NaN or infinity, but float buffers are averaged"),
+        ("detached", "no parameter of the model can be trained: its outputs are detached"),
+    ],
+)
+def test_a_module_that_would_fail_in_its_first_round_is_refused_by_name(
+    how: str,
+    cause: str,
+    user_package: Write,  # noqa: F811
+) -> None:
+    user_package(ODD)
+    with pytest.raises(BadInput) as found:
+        try_run(experiment(**net(how)))
+    assert found.value.detail.startswith(cause)
+
+
+def test_a_plan_names_what_looks_like_parameters_but_is_not_registered(user_package: Write) -> None:  # noqa: F811
+    user_package(ODD)
+    (line,) = [line for line in plan_of(experiment(**net("loose"))) if line.startswith("not registered")]
+    assert line.startswith("not registered, so neither trained nor sent: hidden[0].bias, hidden[0].weight, scale (")
+    assert not [line for line in plan_of(experiment(**net("views"))) if line.startswith("not registered")]
+
+
+def test_settings_that_a_module_changes_are_put_back(user_package: Write) -> None:  # noqa: F811
+    user_package(ODD)
+    before = (torch.get_default_dtype(), torch.get_num_threads(), np.geterr(), list(warnings.filters))
+    try_run(experiment(**net("settings")))
+    assert (torch.get_default_dtype(), torch.get_num_threads(), np.geterr(), list(warnings.filters)) == before
+
+
+def test_a_package_that_changes_the_default_dtype_is_refused_each_time(user_package: Write) -> None:  # noqa: F811
+    user_package("import torch; torch.set_default_dtype(torch.float64)")
+    for _ in range(2):
+        with pytest.raises(BadInput, match="sets torch's default dtype to float64, for all runs"):
+            experiment(model="mlp")
+        assert torch.get_default_dtype() == torch.float32
+
+
+HOOKS = """
+import asyncio
+import sys
+
+from strata.plugins import Algorithm, CloudHooks, DeviceHooks, EdgeHooks, Record
+
+
+class Params(Record):
+    at: str = ""
+    what: str = ""
+
+
+def act(ctx, at):
+    if ctx.params.at == at:
+        if ctx.params.what == "exit":
+            sys.exit("my own words")
+        raise {  # raised: here
+            "kill": KeyboardInterrupt, "stop": StopIteration, "cancel": asyncio.CancelledError, "close": GeneratorExit,
+        }[ctx.params.what]("my own words")
+
+
+class Cloud(CloudHooks):
+    def aggregate(self, ctx, state, update):
+        act(ctx, "cloud")
+        return super().aggregate(ctx, state, update)
+
+
+class Edge(EdgeHooks):
+    def select(self, ctx, state, seats, view):
+        act(ctx, "edge")
+        return super().select(ctx, state, seats, view)
+
+
+class Device(DeviceHooks):
+    def training(self, ctx, state, message):
+        act(ctx, "device")
+        return super().training(ctx, state, message)
+
+
+ALGORITHM = Algorithm(name="raising", paper="none", params=Params, cloud=Cloud(), edge=Edge(), device=Device())
+"""
+
+
+@pytest.mark.parametrize("what", ["exit", "kill", "stop", "cancel", "close"])
+async def test_hooks_end_a_run_whatever_they_raise_and_no_process(
+    what: str,
+    tmp_path: Path,
+    user_package: Write,  # noqa: F811
+) -> None:
+    package = user_package(HOOKS)
+    async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
+        for at in ("cloud", "edge", "device"):
+            algorithm = {"name": "raising", "params": {"at": at, "what": what}}
+            info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, algorithm=algorithm)))
+            assert info.status == "failed"
+            assert "my own words" in str(info.reason)
+            assert f"{package}/__init__.py:" in str(info.reason)
+        assert (await fed.run(small_spec(num_devices=2, num_edges=1))).status == "completed"

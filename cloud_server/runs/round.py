@@ -29,7 +29,7 @@ from shared.federation.messages import Failure, RoundAnswer, RoundOrder
 from shared.federation.placements import EdgePlacement
 from shared.federation.update_weights import mean_staleness_weight
 from shared.run_records.rounds import RoundDetail
-from shared.runtime.compute_thread import ComputeThread
+from shared.runtime.compute_thread import ComputeThread, run_beside
 from shared.runtime.logs import log_context_of, log_event
 from shared.service.order_headers import order_key
 from shared.storage.states import Version
@@ -145,7 +145,7 @@ class CloudRound:
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
         reply = await self.edges.run_round(name, self.experiment, body, placement, self.placement.loads(), key)
-        await asyncio.to_thread(self._check_answer, edge, reply.answer)  # of several edges at once
+        await run_beside(self._check_answer, edge, reply.answer)  # of several edges at once
         return reply
 
     def _build_order(self, edge: int, placement: EdgePlacement) -> codec.Body:

@@ -210,9 +210,24 @@ def modules_of(package: str) -> tuple[ModuleType, ...]:
     found = {root.__name__: root}
     for info in pkgutil.walk_packages(root.__path__, f"{package}."):
         if not any(part.startswith("_") for part in info.name.removeprefix(f"{package}.").split(".")):
-            with user_code(f"the import of {info.name}", VARIABLE):
-                found[info.name] = importlib.import_module(info.name)
+            found[info.name] = _imported(info.name)
     return tuple(found[name] for name in sorted(found))
+
+
+def _imported(name: str) -> ModuleType:
+    with user_code(f"the import of {name}", VARIABLE):
+        try:
+            found = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise BadInput(f"{VARIABLE}: there is no package {name!r} on the Python path", field=VARIABLE) from None
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.get_default_dtype() != torch.float32:
+            sys.modules.pop(name)  # so that the next import says it, too
+            what = f"the import of {name} sets torch's default dtype to {str(torch.get_default_dtype())[6:]}"
+            raise BadInput(f"{VARIABLE}: {what}, for all runs: name dtypes where tensors are made", field=VARIABLE)
+    return found
 
 
 def _import_package(package: str) -> ModuleType:
@@ -221,13 +236,7 @@ def _import_package(package: str) -> ModuleType:
         sys.path.append(here)
     if package.startswith(".") or not all(part.isidentifier() for part in package.split(".")):
         raise BadInput(f"{VARIABLE}: {package!r} is not a package (a folder of modules)", field=VARIABLE)
-    with user_code(f"the import of {package}", VARIABLE):
-        try:
-            found = importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{package}.".startswith(f"{error.name}."):
-                raise
-            raise BadInput(f"{VARIABLE}: there is no package {package!r} on the Python path", field=VARIABLE) from None
+    found = _imported(package)
     if not hasattr(found, "__path__"):
         raise BadInput(f"{VARIABLE}: {package!r} is not a package (a folder of modules)", field=VARIABLE)
     return found

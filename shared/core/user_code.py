@@ -6,7 +6,9 @@ Code of a user is a plug-in package: its import, and all functions and modules t
 from __future__ import annotations
 
 import asyncio
+import linecache
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -16,9 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from shared.core.errors import StrataError, UserCodeFailed
+from shared.core.process_settings import settings_kept
 
-_PASSED = (StrataError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""Errors that say what happened themselves, or that are no fault of the code."""
+_SIGNALS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""Errors that are no fault of the code, unless it raises them itself."""
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = tuple(f"{_ROOT / name}/" for name in ("shared", "strata", "cloud_server", "edge_server", "device_agent"))
 _NOT_USERS = (*_OURS, f"{sysconfig.get_path('stdlib')}/", "<")
@@ -34,6 +37,8 @@ Place = tuple[FrameType, int]
 def user_code(what: str, field: str | None = None) -> Iterator[None]:
     """Runs code of a user, even one that calls `exit`. A `StrataError` that it raises is raised unchanged.
 
+    Settings of the process are as before afterwards.
+
     Args:
         what: what is called, such as `the loss quantile`.
         field: the field of the spec that names it.
@@ -42,11 +47,21 @@ def user_code(what: str, field: str | None = None) -> Iterator[None]:
         UserCodeFailed: the code raised anything else.
     """
     try:
-        yield
-    except _PASSED:
+        with settings_kept():
+            yield
+    except StrataError:
         raise
     except BaseException as error:
+        if isinstance(error, _SIGNALS) and not _raised_by_user(error):
+            raise
         raise UserCodeFailed(f"{what} failed: {described(error)}", field=field) from error
+
+
+def _raised_by_user(error: BaseException) -> bool:
+    """Whether a line of a user's code that says `raise` raised it."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    source = linecache.getline(frame.f_code.co_filename, line)
+    return is_of_user(str(frame.f_globals.get("__name__"))) and re.search(r"\braise\b", source) is not None
 
 
 def is_of_user(module: str) -> bool:
@@ -63,6 +78,8 @@ def is_of_user(module: str) -> bool:
 
 def described(error: BaseException) -> str:
     """Returns the type and text of an error, and file, line and function where the user's code raised it."""
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):  # what a coroutine makes of it
+        error = error.__cause__
     try:
         text = " ".join(str(error).split())
     except Exception:  # the text of a user's own exception is code of the user, too

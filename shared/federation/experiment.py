@@ -99,16 +99,12 @@ class Experiment:
         how = spec.data.faults
         self.faults = None if how is None else DataFaults(spec, how, data, self.population)
         first = models.build_shapes(self.design)
-        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
-        self.tied_names = models.tied_names(first)
-        if spec.vectorised is not None:
-            check_layers(first)
-        self.trainable_names = tuple(models.trainable_names(first))
-        self.frozen_names = frozenset(models.parameter_names(first)) - {*self.trainable_names}
-        if not self.trainable_names:
-            cause = f"{spec.model.name} has no parameter that training changes"
-            raise BadInput(f"{cause}: {len(self.frozen_names)} are frozen (requires_grad_(False))", field="model.name")
+        self._read(first)
         self._check_memory({})  # before a model is made, as `least_batch` and `flops` do
+        if self.has_own_module:  # whose tensors may depend on values
+            first = models.built(self.design, 0)
+            self._read(first)
+            models.check_finite(first, spec.model.name)
         if spec.batch_size < self.least_batch:
             cause = f"the batch-norm of {spec.model.name} trains on {self.least_batch} samples or more"
             raise BadInput(f"batch_size {spec.batch_size}: {cause}", field="batch_size")
@@ -133,6 +129,18 @@ class Experiment:
         ctx = self.ctx(phase="", round_no=1, n_clients=n_clients)
         self._check_memory(self.algorithm.footprint.gathers(ctx))
         self.personal_names = self.algorithm.personal(ctx.at(edge=0, seat=None if spec.client == "edge" else 0))
+
+    def _read(self, first: nn.Module) -> None:
+        """Reads shapes and names of the model's tensors."""
+        self.shapes: TensorMap = {name: _shape(tensor) for name, tensor in models.own_state(first).items()}
+        self.tied_names = models.tied_names(first)
+        if self.spec.vectorised is not None:
+            check_layers(first)
+        self.trainable_names = tuple(models.trainable_names(first))
+        self.frozen_names = frozenset(models.parameter_names(first)) - {*self.trainable_names}
+        if not self.trainable_names:
+            cause = f"{self.spec.model.name} has no parameter that training changes"
+            raise BadInput(f"{cause}: {len(self.frozen_names)} are frozen (requires_grad_(False))", field="model.name")
 
     def _check_memory(self, gathered: Mapping[str, int]) -> None:
         n_summed = sum(tensor.numel() for name, tensor in self.shapes.items() if name not in self.frozen_names)

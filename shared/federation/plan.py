@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from shared.core.tensors import without
 from shared.federation.dtype_checks import count_by_dtype
 from shared.federation.experiment import Experiment
+from shared.training import models
 from shared.training.data.dataset import Dataset
 from shared.training.description import Sample
 from shared.training.specs import DataSpec
@@ -34,6 +35,7 @@ def _lines(experiment: Experiment) -> Iterator[str]:
     yield from _validation_line(experiment)
     yield _model_line(experiment)
     yield from _frozen_line(experiment)
+    yield from _unregistered_line(experiment)
     if experiment.personal_names:
         known = [name for name in experiment.shapes if name not in experiment.frozen_names]
         which = ", ".join(_shortened(experiment.personal_names, known))
@@ -89,6 +91,14 @@ def _frozen_line(experiment: Experiment) -> Iterator[str]:
         n = sum(math.prod(experiment.shapes[name].shape) for name in frozen)
         where = ", ".join(_shortened(frozen, [name for name in experiment.shapes if name in parameters]))
         yield f"frozen, so not trained and not sent up: {n:,} parameters ({where})"
+
+
+def _unregistered_line(experiment: Experiment) -> Iterator[str]:
+    """Which tensors the model does not register, if there are any that look as if they were to be trained."""
+    found = models.unregistered(models.built(experiment.design, 0)) if experiment.has_own_module else ()
+    if found:
+        hint = "nn.ModuleList, nn.ModuleDict and nn.Parameter register"
+        yield f"not registered, so neither trained nor sent: {', '.join(found)} ({hint})"
 
 
 def _shortened(names: Collection[str], known: Sequence[str]) -> list[str]:

@@ -26,6 +26,8 @@ from shared.training.stacked.training import Device
 
 SEATS = 2
 """Clients that are tried, one after the other."""
+STEPS = 2
+"""Steps of each: a second one shows what cannot follow a first, as a state that keeps the graph of the step before."""
 
 
 def try_run(experiment: Experiment) -> None:
@@ -55,7 +57,7 @@ def _depends(experiment: Experiment, name: str) -> str:
 
 
 def _trained(experiment: Experiment, seat: Seat) -> dict[str, Tensor]:
-    """Trains a client's model for a step and evaluates it."""
+    """Trains a client's model for some steps and evaluates it."""
     trainer, ctx = _trainer(experiment, seat), _context(experiment, seat)
     experiment.device.seed(ctx.seed("torch"), all_generators=experiment.has_own_module)
     with user_code(f"a training step of {experiment.spec.model}", "model.name"):
@@ -63,7 +65,7 @@ def _trained(experiment: Experiment, seat: Seat) -> dict[str, Tensor]:
 
 
 def _fitted(experiment: Experiment, trainer: LocalTrainer, ctx: Context) -> dict[str, Tensor]:
-    fit = trainer.fit(ctx, experiment.device.to_device(experiment.initial), steps=1)
+    fit = trainer.fit(ctx, experiment.device.to_device(experiment.initial), steps=STEPS)
     tests = experiment.population.test
     score = trainer.evaluate(fit.model, Samples(tests.part, tests.indices[: experiment.spec.batch_size]))
     experiment.scoring.evaluation(score)

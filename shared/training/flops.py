@@ -65,9 +65,17 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operations(loss: Callable[[], Tensor]) -> int:
-    """Returns the number of operations of computing a loss and its gradients."""
+    """Returns the number of operations of computing a loss and its gradients.
+
+    Raises:
+        BadInput: it has no gradients.
+    """
     with seeded_generators(0), Operations() as counter:  # dropout draws from the default generator
-        loss().backward()  # type: ignore[no-untyped-call]
+        value = loss()
+        if not value.requires_grad:
+            why = "its outputs are detached from all of them, or computed without gradients"
+            raise BadInput(f"no parameter of the model can be trained: {why}", field="model.name")
+        value.backward()  # type: ignore[no-untyped-call]
     return int(counter.n)
 
 

@@ -34,6 +34,7 @@ class Remembered:
 
     Attributes:
         has_code_of_user: whether a function or an object of a user's class is among it, which may change it.
+        loose: paths of the tensors with gradients whose values are put back: nothing trains them.
 
     Args:
         root: the object.
@@ -47,6 +48,7 @@ class Remembered:
     def __init__(self, root: Any, path: str, moving: Collection[int] = ()) -> None:
         self._moving = moving
         self.has_code_of_user = False
+        self.loose: list[str] = []
         self._empty: list[dict[Any, Any]] = []
         self._dicts: list[dict[Any, Any]] = []
         self._saved: list[dict[Any, Any]] = []
@@ -90,6 +92,8 @@ class Remembered:
         """Remembers one object; returns its parts."""
         self.has_code_of_user |= is_of_user(_module_of(value))
         if isinstance(value, Tensor):
+            if value.is_leaf and value.requires_grad and id(value) not in self._moving:
+                self.loose.append(path)
             self._others.append(_KeptTensor(value, with_values=id(value) not in self._moving))
             return [("", vars(value)), ("", value._backward_hooks)]
         if isinstance(value, FunctionType):
@@ -122,7 +126,7 @@ class Remembered:
         own_of_python = kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind.__module__ != "types"
         if isinstance(value, type | ModuleType) or (own_of_python and not issubclass(kind, _REACHED)):
             return []
-        slots = {name: getattr(value, name) for name in _slots_of(kind) if hasattr(value, name)}
+        slots = {name: getattr(value, name) for name in slots_of(kind) if hasattr(value, name)}
         if slots:
             self._others.append(partial(_restore_slots, value, slots))
         own = getattr(value, "__dict__", None)
@@ -151,7 +155,8 @@ def _names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names_in, inner))
 
 
-def _slots_of(kind: type) -> list[str]:
+def slots_of(kind: type) -> list[str]:
+    """Returns the names of the attributes of a type's objects that are kept in slots."""
     found: list[str] = []
     for each in kind.__mro__:
         named = vars(each).get("__slots__", ())
@@ -237,7 +242,7 @@ class _KeptTensor:
     def __init__(self, tensor: Tensor, *, with_values: bool) -> None:
         self.tensor, self.trained, self.hooks = tensor, tensor.requires_grad, tensor._backward_hooks
         self.shape, self.dtype = tensor.shape, tensor.dtype
-        self.values = tensor.detach().clone() if with_values else None
+        self.values = _once(tensor.detach()).clone() if with_values else None
 
     def __call__(self) -> None:
         tensor = self.tensor
@@ -250,5 +255,13 @@ class _KeptTensor:
         if tensor._backward_hooks is not self.hooks:
             tensor._backward_hooks = self.hooks
         if self.values is not None:
-            with torch.no_grad():
-                tensor.copy_(self.values)
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                _once(tensor).copy_(self.values)
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """A view of each element of a tensor once: `expand` shows elements several times, which cannot be written."""
+    if tensor.layout == torch.strided:
+        for dim, step in enumerate(tensor.stride()):
+            tensor = tensor.narrow(dim, 0, 1) if step == 0 and tensor.shape[dim] else tensor
+    return tensor

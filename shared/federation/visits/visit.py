@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shared.core.errors import Cancelled, Conflict, StrataError
+from shared.core.process_settings import settings_kept
 from shared.core.user_code import described
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Failure, Outcome, Visit, VisitOrder, WaveId
@@ -147,12 +148,13 @@ class _Visits:
     def _safely(self, visit: Visit, work: Callable[[], T]) -> T | FinishedVisit:
         """Does a part of a visit; if it fails, the visit has ended."""
         try:
-            return work()
+            with settings_kept():
+                return work()
         except Cancelled:
             raise
         except StrataError as error:
             reason, detail = error.code, error.detail
-        except Exception as error:
+        except BaseException as error:  # a plug-in may call `exit`
             log.exception("visit of seat %s failed", visit.seat)
             reason, detail = "error", described(error)
         failure = Failure(seat=visit.seat, edge=self.order.edge, reason=reason, detail=detail)

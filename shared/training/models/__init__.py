@@ -28,7 +28,8 @@ from shared.training.models.classifier import (
     trainable_names,
     write_state,
 )
-from shared.training.models.pristine import Pristine
+from shared.training.models.pristine import Pristine, unregistered
+from shared.training.models.user_modules import check_finite
 from shared.training.models.zoo import (
     MODEL_FACTORIES,
     MODELS,
@@ -61,6 +62,7 @@ __all__ = [
     "build_shapes",
     "built",
     "check_features",
+    "check_finite",
     "check_name",
     "described",
     "draws_in_evaluation",
@@ -76,5 +78,6 @@ __all__ = [
     "read_state",
     "tied_names",
     "trainable_names",
+    "unregistered",
     "write_state",
 ]

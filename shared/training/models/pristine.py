@@ -7,6 +7,7 @@ a frozen parameter, an attribute of the user's class, a global variable.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -50,6 +51,14 @@ class Pristine:
         for shared in self._shared:
             shared.restore()
         return self._model
+
+
+def unregistered(model: nn.Module) -> tuple[str, ...]:
+    """Returns the tensors with gradients that a module holds beside its state, which are neither trained nor sent."""
+    name = type(model).__name__
+    found = Remembered(model, name, {id(tensor) for tensor in own_state(model).values()}).loose
+    own = (path.removeprefix(f"{name}.") for path in sorted(found) if path.startswith(f"{name}."))
+    return tuple(re.sub(r"\._(?:parameters|buffers|modules)\['(.*?)'\]", r".\1", f".{path}")[1:] for path in own)
 
 
 class _OfClass:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from shared.core.errors import BadInput
-from shared.training.models.classifier import Classifier
+from shared.training.models.classifier import Classifier, own_state
+from shared.training.restoring import slots_of
 
 LOGITS = "logits"
 """The name of the outputs in a structure that has several tensors."""
@@ -19,22 +21,47 @@ def taken(made: object, name: str) -> nn.Module:
     """Returns a module as runs use it: its outputs are a tensor, whatever structure its forward pass returns.
 
     Raises:
-        BadInput: it is no module, it has tensors whose shapes only a forward pass decides, or a state beside tensors.
+        BadInput: it is no module, TorchScript, or has a state that cannot be written, sent or put back.
     """
     if not isinstance(made, nn.Module):
         raise BadInput(f"{name} builds a {type(made).__name__}, not a torch module", field="model.name")
-    state = made.state_dict(keep_vars=True)
-    lazy = [key for key, value in state.items() if is_lazy(value)]
-    if lazy:
-        why = "has no shape before a forward pass: name the sizes in `build`, or pass a batch through it there"
-        raise BadInput(f"{lazy[0]} of the model {name} {why}", field="model.name")
-    odd = [key for key, value in state.items() if not isinstance(value, Tensor)]
-    if odd:
-        what = f"{odd[0]} in the state of the model {name} is a {type(state[odd[0]]).__name__}"
-        raise BadInput(f"{what}: only tensors travel, keep it outside of the state", field="model.name")
+    for key, module in made.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"{key} of the model {name}" if key else f"the model {name}"
+            raise BadInput(f"{what} is TorchScript: build the module that was scripted or traced", field="model.name")
+    for key, value in made.state_dict(keep_vars=True).items():
+        if (why := _why_not(value)) is not None:
+            raise BadInput(f"{key} of the model {name} {why}", field="model.name")
     if type(made) is not Classifier:
         made.register_forward_hook(_OutputsOf(name))
     return made
+
+
+def _why_not(value: Any) -> str | None:
+    """Why something cannot be in the state of a model; None if it can."""
+    if not isinstance(value, Tensor):
+        return f"is a {type(value).__name__} in its state: only tensors travel, keep it outside of the state"
+    if is_lazy(value):
+        return "has no shape before a forward pass: name the sizes in `build`, or pass a batch through it there"
+    steps = value.stride() if value.layout == torch.strided else ()
+    if any(n > 1 and not step for n, step in zip(value.shape, steps, strict=False)):
+        return "has one element at several places, as `expand` makes it: clone it"
+    return None
+
+
+def check_finite(model: nn.Module, name: str) -> None:
+    """Checks the initial values of a module.
+
+    Raises:
+        BadInput: a tensor of its state holds NaN or infinity, naming it.
+    """
+    for key, tensor in own_state(model).items():
+        if tensor.isfinite().all():
+            continue
+        if isinstance(tensor, nn.Parameter):
+            raise BadInput(f"the parameter {key} of the model {name} begins with NaN or infinity", field="model.name")
+        why = "float buffers are averaged: register a constant with `persistent=False`, a mask also as bool"
+        raise BadInput(f"the buffer {key} of the model {name} holds NaN or infinity, but {why}", field="model.name")
 
 
 class _OutputsOf:
@@ -71,4 +98,5 @@ class _OutputsOf:
 def _attributes(part: Any) -> dict[str, Any]:
     if isinstance(part, tuple) and hasattr(part, "_fields"):
         return dict(zip(part._fields, part, strict=True))
-    return dict(getattr(part, "__dict__", {}))
+    slots = {name: getattr(part, name) for name in slots_of(type(part)) if hasattr(part, name)}
+    return slots | dict(getattr(part, "__dict__", {}))

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import signal
 import sys
 from pathlib import Path
 
@@ -95,11 +96,24 @@ def test_an_error_that_no_line_of_the_user_raised_is_where_the_library_raised_it
         torch.nn.Linear(2, 3)(torch.zeros(1, 5))
 
 
-@pytest.mark.parametrize("error", [BadInput("of ours"), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_errors_that_speak_for_themselves_pass(error):
-    with pytest.raises(type(error)) as raised, user_code("anything"):
+def test_errors_that_speak_for_themselves_pass():
+    error = BadInput("of ours")
+    with pytest.raises(BadInput) as raised, user_code("anything"):
         raise error
     assert raised.value is error
+
+
+async def test_signals_pass_but_not_those_that_the_code_raises_itself():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), user_code("anything"):
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+    asyncio.current_task().cancel()
+    with pytest.raises(asyncio.CancelledError), user_code("anything"):
+        await asyncio.sleep(0)
+    for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()):
+        with pytest.raises(UserCodeFailed, match=rf"anything failed: {type(error).__name__}"), user_code("anything"):
+            raise error
 
 
 def test_a_long_text_leaves_room_for_the_place():
