@@ -240,6 +240,7 @@ class View:
                     label: score,
                     "loss": "-" if loss is None else f"{loss:.4g}",
                     **client_facts(run_view),
+                    **({"best model": str(info.best)} if info.best else {}),
                     "bytes on links": f"{(info.bytes_up + info.bytes_down) / divisor:.4g} {unit}",
                     "simulated time": f"{info.simulated_s:.4g} s",
                     "wall-clock time": f"{info.wall_s:.4g} s",
