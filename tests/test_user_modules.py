@@ -19,7 +19,7 @@ from shared.federation.visits.trainer import trainer_for
 from shared.wire import codec
 from strata.checks.run import checked
 from tests.federation import small_spec
-from tests.shared.algorithms.layouts import federation, resolved, run
+from tests.shared.algorithms.layouts import Recorder, federation, resolved, run
 from tests.user_packages import Write, user_package  # noqa: F401
 
 MODELS = """
@@ -163,6 +163,7 @@ from strata.plugins import (
 )
 
 Pair = namedtuple("Pair", "aux logits")
+STEPS = []
 
 
 class How(Record):
@@ -182,6 +183,9 @@ class Net(nn.Module):
             raise KeyError("my own words")  # raised: pass
         if self.how == "large" and self.training and len(x) > 2:
             assert x is None, "my own words"  # raised: training
+        if self.how == "later" and self.training and len(x) > 2:
+            STEPS.append(1)
+            assert len(STEPS) <= 3, "my own words"  # raised: later
         if self.how == "exits":
             raise SystemExit("my own words")  # raised: exit
         if self.how == "grows" and not hasattr(self, "places"):
@@ -257,17 +261,22 @@ def test_code_of_a_user_that_raises_is_refused_before_the_run_with_its_line(
     assert f"{package}/__init__.py:{line_of(where)}, in " in found.value.detail
 
 
-@pytest.mark.parametrize(("spec", "where"), [(net("large"), "training"), ({"select": "bad_select"}, "bad")])
-async def test_a_run_whose_user_code_raises_fails_with_its_line(
+@pytest.mark.parametrize(
+    ("spec", "where", "asks_agents"),
+    [(net("large"), "training", False), (net("later"), "later", True), ({"select": "bad_select"}, "bad", False)],
+)
+async def test_a_run_whose_user_code_raises_fails_with_its_line_before_any_visit_if_the_cloud_can_try_it(
     spec: dict[str, Any],
     where: str,
+    asks_agents: bool,
     tmp_path: Path,
     user_package: Write,  # noqa: F811
 ) -> None:
     package = user_package(RAISES)
     async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
+        fed.router.tamper = orders = Recorder()
         info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, **spec)))
-    assert info.status == "failed"
+    assert (info.status, bool(orders.orders)) == ("failed", asks_agents)
     assert "my own words" in str(info.reason)
     assert f"{package}/__init__.py:{line_of(where)}, in " in str(info.reason)
 

@@ -31,6 +31,7 @@ from cloud_server.runs.starts import first_checkpoint, kept_models
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
+from shared.federation.trial import try_run
 from shared.run_records.rounds import Evaluation, RoundInfo, RunScores
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
@@ -157,7 +158,8 @@ class RunExecutor:
             self.info = info
 
     async def _create_state(self, experiment: Experiment, placement: PlacementManager) -> RunState:
-        """Place the seats and commit the initial state."""
+        """Try code of the user, place the seats and commit the initial state."""
+        await self.services.thread.run(try_run, experiment)
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         checkpoint, init_sha256, taken = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await self.services.repository.write_state(self.info.run, checkpoint), None)

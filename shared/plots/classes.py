@@ -36,7 +36,9 @@ def classes(history: RunHistory) -> Picture | None:
     if counts.confusion:
         panels.append(_matrix(counts, names))
     model = "global model" if name == "global" else "all clients together"
-    return Picture(name="classes", title=f"{history.info.name} ({history.info.algorithm}): classes, {model}", panels=tuple(panels))
+    return Picture(
+        name="classes", title=f"{history.info.name} ({history.info.algorithm}): classes, {model}", panels=tuple(panels)
+    )
 
 
 def _shares(counts: ClassCounts, names: Sequence[str]) -> Bars:
