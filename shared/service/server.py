@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from uvicorn.server import HANDLED_SIGNALS
 
 from shared.core.errors import StrataError
 from shared.identity.node_keys import NodeKeys
 from shared.runtime import logs
 from shared.runtime.compute_thread import pin_threads
+from shared.runtime.signals import heeded
 from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service.settings import TierSettings
@@ -33,11 +38,23 @@ log = logging.getLogger("strata")
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; it sets `app.state.closing` before it waits for open requests to end."""
+    """uvicorn's server; it sets `app.state.closing` before it waits for open requests to end.
+
+    Signals that were ignored when the process began stay ignored.
+    """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._closing = app.state.closing
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Lets signals end the server in the meantime."""
+        ignored = set(HANDLED_SIGNALS) - set(heeded(HANDLED_SIGNALS))
+        with super().capture_signals():
+            for number in ignored if threading.current_thread() is threading.main_thread() else ():
+                signal.signal(number, signal.SIG_IGN)
+            yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shuts down; streams of events end when `closing` is set."""

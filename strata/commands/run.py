@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.launcher.signals import INTERRUPTED, as_interrupt
+from strata.launcher.signals import as_interrupt
 from strata.options import (
     RUNS_DIR,
     AgentsOption,
@@ -110,8 +110,8 @@ def _keep_logs(topology: Topology, folder: Path) -> None:
     stderr().print(f"logs of all processes: {folder / 'logs'}", highlight=False)
 
 
-def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: bool) -> int:
-    """Print how a run ended, and return the exit status."""
+def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: int = 0) -> int:
+    """Print how a run ended, and return the exit status: `interrupted` if a signal ended the command."""
     from shared.results.folder import summary
     from shared.results.tracking.tracker_notes import tracked_lines
     from strata.output import print_json, stderr, stdout
@@ -131,7 +131,7 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     if format is Format.json:
         print_json(summary(info, folder), indent=None)
     if interrupted:
-        return INTERRUPTED
+        return interrupted
     if info.status != "completed":
         return 1
     return 0 if any(row.n_used for row in rounds) else NO_UPDATE

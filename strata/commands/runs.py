@@ -195,7 +195,7 @@ def watch(
         with view_on(stderr()) as view:
             info = follow(client, client.run(run).run, view)
         rounds = client.rounds(info.run).rounds
-    raise typer.Exit(report(info, rounds, runs_dir, format, interrupted=False))
+    raise typer.Exit(report(info, rounds, runs_dir, format))
 
 
 def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:

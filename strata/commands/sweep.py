@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.launcher.signals import INTERRUPTED, as_interrupt
+from strata.launcher.signals import as_interrupt, status_of
 from strata.options import (
     RUNS_DIR,
     AgentsOption,
@@ -61,7 +61,7 @@ def sweep(
     if dry_run:
         _print_plan(folder, format)
         return
-    interrupted = False
+    interrupted = 0
     with as_interrupt():
         try:
             if folder.todo():
@@ -69,8 +69,8 @@ def sweep(
                     interrupted = _on_cloud(cloud, specs, folder, parallel)
                 else:
                     interrupted = run_locally(specs, folder, agents=agents, parallel=parallel)
-        except KeyboardInterrupt:  # between two runs; the folder already holds all results so far
-            interrupted = True
+        except KeyboardInterrupt as interrupt:  # between two runs; the folder already holds all results so far
+            interrupted = status_of(interrupt)
     raise typer.Exit(_report(folder, format, interrupted))
 
 
@@ -86,7 +86,7 @@ def _planned(
     return planned(combinations, [str(spec), *keys], into, runs_dir)
 
 
-def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int) -> bool:
+def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int) -> int:
     from strata.api.client import Client
     from strata.sweeps.runner import from_cloud, run_all
 
@@ -107,7 +107,7 @@ def _print_plan(folder: SweepFolder, format: TableFormat) -> None:
     stderr().print(remaining, markup=False, highlight=False, soft_wrap=True)
 
 
-def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
+def _report(folder: SweepFolder, format: TableFormat, interrupted: int) -> int:
     """Write and print the results, and return the exit status."""
     from shared.results.sweeps import mean_rows, result_rows
     from strata.output import print_csv, print_json, stderr, stdout
@@ -129,7 +129,7 @@ def _report(folder: SweepFolder, format: TableFormat, interrupted: bool) -> int:
         console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         console.print("interrupted; run the same command again to continue", highlight=False)
-        return INTERRUPTED
+        return interrupted
     return 1 if folder.todo() else 0
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ import typer
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 from strata.launcher import home
-from strata.launcher.signals import as_interrupt
+from strata.launcher.signals import as_interrupt, status_of
 from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def up(
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """Start Redis, the cloud, edges and agents as local processes that run until Ctrl-C."""
+    """Start Redis, the cloud, edges and agents as local processes that run until Ctrl-C.
+
+    Exit status 0 after Ctrl-C, SIGTERM or `strata down`, 129 if the terminal was lost (SIGHUP), 1 after an error.
+    """
     from strata.fleet.processes import fleet_of
     from strata.launcher.topology import Topology
     from strata.output import stderr
@@ -68,7 +71,7 @@ def up(
         runs_dir=runs_dir,
         secure=secure,
     )
-    with as_interrupt(), contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+    with _until_stopped(), contextlib.ExitStack() as stack:
         with stderr().status(f"starting cloud, {edges} edges, {len(topology.devices_per_agent)} agents"):
             stack.enter_context(topology)
             topology.wait_ready(ready_s)
@@ -76,6 +79,17 @@ def up(
         fleet = stack.enter_context(fleet_of(topology, "strata-up"))
         _say_ready(topology, format)
         _keep(topology, fleet)
+
+
+@contextlib.contextmanager
+def _until_stopped() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are how a topology is meant to end: exit status 0. SIGHUP, of a lost terminal, is 129."""
+    try:
+        with as_interrupt():
+            yield
+    except KeyboardInterrupt as interrupt:
+        if status_of(interrupt) not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            raise typer.Exit(status_of(interrupt)) from None
 
 
 def _port(requested: int | None) -> int:

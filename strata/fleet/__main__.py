@@ -8,6 +8,7 @@ import threading
 
 from shared.core.errors import StrataError
 from shared.runtime import logs
+from shared.runtime.signals import heeded
 from shared.service.joining import token_for
 from strata.fleet.cloud_client import CloudClient, fleet_keys
 from strata.fleet.containers import Containers
@@ -23,7 +24,7 @@ def main() -> None:
         raise SystemExit(f"the fleet could not start: {error.detail}") from None
     logs.configure("fleet", "fleet")
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heeded((signal.SIGTERM, signal.SIGINT)):
         signal.signal(number, lambda *_: ended.set())
     backend = Containers(settings.services, grace_s=settings.grace_s)
     name, joining = f"compose-{socket.gethostname()}"[:64], None

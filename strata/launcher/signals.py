@@ -9,14 +9,30 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C ended."""
+from shared.runtime.signals import heeded
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the command arrived; it is treated as Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def status_of(error: KeyboardInterrupt) -> int:
+    """The exit status of a command that a signal ended, 128 + its number: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does, so that the command cleans up."""
+    """Make SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does, so that the command cleans up.
+
+    One that is ignored, as SIGHUP under `nohup`, stays ignored.
+    """
     with _handled(_interrupt):
         yield
 
@@ -41,7 +57,7 @@ def _handled(handler: Any) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in _ENDING}
+    before = {number: signal.signal(number, handler) for number in heeded(_ENDING)}
     try:
         yield
     finally:
@@ -50,4 +66,4 @@ def _handled(handler: Any) -> Iterator[None]:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    raise Interrupted(number)

@@ -19,6 +19,7 @@ from shared.service.api.nodes import TopologyInfo
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 from strata.api.client import Client
+from strata.launcher.signals import status_of
 from strata.launcher.topology import Topology
 from strata.output import stderr, working
 from strata.runs.download import pull_run
@@ -104,15 +105,18 @@ def local_topology(
 
 def follow_until_end(
     client: Client, info: RunInfo, *, check: Callable[[], None] = lambda: None, console: Console | None = None
-) -> tuple[RunInfo, bool]:
-    """Show a run on stderr until it ends; Ctrl-C stops it. Returns the ended run, and whether Ctrl-C stopped it."""
+) -> tuple[RunInfo, int]:
+    """Show a run on stderr until it ends; Ctrl-C stops it.
+
+    Returns the ended run, and the exit status of a command that a signal ended (`signals.status_of`), 0 without one.
+    """
     console = console or stderr()
     try:
         with view_on(console) as view:
-            return follow(client, info.run, view, check=check), False
-    except KeyboardInterrupt:
+            return follow(client, info.run, view, check=check), 0
+    except KeyboardInterrupt as interrupt:
         console.print(f"stopping run {info.run}; press Ctrl-C again to leave without waiting", highlight=False)
-        return _stopped(client, info), True
+        return _stopped(client, info), status_of(interrupt)
 
 
 def _stopped(client: Client, info: RunInfo) -> RunInfo:

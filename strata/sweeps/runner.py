@@ -63,7 +63,7 @@ def run_locally(
     agents: int | None = None,
     parallel: int = 1,
     console: Console | None = None,
-) -> bool:
+) -> int:
     """Run a sweep on one local topology for as many runs at a time; the arguments are those of `run_all`.
 
     The topology is as large as the largest spec needs. Its state is kept until the sweep is complete.
@@ -106,8 +106,8 @@ def run_all(
     check: Callable[[], None] = lambda: None,
     parallel: int = 1,
     console: Console | None = None,
-) -> bool:
-    """Run all incomplete combinations, whether or not some fail; returns whether Ctrl-C interrupted the sweep.
+) -> int:
+    """Run all incomplete combinations, whether or not some fail; returns 0, or the status of the signal that ended it.
 
     Args:
         client: client of the cloud.
@@ -128,7 +128,7 @@ def run_all(
             info = _submitted(client, specs[index], folder, index, console)
             submitted += [(index, info)] if info is not None else []
         if not submitted:
-            return False
+            return 0
         index, info = submitted.popleft()
         info, interrupted = follow_until_end(client, info, check=check, console=console)
         fetch(info)
@@ -139,7 +139,7 @@ def run_all(
         if interrupted:
             for index, info in submitted:
                 folder.note(index, status=client.stop(info.run).status)
-            return True
+            return interrupted
 
 
 def _submitted(client: Client, spec: RunSpec, folder: SweepFolder, index: int, console: Console) -> RunInfo | None:

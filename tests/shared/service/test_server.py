@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import signal
 import socket
 from typing import Any
 
@@ -116,3 +117,16 @@ async def test_no_header_changes_the_address_of_a_caller() -> None:
     forged = {"x-forwarded-for": "10.1.2.3", "forwarded": "for=10.1.2.3", "x-real-ip": "10.1.2.3"}
     async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
         assert (await http.get("/source", headers=forged)).json() == "127.0.0.1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_that_was_ignored_before_does_not_end_a_server(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        serving = server.Server(uvicorn.Config(found := app()), found)
+        with serving.capture_signals():
+            signal.raise_signal(number)
+        assert not serving.should_exit
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

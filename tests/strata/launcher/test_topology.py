@@ -288,11 +288,11 @@ app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0
 """
 
 
-def start_up() -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
+def start_up(**options: Any) -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
     """Starts `strata up`; returns its process, its output, and all processes that it started."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options
     )
     assert process.stdout is not None
     printed = json.loads(process.stdout.readline())
@@ -311,15 +311,31 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)])
+def test_signal_to_up_leaves_no_process(home: Path, number: signal.Signals, status: int) -> None:
     process, printed, pids = start_up()
     process.send_signal(number)
     process.communicate(timeout=HANG_S)
-    assert process.returncode == 0
+    assert process.returncode == status
     wait_until_gone(*pids)
     assert not Path(printed["folder"]).exists()
     assert not (home / ".strata" / "topology.json").exists()
+
+
+def ignored_by(pid: int) -> int:
+    """Returns the mask of the signals that a process ignores."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
+
+
+def test_a_hangup_that_nohup_ignores_is_ignored_by_up_and_all_that_it_starts(home: Path) -> None:
+    process, _, pids = start_up(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    hangup = 1 << (signal.SIGHUP - 1)
+    assert all(ignored_by(pid) & hangup for pid in (process.pid, *pids))
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

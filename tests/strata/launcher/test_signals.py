@@ -1,0 +1,42 @@
+"""Signals of commands: ignored ones stay ignored, all others let the command clean up."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from strata.launcher.signals import as_interrupt, postponed, status_of
+
+
+@pytest.fixture
+def nohup() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_an_ignored_signal_stays_ignored(nohup: None) -> None:
+    with as_interrupt(), postponed():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_another_signal_interrupts_and_is_told_by_the_exit_status(number: signal.Signals, status: int) -> None:
+    with pytest.raises(KeyboardInterrupt) as interrupt, as_interrupt():
+        signal.raise_signal(number)
+    assert status_of(interrupt.value) == status
+
+
+def test_the_first_signal_of_a_cleanup_comes_after_it(nohup: None) -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt) as interrupt, as_interrupt():
+        with postponed():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            steps.append("cleaned up")
+    assert (steps, status_of(interrupt.value)) == (["cleaned up"], 143)
