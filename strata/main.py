@@ -10,6 +10,7 @@ import typer
 from shared.core.errors import StrataError
 from shared.core.os_errors import of_system
 from shared.core.versions import VERSION
+from shared.runtime.streams import unbroken
 from strata.commands import (
     certs,
     compare,
@@ -84,15 +85,33 @@ def options(
 def app_entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command; exit status 1 after an error, 2 for wrong usage, 130 for Ctrl-C.
 
-    A `StrataError`, and what the operating system refuses, prints one red line.
+    A `StrataError`, and what the operating system refuses, prints one red line. No command fails because its output has
+    no reader.
     """
+    with unbroken() as out:
+        status = _status_of(arguments)
+        out.flush()
+        if out.failure is not None:  # the disk is full
+            _print(out.failure)
+            status = status or 1
+    raise SystemExit(status)
+
+
+def _status_of(arguments: Sequence[str] | None) -> int | str | None:
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
+    except SystemExit as ended:
+        return ended.code
     except (StrataError, OSError) as error:
-        from strata.output import print_error
+        _print(error)
+        return 1
+    return 0
 
-        print_error(error if isinstance(error, StrataError) else of_system(error))
-        raise SystemExit(1) from None
+
+def _print(error: StrataError | OSError) -> None:
+    from strata.output import print_error
+
+    print_error(error if isinstance(error, StrataError) else of_system(error))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType, RenderResult
 from rich.segment import Segment
@@ -24,6 +24,7 @@ from rich.text import Text
 
 from shared.core.errors import StrataError
 from shared.runtime.logs import plain
+from shared.runtime.streams import Unbroken
 
 _UNBOUNDED = 10_000
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
@@ -117,8 +118,10 @@ _STATUS_STYLES = {
 class Terminal(Console):
     """A console on which texts are only texts: only rich's own control sequences reach the terminal."""
 
-    def __init__(self, file: TextIO) -> None:
-        super().__init__(file=file, width=None if file.isatty() else _WIDE, markup=False, emoji=False)
+    def __init__(self, file: TextIO | None) -> None:
+        stream = Unbroken(file)
+        width = None if stream.isatty() else _WIDE
+        super().__init__(file=cast(TextIO, stream), width=width, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Render an object; characters in its text that cannot be printed are escaped."""

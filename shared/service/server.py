@@ -23,6 +23,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.runtime import logs
 from shared.runtime.compute_thread import pin_threads
 from shared.runtime.signals import heeded
+from shared.runtime.streams import open_standard
 from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
 from shared.service.settings import TierSettings
@@ -163,6 +164,7 @@ def serve(
         keys_of: makes the node's keys and gets its certificate; called only where nodes show certificates.
         websockets: whether the app serves websockets.
     """
+    open_standard()
     try:
         settings = read_settings()
         logs.configure(tier, getattr(settings, "name", tier))

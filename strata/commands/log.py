@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.core.errors import BadInput, NotFound
+from shared.runtime.streams import no_reader
 from strata.launcher import home
 from strata.options import RUNS_DIR, RunsDirOption
 
@@ -60,16 +60,15 @@ def log(
     from strata.output import print_error
 
     wanted, shown = Wanted(run, round_no, tier.value if tier else None), False
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            for line in _lines(wanted, source, follow, runs_dir):
-                _print(line, format)
-                shown = True
-        if not shown:
-            print_error(_nothing(wanted))
-            raise typer.Exit(1)
-    except BrokenPipeError:  # the reader has closed the pipe, as in `strata log | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in _lines(wanted, source, follow, runs_dir):
+            _print(line, format)
+            shown = True
+            if no_reader():  # as in `strata log | head`
+                break
+    if not shown:
+        print_error(_nothing(wanted))
+        raise typer.Exit(1)
 
 
 def _lines(wanted: Wanted, source: str | None, follow: bool, runs_dir: Path) -> Iterator[Line]:

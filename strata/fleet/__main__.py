@@ -9,6 +9,7 @@ import threading
 from shared.core.errors import StrataError
 from shared.runtime import logs
 from shared.runtime.signals import heeded
+from shared.runtime.streams import open_standard
 from shared.service.joining import token_for
 from strata.fleet.cloud_client import CloudClient, fleet_keys
 from strata.fleet.containers import Containers
@@ -18,6 +19,7 @@ from strata.fleet.settings import FleetSettings
 
 def main() -> None:
     """Reconcile regularly until a signal ends the process."""
+    open_standard()
     try:
         settings = FleetSettings()
     except StrataError as error:
