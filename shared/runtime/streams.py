@@ -90,7 +90,8 @@ def open_standard() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace", closefd=False))
+            file = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115 - stays open
+            setattr(sys, name, file)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from queue import SimpleQueue
@@ -27,15 +28,17 @@ class Connections:
     """
 
     def __init__(self, *, trust_env: bool, **options: Any) -> None:
-        self._http = httpx.Client(trust_env=trust_env, **options)
+        self._options = {"trust_env": trust_env, **options}
+        self._http, self._owner = httpx.Client(**self._options), os.getpid()
         self.timeout = self._http.timeout
 
     def request(self, method: str, url: str, **options: Any) -> httpx.Response:
         """Returns the answer to a request, read to its end."""
 
         def answer() -> Generator[httpx.Response, None, None]:
-            yield self._http.request(method, url, **options)
+            yield http.request(method, url, **options)
 
+        http = self._of_this_process()
         with closing(_elsewhere(answer)) as answers:
             return next(answers)
 
@@ -45,14 +48,22 @@ class Connections:
         """What `read` takes piece by piece from the answer to a request; a piece is read when it is asked for."""
 
         def pieces() -> Generator[T, None, None]:
-            with self._http.stream(method, url, **options) as response:
+            with http.stream(method, url, **options) as response:
                 yield from read(response)
 
+        http = self._of_this_process()
         return _elsewhere(pieces)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections; those of the process from which this one was forked stay its own."""
+        if os.getpid() == self._owner:
+            self._http.close()
+
+    def _of_this_process(self) -> httpx.Client:
+        """The client; a forked process gets its own: on a shared one each would read answers to the other."""
+        if os.getpid() != self._owner:
+            self._http, self._owner = httpx.Client(**self._options), os.getpid()
+        return self._http
 
     def __enter__(self) -> Self:
         return self

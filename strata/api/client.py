@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from shared.core.errors import Busy, WireError
+from shared.core.errors import Busy, StrataError, WireError
 from shared.run_records.events import Event
 from shared.run_records.rounds import RoundDetail, RoundPage
 from shared.run_records.runs import RunInfo, RunPage, SeatPage
@@ -17,6 +17,7 @@ from shared.service.order_headers import MORE_HEADER
 from shared.simulation.digital_twin import TwinList
 from strata.api import answers
 from strata.api.answers import R, Refused, parse, path, refused
+from strata.api.outages import AWAY
 from strata.api.sse import messages
 from strata.api.topology_client import TopologyClient
 
@@ -31,12 +32,8 @@ class Client(TopologyClient):
         url: address of the cloud, such as `http://host:port`.
         token: token for `Authorization: Bearer`; None means STRATA_API_TOKEN or the content of STRATA_API_TOKEN_FILE.
         timeout_s: longest wait for an answer.
-        reconnect_s: how long to try to reconnect a broken event stream before giving up.
+        options: the others are those of `TopologyClient`.
     """
-
-    def __init__(self, url: str, *, reconnect_s: float = 30.0, **options: Any) -> None:
-        super().__init__(url, **options)
-        self._reconnect_s = reconnect_s
 
     # ---- runs
 
@@ -102,7 +99,7 @@ class Client(TopologyClient):
         return names
 
     def download(self, run: str, *parts: str) -> Iterator[bytes]:
-        """The bytes of `files/<name>` or `models/<name>` of a run, piece by piece."""
+        """The bytes of `files/<name>` or `models/<name>` of a run, piece by piece; read it within `patiently`."""
         try:
             yield from self._connections.stream(_bytes, "GET", path("runs", run, *parts))
         except httpx.HTTPError as error:
@@ -122,31 +119,33 @@ class Client(TopologyClient):
         """The events of a run, from the first one or from after an id, without end: the reader decides when to stop.
 
         A broken connection is resumed after the last event; a cloud that has too many readers is asked again when it
-        says. After a silence, a reconnection or such a refusal the iterator yields None, so that the reader can check
-        the run itself.
+        says. After a silence, a broken connection or such a refusal the iterator yields None, so that the reader can
+        check the run itself.
 
         Raises:
             Unreachable: the cloud could not be reached again in time.
         """
-        last, lost_at, backoff_s = after, None, _BACKOFF_S
+        last, backoff_s = after, _BACKOFF_S
         while True:
+            lost: StrataError | None = None
             wait_s = 0.0
             try:
                 for event in self._stream(run, last, idle_s):
-                    lost_at, backoff_s = None, _BACKOFF_S
+                    self._outages.answered()
+                    backoff_s = _BACKOFF_S
                     last = event.id if event is not None else last
                     yield event
             except httpx.ReadTimeout:
-                lost_at = None  # the cloud was connected, but silent
+                pass  # the cloud was connected, but silent
             except Refused as error:
-                if error.code != Busy.code:
+                if error.status not in AWAY:
                     raise
-                lost_at, wait_s = None, float(error.retry_after_s or 0)
+                wait_s, lost = float(error.retry_after_s or 0), None if error.code == Busy.code else error
             except httpx.HTTPError as error:
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > self._reconnect_s:
-                    raise self._broken(error) from error
+                lost = self._broken(error)
             yield None
+            if lost is not None:
+                self._outages.bear(lost)
             time.sleep(max(backoff_s, wait_s))
             backoff_s = min(2 * backoff_s, _BACKOFF_CAP_S)
 

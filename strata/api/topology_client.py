@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,11 +20,11 @@ from shared.service.api.nodes import AgentPage, EdgePage, TopologyInfo
 from shared.service.connections import Connections
 from shared.service.public_trust import PublicTrust
 from shared.service.token_files import token_of
-from strata.api.answers import parse, path, refused
+from strata.api.answers import Refused, parse, path, refused
+from strata.api.outages import AWAY, NotConnected, Outages
 
 R = TypeVar("R", bound=Record)
-_TRIES = 4
-_BACKOFF_S = 0.2
+T = TypeVar("T")
 
 
 class TopologyClient:
@@ -34,7 +33,8 @@ class TopologyClient:
     To a cloud on another machine the user's own settings apply (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`,
     `SSL_CERT_FILE`, `SSL_CERT_DIR`): the proxy that they name sees what is sent over plain HTTP, the token too.
 
-    GETs and the creation of a run (which carries an idempotency key) are repeated when the connection breaks.
+    A cloud that has answered and answers no more is waited for (`Outages`). GETs and the creation of a run (which
+    carries an idempotency key) are repeated when the connection breaks; other requests only if nothing was sent.
 
     Args:
         url: address of the cloud, such as `http://host:port`.
@@ -43,6 +43,8 @@ class TopologyClient:
         authority: a file with the certificate of the authority that signs the cloud's; None = STRATA_CA_FILE or, where
             that is not set, the authorities that this machine trusts.
         transport: replaces the HTTP transport in tests.
+        reconnect_s: how long to wait for a cloud that does not answer; None = STRATA_RECONNECT_S or two minutes.
+        check: is called while the cloud does not answer; it raises if the cloud will not come back.
     """
 
     def __init__(
@@ -53,9 +55,12 @@ class TopologyClient:
         timeout_s: float = 30.0,
         authority: Path | None = None,
         transport: httpx.BaseTransport | None = None,
+        reconnect_s: float | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         token = token or _token_of_environment()
         self.url = url.rstrip("/")
+        self._outages = Outages(self.url, reconnect_s, check)
         try:
             trust_env = not is_loopback(httpx.URL(self.url).host)
             self._connections = Connections(
@@ -127,28 +132,52 @@ class TopologyClient:
     def _request(
         self, method: str, where: str, *, errors: bool = True, again: bool = False, **options: Any
     ) -> httpx.Response:
-        """Send a request. GETs, and POSTs with `again`, are repeated with a growing wait.
+        """Send a request and wait for the answer as `patiently` does.
 
         Args:
             errors: whether an error status raises.
             again: whether this POST may be repeated.
         """
-        tries = _TRIES if again or method == "GET" else 1
-        for left in reversed(range(tries)):
+
+        def answer() -> httpx.Response:
             try:
                 response = self._connections.request(method, where, **options)
-                break
-            except httpx.ConnectError as error:  # nobody listens there: not repeated
-                raise self._broken(error) from error
             except httpx.HTTPError as error:
-                if not left or isinstance(error, httpx.TimeoutException):
-                    raise self._broken(error) from error
-                time.sleep(_BACKOFF_S * 2 ** (tries - 1 - left))
-        if errors and response.is_error:
-            raise refused(response)
-        return response
+                raise self._broken(error) from error
+            if errors and response.is_error:
+                raise refused(response)
+            return response
+
+        return self.patiently(answer, again=again or method == "GET")
+
+    def patiently(self, take: Callable[[], T], *, again: bool = True) -> T:
+        """What `take` returns, which asks the cloud and is called anew while that does not answer.
+
+        Args:
+            take: raises `Unreachable` or `Refused` if there is no answer.
+            again: whether it may be called anew once something was sent.
+        """
+        while True:
+            try:
+                found = take()
+            except (Unreachable, Refused) as error:
+                if isinstance(error, Refused) and error.status not in AWAY:
+                    self._outages.answered()
+                    raise
+                if not again and not isinstance(error, NotConnected):
+                    raise
+                self._outages.bear(error)
+            else:
+                self._outages.answered()
+                return found
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait no longer for the cloud from now on."""
+        self._outages.wait_s = min(self._outages.wait_s, seconds)
 
     def _broken(self, error: httpx.HTTPError) -> Unreachable:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+            return NotConnected(f"no cloud answers at {self.url} ({error or 'in time'})")
         if isinstance(error, httpx.TimeoutException):
             return DeadlineExceeded(f"the cloud at {self.url} did not answer in time")
         return Unreachable(f"no cloud answers at {self.url} ({error})")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
 from shared.core.os_errors import check_writable
+from shared.runtime.streams import open_standard
 from shared.service.api.nodes import TopologyInfo
 from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, work_folder
@@ -129,6 +130,7 @@ class Topology:
         """Make the work folder and begin to import the tiers, which `start` does otherwise; `stop` undoes it."""
         if self._work is not None:
             return
+        open_standard()
         check_writable(self._runs_dir)
         self._work = work_folder.WorkFolder(self._given_folder)
         if self._fork is True:  # it imports the tiers while redis-server starts
@@ -238,7 +240,7 @@ class Topology:
         """
         deadline = time.monotonic() + deadline_s
         agents = self.agents()
-        with TopologyClient(self.url, timeout_s=5.0, authority=self.authority_file) as client:
+        with TopologyClient(self.url, timeout_s=5.0, authority=self.authority_file, reconnect_s=0) as client:
             while True:
                 self.check()
                 info, missing = poll_topology(client, self.edge_names, agents)

@@ -29,6 +29,17 @@ class Connection:
     def __post_init__(self) -> None:
         weakref.finalize(self, self.own_client.close)  # of a connection that nobody closed
 
+    def __reduce__(self) -> str:
+        """A connection is no value.
+
+        Raises:
+            TypeError: always; says what to pass to another process in its place.
+        """
+        raise TypeError(
+            "a cloud and its runs hold a connection, which cannot be copied or pickled: "
+            "pass `cloud.url` and `run.id`, and call `strata.connect(url).get_run(id)` there"
+        )
+
     @property
     def url(self) -> str:
         """The address of the cloud."""

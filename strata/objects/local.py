@@ -67,11 +67,13 @@ class Keeper:
         self._ready.set()
 
     def check(self) -> None:
-        """Check that all processes run.
+        """Check that all processes run; a process forked from the owner cannot know.
 
         Raises:
             StrataError: one has ended, or the topology could not be kept.
         """
+        if os.getpid() != self._owner:
+            return
         if self.error is not None:
             raise self.error
         self.topology.check()

@@ -370,12 +370,16 @@ def _settled(rows: Sequence[RoundInfo], info: RunInfo) -> Iterator[RoundInfo]:
 
 def _download(run: str, name: str, client: Client) -> bytes:
     """A model as safetensors, of limited size."""
-    content = bytearray()
-    for piece in client.download(run, "models", name):
-        content += piece
-        if len(content) > MAX_MODEL_BYTES:
-            raise TooLarge(f"model {name} of run {run} has more than {MAX_MODEL_BYTES} bytes")
-    return bytes(content)
+
+    def whole() -> bytes:
+        content = bytearray()
+        for piece in client.download(run, "models", name):
+            content += piece
+            if len(content) > MAX_MODEL_BYTES:
+                raise TooLarge(f"model {name} of run {run} has more than {MAX_MODEL_BYTES} bytes")
+        return bytes(content)
+
+    return client.patiently(whole)
 
 
 def _saved(name: str, folder: Path) -> bytes:

@@ -69,10 +69,14 @@ def _place(folder: Path, name: str) -> Path:
 def _fetch(client: Client, run: str, parts: tuple[str, ...], place: Path) -> None:
     part = place.with_name(f".{place.name}.part")
     place.parent.mkdir(parents=True, exist_ok=True)
-    try:
+
+    def whole() -> None:
         with part.open("wb") as file:
             for piece in client.download(run, *parts):
                 file.write(piece)
+
+    try:
+        client.patiently(whole)
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)

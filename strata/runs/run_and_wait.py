@@ -121,6 +121,7 @@ def follow_until_end(
 
 def _stopped(client: Client, info: RunInfo) -> RunInfo:
     """Stop a run and wait a limited time for its end, so that its results are saved."""
+    client.wait_at_most(_STOP_S)
     with contextlib.suppress(StrataError, KeyboardInterrupt):
         info = client.stop(info.run)
         deadline = time.monotonic() + _STOP_S

@@ -110,7 +110,7 @@ class Deployment:
             self.topology = made
             made.start()
             self.topology.wait_ready(HANG_S)
-            self.client = Client(self.topology.url, timeout_s=10)
+            self.client = Client(self.topology.url, timeout_s=10, reconnect_s=1.5)
         except BaseException:
             self.__exit__()
             raise

@@ -51,6 +51,8 @@ class FakeCloud:
         self.accepted = False
         self.breaks_after: int | None = None
         self.busy_times = 0
+        self.away_times = 0
+        """Requests that a proxy answers in its place once a stream of events has begun."""
         self.stream_starts: list[str | None] = []
         self.runs: dict[str, RunInfo] = {"r1": a_run()}
         self.seen: list[tuple[str, str]] = []
@@ -94,6 +96,9 @@ def _app(cloud: FakeCloud) -> FastAPI:
         cloud.seen.append((request.method, request.url.path))
         if cloud.token and request.headers.get("authorization") != f"Bearer {cloud.token}":
             return _problem(401, "unauthorised", "the API token is missing or wrong")
+        if cloud.away_times and cloud.stream_starts:
+            cloud.away_times -= 1
+            return Response("<html>Bad Gateway</html>", 502)
         parts = request.url.path.split("/")
         if parts[1] == "runs" and len(parts) > 2 and parts[2] not in {*cloud.runs, "latest"}:
             return _problem(404, "not_found", f"no run {parts[2]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 from shared.service.connections import Connections
@@ -130,3 +131,27 @@ def test_an_error_of_the_connection_and_one_of_the_reader_are_raised_where_the_i
         assert next(items) == "first"
         with pytest.raises(ValueError, match="status 204"):
             next(items)
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    """On a shared one, each of the two processes would read answers to the other's requests."""
+    app = FastAPI()
+
+    @app.get("/port")
+    def port(request: Request) -> int:
+        return request.client.port if request.client else 0
+
+    with served(app) as url, Connections(trust_env=False, base_url=url) as connections:
+        ours = [connections.request("GET", "/port").json() for _ in range(2)]
+        reader, writer = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.write(writer, connections.request("GET", "/port").content)
+            connections.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writer)
+        theirs = int(os.read(reader, 16))
+        os.close(reader)
+        ours.append(connections.request("GET", "/port").json())
+    assert len(set(ours)) == 1
+    assert theirs not in ours

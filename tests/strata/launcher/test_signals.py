@@ -34,9 +34,8 @@ def test_another_signal_interrupts_and_is_told_by_the_exit_status(number: signal
 
 def test_the_first_signal_of_a_cleanup_comes_after_it(nohup: None) -> None:
     steps = []
-    with pytest.raises(KeyboardInterrupt) as interrupt, as_interrupt():
-        with postponed():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.raise_signal(number)
-            steps.append("cleaned up")
+    with pytest.raises(KeyboardInterrupt) as interrupt, as_interrupt(), postponed():  # noqa: PT012 - what follows is why
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        steps.append("cleaned up")
     assert (steps, status_of(interrupt.value)) == (["cleaned up"], 143)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,6 +86,12 @@ def test_a_closed_connection_says_so(connected: strata.Cloud) -> None:
         run.model()
     assert repr(connected).endswith(", closed>")
     assert run.accuracy == 0.93, "of a run that has ended, what was read before"
+
+
+def test_a_run_says_what_to_pass_to_another_process_in_its_place(connected: strata.Cloud) -> None:
+    for copy_of in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"pass `cloud.url` and `run.id`, and call `strata.connect\(url\)"):
+            copy_of(connected.get_run())  # type: ignore[operator]
 
 
 # ---- starting runs

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from shared.core.errors import NotReady
+from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
 from strata.objects.local import Keeper
 
@@ -21,7 +22,7 @@ class Pretended:
     """A topology that notes the thread which started it, and whether it has ended."""
 
     def __init__(self, *, interrupts: bool = False, ready: bool = True) -> None:
-        self.interrupts, self.ready, self.ended = interrupts, ready, False
+        self.interrupts, self.ready, self.ended, self.lost = interrupts, ready, False, False
         self.thread: threading.Thread | None = None
 
     def __enter__(self) -> Pretended:
@@ -39,7 +40,8 @@ class Pretended:
             raise NotReady("edge-1 is missing")
 
     def check(self) -> None:
-        pass
+        if self.lost:
+            raise ProcessDied("redis-server ended")
 
     def trim_logs(self) -> None:
         pass
@@ -95,12 +97,18 @@ def test_ctrl_c_at_the_first_step_of_the_end_waits_too(monkeypatch: pytest.Monke
     assert topology.ended
 
 
-def test_a_process_forked_from_the_owner_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_forked_from_the_owner_stops_nothing_and_takes_nothing_for_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keeper = kept(topology := Pretended())
     keeper.begin(1.0)
+    topology.lost = True
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: -1)
+        keeper.check()  # the processes are no children of its own, which it could not tell from ended ones
         keeper.end()
+    with pytest.raises(ProcessDied):
+        keeper.check()
     steps = [topology.ended]
     keeper.end()
     assert [*steps, topology.ended] == [False, True]
