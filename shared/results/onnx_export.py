@@ -31,7 +31,8 @@ class WholeModel(nn.Module):
     """A module with what comes before and after it.
 
     It takes samples as they are: of a table, float64 (batch, inputs), numbers in their units, categories and indicators
-    as 0 or 1 in the order of `input_names`; uint8 images, (batch, height, width[, channels]); else the module's inputs.
+    as 0 or 1 in the order of `input_names`; uint8 images, (batch, height, width[, channels]); else the module's inputs,
+    in float64 where float32 does not hold them.
     It returns probabilities of classes, numbers in the target's unit, or the module's outputs of tokens.
     """
 
@@ -39,7 +40,6 @@ class WholeModel(nn.Module):
     std: Tensor
     own_mean: Tensor
     own_std: Tensor
-    first: Tensor
 
     def __init__(self, trained: TrainedModel) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class WholeModel(nn.Module):
             self.register_buffer("mean", norm.mean)
             self.register_buffer("std", norm.std)
         self.channels = about.transform
-        self.is_table = bool(about.reading.columns)
-        if self.is_table:
-            self.register_buffer("own_mean", _own(about, "mean", 0.0))
-            self.register_buffer("own_std", _own(about, "std", 1.0))
-            self.register_buffer("first", (self.mean == 0) & (self.std == 1) & _is_number(about))
+        scale = about.scale
+        self.is_scaled = scale is not None
+        if scale is not None:
+            self.register_buffer("own_mean", torch.tensor(scale.mean, dtype=torch.float64))
+            self.register_buffer("own_std", torch.tensor(scale.std, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns what the model says of samples."""
@@ -66,23 +66,13 @@ class WholeModel(nn.Module):
         if self.images:
             planes = x[:, None] if x.dim() == 3 else x.permute(0, 3, 1, 2)
             x = planes.to(torch.float32) / 255
+        if self.is_scaled:
+            x = (x - self.own_mean) / self.own_std
         plain = x.to(torch.float32) if x.is_floating_point() else x
         if not self.scales:
             return plain
         made = (plain - self.mean) / self.std
-        if self.is_table:
-            return torch.where(self.first, ((x - self.own_mean) / self.own_std).to(torch.float32), made)
         return made if self.channels is None else self.channels(made)
-
-
-def _own(about: Preprocessing, field: str, otherwise: float) -> Tensor:
-    """The mean or deviation of each input's own column, float64 (inputs,)."""
-    found = [getattr(column, field) for column in about.reading.columns for _ in range(column.n_inputs)]
-    return torch.tensor([otherwise if value is None else value for value in found], dtype=torch.float64)
-
-
-def _is_number(about: Preprocessing) -> Tensor:
-    return torch.tensor([column.mean is not None for column in about.reading.columns for _ in range(column.n_inputs)])
 
 
 def input_names(about: Preprocessing) -> list[str]:
@@ -144,7 +134,7 @@ def to_onnx(trained: TrainedModel) -> bytes:
 def _example(about: Preprocessing) -> Tensor:
     """Two samples, as a model of one would be written for exactly one."""
     sample = about.description.sample
-    if about.reading.columns:
+    if about.scale is not None:
         return torch.zeros(2, *sample.shape, dtype=torch.float64)
     if not sample.images:
         return sample.example(2)

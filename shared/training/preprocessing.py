@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -15,7 +16,7 @@ from shared.core.versions import versions
 from shared.training.data.channel_statistics import ChannelNormaliser
 from shared.training.data.checks import Description
 from shared.training.data.dataset import Dataset
-from shared.training.data.reading import Reading
+from shared.training.data.reading import Reading, Scale
 from shared.training.description import Normalisation
 from shared.training.loop import Transform
 from shared.training.models import Design
@@ -121,6 +122,18 @@ class Preprocessing(Record):
     def normalisation(self) -> Normalisation | None:
         """The mean and deviation of the inputs."""
         return None if self.mean is None else Normalisation(torch.tensor(self.mean), torch.tensor(self.std))
+
+    @property
+    def scale(self) -> Scale | None:
+        """What is done in float64 with numbers as they are, before they become float32; None if nothing is."""
+        columns = self.reading.columns
+        if not columns:
+            return self.reading.scale
+        shape = (sum(column.n_inputs for column in columns),)
+        own = [(column.mean, column.std) for column in columns for _ in range(column.n_inputs)]
+        later = zip(np.broadcast_to(self.mean, shape), np.broadcast_to(self.std, shape), strict=True)
+        pairs = [(0.0, 1.0) if None in pair or then != (0, 1) else pair for pair, then in zip(own, later, strict=True)]
+        return Scale(mean=[mean for mean, _ in pairs], std=[std for _, std in pairs])
 
     @property
     def transform(self) -> Transform | None:

@@ -13,7 +13,7 @@ from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import Names
 from shared.training.data.sources import DATASETS
-from shared.training.table_specs import Column, ColumnUse, CsvSpec, Missing, is_table
+from shared.training.table_specs import TABLES, Column, ColumnUse, CsvSpec, Missing, is_table
 
 TargetKind = Literal["classes", "labels", "numbers", "tokens"]
 """What targets are: one class, any number of labels, numbers, or a class at each place of a sequence."""
@@ -118,7 +118,8 @@ class DataSpec(Record):
         table = self.file is not None and is_table(self.file)
         for field in ("target", "group", "columns", "missing", "csv"):
             if getattr(self, field) is not None and not table:
-                raise ValueError(f"{field} is for a table: it goes with file, such as a .csv")
+                which = "goes with file, such as a .csv" if self.file is None else f"{self.file} is read as none"
+                raise ValueError(f"{field} is for a table ({', '.join(TABLES)}, also with .gz): {which}")
         if table and self.target is None:
             raise ValueError("target: the column of the table that models are to predict is needed")
         if self.kind is not None and self.file is None and self.name in TAKEN:

@@ -118,7 +118,7 @@ def checked(
     _check_keys(source.arrays, where)
     arrays = {key: plain(source.arrays[key], f"{where}: {key}") for key in KEYS if key in source.arrays}
     masked, reading = MASKS[0] in arrays, source.reading
-    arrays = before_float32(arrays, layout, where)
+    arrays, scale = before_float32(arrays, layout, where)
     found, notes = _samples(arrays, layout, where)
     vocabulary, padding = _number(arrays, "vocabulary", where), _number(arrays, "padding", where)
     n_classes = _number(arrays, "n_classes", where)
@@ -134,7 +134,8 @@ def checked(
     _keep_normalisation(found, arrays, sample, layout, masked=masked, where=where)
     notes += targets.notes + _unknown_keys(source.arrays) + _not_normalised(found, sample)
     known = {"classes": reading.classes or targets.classes, "groups": reading.groups or group_names}
-    return found, Description(sample, target), reading.model_copy(update={**known, "notes": reading.notes + notes})
+    told = {"scale": scale, "notes": reading.notes + notes}
+    return found, Description(sample, target), reading.model_copy(update={**known, **told})
 
 
 def _said(kind: TargetKind | None, y: Sequence[npt.NDArray[Any]], reading: Reading) -> TargetKind | None:
@@ -214,9 +215,10 @@ def _as_samples(x: npt.NDArray[Any], layout: Layout | None, what: str) -> npt.ND
         raise DataMalformed(f"{what} has shape {x.shape}, expected (n, ...) with at least one sample and one value")
     if np.issubdtype(x.dtype, np.floating):
         return _finite(x, what)
-    if np.issubdtype(x.dtype, np.integer):
+    if x.dtype.kind in "iu":
         return x.astype(np.int64)
-    raise DataMalformed(f"{what} has dtype {x.dtype}, expected uint8 (images), floats or integers (indices)")
+    hint = "; save them as float32" if x.dtype.kind in "bmM" else ""
+    raise DataMalformed(f"{what} has dtype {x.dtype}, expected uint8 (images), floats or integers (indices){hint}")
 
 
 def _finite(x: npt.NDArray[Any], what: str) -> npt.NDArray[np.float32]:

@@ -45,7 +45,7 @@ from shared.training.data.standardised import standardised
 from shared.training.description import Normalisation, Sample, Target
 from shared.training.specs import Layout, TargetKind
 
-READERS = 4
+READERS = 5
 """The version of what reads files and plug-ins' data: what an older one has read is not taken from the cache."""
 BLOCK = 65_536
 """Elements of samples that are converted at a time, few enough to stay in the cache."""
@@ -220,6 +220,7 @@ def unpack_once(
     layout: Layout | None = None,
     *,
     standardise: bool | None = False,
+    where: str = "",
 ) -> None:
     """Writes validated arrays, their description, digest and reading to `folder`, atomically, once among all processes.
 
@@ -230,13 +231,14 @@ def unpack_once(
         kind: what the targets of other data are; None means what their type and values say.
         layout: which axis of other data holds the channels; None means that they are as models get them.
         standardise: whether targets that are numbers are standardised; None means that their size decides.
+        where: what messages call the data; by default the folder's name.
     """
     if folder.is_dir():
         return
     with _lock(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
-        source, where = Read.of(read()), folder.name
+        source, where = Read.of(read()), where or folder.name
         reading = source.reading
         if n_classes is not None:
             arrays, found = checked_images(source.arrays, n_classes, where)

@@ -68,7 +68,7 @@ def _open_file(spec: DataSpec, file: str, data_dir: Path | None, cache_dir: Path
         return read_file(path, spec)
 
     try:
-        unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target)
+        unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target, where=file)
     except DataMalformed as error:
         raise DataMalformed(error.detail, field="data.file") from error
     return open_unpacked(spec.name, folder, None)

@@ -9,9 +9,13 @@ import numpy.typing as npt
 
 from shared.training.data.sources import GROUPS, WRITERS, Arrays, DataMalformed
 
+LARGEST = np.iinfo(np.int64).max
+
 
 def plain(given: Any, what: str) -> npt.NDArray[Any]:
-    """Returns an array of numbers, bools or texts (numpy's kind `U`).
+    """Returns an array of numbers, bools or texts (numpy's kind `U`), in the machine's own order of bytes.
+
+    Numbers of more than 64 bits become float64; unsigned integers int64 if they fit: numpy compares the two as floats.
 
     Raises:
         DataMalformed: it holds other objects, masked values, or bytes that are no text.
@@ -23,6 +27,12 @@ def plain(given: Any, what: str) -> npt.NDArray[Any]:
         found = _of_objects(found, what)
     if found.dtype.kind == "T":
         return found.astype(str)
+    if found.dtype == np.uint64 and found.size and found.max() <= LARGEST:
+        return found.astype(np.int64)
+    if found.dtype.kind == "f" and found.dtype.itemsize > 8:
+        return found.astype(np.float64)
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
     if found.dtype.kind != "S":
         return found
     try:
@@ -69,3 +79,5 @@ def _check_groups(values: npt.NDArray[Any], n: int, what: str) -> None:
         raise DataMalformed(f"{what} has dtype {values.dtype}, expected int64, or texts")
     if values.shape != (n,):
         raise DataMalformed(f"{what} has shape {values.shape}, expected ({n},), one for each sample")
+    if values.dtype == np.uint64:
+        raise DataMalformed(f"{what} holds {values.max()}, beyond int64: save such ids as texts")

@@ -69,7 +69,7 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
             return source.arrays() if params is None else source.arrays(params)
 
     try:
-        unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target)
+        unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target, where=spec.name)
     except DataMalformed as error:
         raise DataMalformed(error.detail, field="data.name") from error
     return open_unpacked(spec.name, folder, None)

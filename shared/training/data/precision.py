@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.training.data.reading import Scale
 from shared.training.data.sources import IMAGES, MASKS, Arrays, DataMalformed
 from shared.training.specs import Layout
 
@@ -16,25 +17,29 @@ BLOCK = 65_536
 Array = npt.NDArray[Any]
 
 
-def before_float32(arrays: Arrays, layout: Layout | None, where: str) -> Arrays:
+def before_float32(arrays: Arrays, layout: Layout | None, where: str) -> tuple[Arrays, Scale | None]:
     """Returns arrays whose samples are normalised already where float32 would round them too much; others unchanged.
+
+    The second value says by what they were normalised; None if they were not.
 
     Raises:
         DataMalformed: float32 does not tell them apart, and there are no `mean` and `std` by which to normalise.
     """
     samples = [arrays[key] for key in IMAGES]
-    if any(x.dtype != np.float64 or x.ndim < 2 or not x.size for x in samples) or MASKS[0] in arrays:
-        return arrays
-    if "mean" not in arrays or "std" not in arrays:
+    if any(x.dtype != np.float64 or x.ndim < 2 or not x.size for x in samples):
+        return arrays, None
+    if "mean" not in arrays or "std" not in arrays or MASKS[0] in arrays:
         _check_told_apart(samples[0], where)
-        return arrays
+        return arrays, None
     mean, std = (np.asarray(arrays[key], np.float64) for key in ("mean", "std"))
     if (layout == "channels_first" and std.ndim) or not all(_fits(value, samples[0]) for value in (mean, std)):
-        return arrays
+        _check_told_apart(samples[0], where)
+        return arrays, None
     if all((_rounded(x) <= EXACT * std).all() for x in samples):
-        return arrays
+        return arrays, None
     done = {key: (x - mean) / std for key, x in zip(IMAGES, samples, strict=True)}
-    return {**arrays, **done, "mean": np.array(0.0), "std": np.array(1.0)}
+    scale = Scale(mean=mean.tolist(), std=std.tolist())
+    return {**arrays, **done, "mean": np.array(0.0), "std": np.array(1.0)}, scale
 
 
 def _check_told_apart(x: Array, where: str) -> None:

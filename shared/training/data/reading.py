@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 
 ColumnKind = Literal["number", "categories", "date", "indicator"]
 SHOWN = 8
@@ -54,6 +55,22 @@ class Column(Record):
         return f"{self.name} {self.kind}{f' in {self.unit}' if self.unit else ''}"
 
 
+class Scale(Record):
+    """Mean and deviation by which numbers were normalised in float64, since float32 does not hold them.
+
+    Attributes:
+        mean, std: nested as a sample or so that they broadcast to it.
+    """
+
+    mean: Any
+    std: Any
+
+    def of(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Returns numbers normalised."""
+        found: npt.NDArray[np.float64] = (x - np.array(self.mean)) / np.array(self.std)
+        return found
+
+
 class Reading(Record):
     """How a data set was read.
 
@@ -62,6 +79,8 @@ class Reading(Record):
         target: the column that models predict.
         classes: names of the classes, in the order of their numbers; empty if they have no names.
         groups: names of the groups, in the order of their numbers; empty if they have no names.
+        decimal, thousands: how a table's file writes numbers, where it is not with a point alone.
+        scale: by which arrays were normalised before they became float32; None if they were not.
         notes: what was left out or converted, and why: a plain sentence each.
     """
 
@@ -69,6 +88,9 @@ class Reading(Record):
     target: Column | None = None
     classes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    decimal: Annotated[str | None, LEFT_OUT] = None
+    thousands: Annotated[str | None, LEFT_OUT] = None
+    scale: Annotated[Scale | None, LEFT_OUT] = None
     notes: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:

@@ -69,7 +69,11 @@ def read_targets(
         return _texts(y, kind, what)
     found = kind or _kind_of(y, x, where)
     if found == "numbers":
-        return Targets(_each(y, _numbers, where), "numbers")
+        soft = kind is None and all(map(_shares, y))
+        note = (
+            f"{LABELS[0]} holds shares that sum to 1, taken as numbers (kind); classes are whole numbers: their argmax"
+        )
+        return Targets(_each(y, _numbers, where), "numbers", notes=(note,) if soft else ())
     if found == "labels":
         return Targets(_each(y, _labels, where), "labels")
     whole = _each(y, _whole, where)
@@ -90,6 +94,9 @@ def _alike(y: Pair, kind: TargetKind | None, where: str) -> Pair:
         wrong = next((key, each.dtype) for key, each in zip(LABELS, y, strict=True) if each.dtype.kind in odd)
         wanted = "integers or texts (classes, tokens) or floats (numbers)"
         raise DataMalformed(f"{where}: {wrong[0]} has dtype {wrong[1]}, expected {wanted}")
+    if len({each.dtype == np.uint64 for each in y}) > 1:  # numpy compares them as floats, which round
+        huge = max(int(each.max()) for each in y if each.dtype == np.uint64)
+        raise DataMalformed(f"{where}: {LABELS[0]} or {LABELS[1]} holds {huge}, beyond int64: save such ids as texts")
     same = y[0].shape[1:] == y[1].shape[1:]
     single = all(each.size == len(each) for each in y)
     if not (same or single) or (len(families) > 1 and (kind is None or "U" in families)):
@@ -181,8 +188,16 @@ def _whole(y: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
         return y
     odd = y[~np.isfinite(y) | (y != np.round(y)) | (np.abs(y) > 2**53)]
     if len(odd):
-        raise DataMalformed(f"{what} holds {odd.flat[0]!r:.30}; classes and tokens are whole numbers or texts")
+        soft = "; of shares of classes save the largest's number (argmax)" if _shares(y) else ""
+        raise DataMalformed(f"{what} holds {odd.flat[0]:g}; classes and tokens are whole numbers or texts{soft}")
     return y.astype(np.int64)
+
+
+def _shares(y: npt.NDArray[Any]) -> bool:
+    """Returns whether rows are shares that sum to 1, as those of soft labels, and not one-hot."""
+    if y.dtype.kind != "f" or y.ndim != 2 or y.shape[1] < 2 or not (y >= 0).all():
+        return False
+    return bool(np.allclose(y.sum(1, dtype=np.float64), 1, atol=1e-3)) and not np.isin(y, (0, 1)).all()
 
 
 def _sequences(y: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
@@ -246,11 +261,11 @@ def _hardly_classes(values: npt.NDArray[Any], n: int) -> bool:
 
 
 def _marker(values: npt.NDArray[Any]) -> Any:
-    """Returns a label that may mark what is not known: a negative one, or one far above all numbers from 0 to k."""
+    """Returns a label that may mark what is not known: a negative one, or one far above all from 0 or 1 to k."""
     if len(values) > 2 and values[0] < 0:
         return values[0]
-    from_0 = len(values) > 2 and values[0] == 0 and values[-2] == len(values) - 2
-    return values[-1] if from_0 and not _dense(values) else None
+    in_turn = len(values) > 2 and values[0] in (0, 1) and values[-2] - values[0] == len(values) - 2
+    return values[-1] if in_turn and values[-1] >= 2 * len(values) else None
 
 
 def _named(y: Pair, n_classes: int, names: tuple[str, ...], notes: Sequence[str]) -> Targets:
@@ -305,7 +320,15 @@ def _texts(y: Pair, kind: TargetKind | None, what: str) -> Targets:
         order = np.argsort(numbers, kind="stable")
         names, codes = names[order], np.argsort(order)[codes]
     named = tuple(map(str, names))
-    return _named((codes[:n], codes[n:]), len(named), named, ())
+    return _named((codes[:n], codes[n:]), len(named), named, _alikes(named, what))
+
+
+def _alikes(names: Sequence[str], what: str) -> list[str]:
+    """Returns a note of names that differ in upper and lower case or blanks alone."""
+    seen = dict[str, str]()
+    pairs = [(seen.setdefault("".join(name.casefold().split()), name), name) for name in names]
+    alike = [f"{first!r:.40} and {name!r:.40}" for first, name in pairs if first != name]
+    return [f"{what} has names of classes that differ in case or blanks alone: {listed(alike)}"] if alike else []
 
 
 def _as_numbers(texts: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:

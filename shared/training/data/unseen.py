@@ -14,9 +14,11 @@ from shared.core.errors import BadInput
 from shared.training.data.layouts import channels_first, channels_last, images_channels_last
 from shared.training.data.picture_files import PICTURES, opened
 from shared.training.data.pixels import DEEP, GREY, LARGEST, Pixels, head_of
+from shared.training.data.plain import plain
+from shared.training.data.reading import Scale
 from shared.training.data.sources import DataMalformed, read_npz
 from shared.training.data.tables.rows import Table, read_rows
-from shared.training.data.tables.unseen import inputs_of
+from shared.training.data.tables.unseen import inputs_of, written
 from shared.training.preprocessing import Preprocessing
 from shared.training.table_specs import CsvSpec, is_table
 
@@ -54,7 +56,7 @@ def unseen(source: Any, preprocessing: Preprocessing) -> Unseen:
     if isinstance(source, np.ndarray):
         return Unseen(_array(source, "the array", preprocessing))
     if not isinstance(source, str | Path):
-        return _of_table(_frame(source), preprocessing)
+        return _of_table(_frame(source, written(preprocessing.reading).decimal), preprocessing)
     path = Path(source)
     if not path.exists():
         raise DataMalformed(f"there is no file {path}")
@@ -79,15 +81,18 @@ def _of_table(table: Table, preprocessing: Preprocessing) -> Unseen:
     mean, std = (
         np.broadcast_to(np.array(values, np.float32), (n,)) for values in (preprocessing.mean, preprocessing.std)
     )
-    x = inputs_of(table, columns, preprocessing.source.csv or CsvSpec(), mean, std)
+    x = inputs_of(table, preprocessing.reading, preprocessing.source.csv or CsvSpec(), mean, std)
     used = {column.name for column in columns}
     return Unseen(x, ignored=tuple(name for name in table.columns if name not in used))
 
 
-def _frame(source: Any) -> Table:
-    """A `DataFrame` or a map of columns as texts; what is None or NaN is a missing cell."""
+def _frame(source: Any, decimal: str) -> Table:
+    """A `DataFrame` or a map of columns as texts; what is None or NaN is a missing cell.
+
+    Numbers get the decimal sign of the training table, in which texts are expected to be as well.
+    """
     try:
-        columns = {str(name): [_text(value) for value in source[name]] for name in source}
+        columns = {str(name): [_text(value, decimal) for value in source[name]] for name in source}
     except (TypeError, KeyError, IndexError):
         raise BadInput(f"a {type(source).__name__} is no table: give a path, a DataFrame or an array") from None
     lengths = {len(column) for column in columns.values()}
@@ -96,9 +101,11 @@ def _frame(source: Any) -> Table:
     return Table("the table", columns, range(1, 1 + lengths.pop()))
 
 
-def _text(value: Any) -> str:
-    missing = value is None or value != value or str(value) in ("NaT", "<NA>")
-    return "" if missing else str(value).strip()
+def _text(value: Any, decimal: str) -> str:
+    if value is None or str(value) in ("NaT", "<NA>") or value != value:
+        return ""
+    text = str(value).strip()
+    return text.replace(".", decimal) if isinstance(value, float | np.floating) else text
 
 
 # ---- arrays
@@ -113,8 +120,13 @@ def _of_archive(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
 
 
 def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.NDArray[Any]:
-    """Returns samples in the dtype in which a data set stores them."""
-    sample, layout = preprocessing.description.sample, preprocessing.source.layout
+    """Returns samples in the dtype in which a data set stores them.
+
+    Those of a table are numbers as they are, categories and indicators 0 or 1, in the order of its inputs.
+    """
+    sample, layout, x = preprocessing.description.sample, preprocessing.source.layout, plain(x, what)
+    if x.dtype.kind in "iuf" and preprocessing.scale is not None:
+        x = _scaled(x, preprocessing.scale, what)
     x = images_channels_last(x, layout) if sample.images else channels_first(channels_last(x, layout), layout)
     shape: Sequence[int] = sample.shape
     dtype: Any = np.int64 if sample.dtype == "int64" else np.float32
@@ -125,11 +137,20 @@ def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.
     fits = x.dtype == np.uint8 if sample.images else integers or sample.dtype != "int64"
     if tuple(x.shape[1:]) != tuple(shape) or not fits or x.dtype.kind not in "iuf" or not len(x):
         raise BadInput(f"{what} is {x.dtype} {x.shape}; the model takes {np.dtype(dtype)} (n, {str(tuple(shape))[1:]}")
-    if not np.isfinite(x).all():
-        raise DataMalformed(f"{what} holds NaN or infinity")
+    with np.errstate(over="ignore"):
+        found = x.astype(dtype)
+    if not np.isfinite(found).all():
+        raise DataMalformed(f"{what} holds NaN, infinity, or numbers beyond float32")
     if sample.vocabulary is not None and not 0 <= x.min() <= x.max() < sample.vocabulary:
         raise DataMalformed(f"{what} has indices {x.min()}..{x.max()}, the model knows 0..{sample.vocabulary - 1}")
-    return x.astype(dtype)
+    return found
+
+
+def _scaled(x: npt.NDArray[Any], scale: Scale, what: str) -> npt.NDArray[np.float64]:
+    try:
+        return scale.of(x)
+    except ValueError:
+        raise BadInput(f"{what} has shape {x.shape}, a sample of the model {np.shape(scale.mean)}") from None
 
 
 # ---- images

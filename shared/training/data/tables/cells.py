@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +19,8 @@ _NULL = ("nan", "NaN", "NAN", "-nan", "-NaN", "NULL", "null", "None", "NONE", "#
 MARKS = frozenset({*_NOT_THERE, *_NULL})
 """Texts that mean a missing value, as R, pandas, Excel, databases and the UCI repository write it."""
 Numbers = npt.NDArray[np.float64]
-PREFIX, UNIT = r"(?P<prefix>[$€£¥₹]|[A-Z]{3}(?= ))?\s*", r"\s*(?P<unit>%|[^\W\d_].{0,15}|[$€£¥₹°µ].{0,8})?"
+PREFIX = r"(?P<sign>[+-](?=[$€£¥₹]))?(?P<prefix>[$€£¥₹]|[A-Z]{3}(?= ))?\s*"
+UNIT = r"\s*(?P<unit>%|[^\W\d_].{0,15}|[$€£¥₹°µ].{0,8})?"
 
 
 @dataclass(frozen=True)
@@ -48,23 +52,43 @@ class Notation:
         return re.compile(self.pattern)
 
     @cached_property
+    def _plain(self) -> re.Pattern[str]:
+        """Texts that are numbers of this notation if they are numbers for Python."""
+        return re.compile(rf"[0-9eE+\-{re.escape(self.decimal)}]*")
+
+    @cached_property
     def measured(self) -> re.Pattern[str]:
         """A number with a currency before it or a unit behind it, as the groups `prefix` and `unit`."""
         return re.compile(rf"{PREFIX}(?P<number>{self.pattern}){UNIT}")
 
     def number(self, text: str) -> float:
         """Returns the number that a text is, NaN if it is none, or is beyond float64."""
-        plain = text.replace("\N{MINUS SIGN}", "-")
-        if not self._whole.fullmatch(plain):
-            return np.nan
-        if self.thousands:
-            plain = plain.replace(self.thousands, "")
-        found = float(plain.replace(self.decimal, "."))
-        return found if np.isfinite(found) else np.nan
+        plain = self._for_python(text)
+        found = np.nan if plain is None else float(plain)
+        return found if math.isfinite(found) else np.nan
+
+    def exact(self, text: str) -> Decimal:
+        """Returns a finite number without rounding: ids of 17 digits are no longer told apart as float64."""
+        return Decimal(self._for_python(text) or "NaN")
 
     def numbers(self, texts: Sequence[str]) -> Numbers:
-        """Returns texts as numbers, NaN where one is none."""
-        return np.fromiter(map(self.number, texts), np.float64, len(texts))
+        """Returns texts as numbers, NaN where one is none, or is beyond float64."""
+        if self._plain.fullmatch("".join(texts)):
+            pointed = texts if self.decimal == "." else [text.replace(self.decimal, ".") for text in texts]
+            with suppress(ValueError):  # such as `1-2`
+                found = np.fromiter(map(float, pointed), np.float64, len(texts))
+                return np.where(np.isfinite(found), found, np.nan)
+        known = {text: self.number(text) for text in set(texts)}
+        return np.fromiter(map(known.__getitem__, texts), np.float64, len(texts))
+
+    def _for_python(self, text: str) -> str | None:
+        """Returns a number as Python writes it; None if the text is none."""
+        plain = text.replace("\N{MINUS SIGN}", "-")
+        if not self._whole.fullmatch(plain):
+            return None
+        if self.thousands:
+            plain = plain.replace(self.thousands, "")
+        return plain.replace(self.decimal, ".")
 
     def unit(self, text: str) -> str:
         """Returns the currency or unit of a number, empty if the text is no number or has none."""
@@ -73,8 +97,7 @@ class Notation:
 
     def bare(self, text: str) -> str:
         """Returns a number without its currency and unit; another text as it is."""
-        found = self.measured.fullmatch(text)
-        return text if found is None else found["number"]
+        return _bare(self.measured.fullmatch(text), text)
 
 
 _GROUPING = (" ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "'", "\N{RIGHT SINGLE QUOTATION MARK}")
@@ -93,8 +116,15 @@ _BARE = re.compile(rf"{PREFIX}(?P<number>[+-]?[0-9.,](?:[0-9.,'’\s]*[0-9])?){U
 
 def bare(text: str) -> str:
     """Returns a number of any notation without its currency and unit; another text as it is."""
-    found = _BARE.fullmatch(text)
-    return text if found is None else found["number"]
+    return _bare(_BARE.fullmatch(text), text)
+
+
+def _bare(found: re.Match[str] | None, text: str) -> str:
+    return text if found is None else (found["sign"] or "") + found["number"]
+
+
+CODE = re.compile(r"0[0-9]+")
+"""Digits that begin with zero, as postal codes do: equal numbers may be different codes."""
 
 
 # ---- dates

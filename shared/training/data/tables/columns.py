@@ -11,7 +11,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +21,8 @@ import numpy.typing as npt
 
 from shared.training.data.reading import Column
 from shared.training.data.tables import cells as forms
-from shared.training.data.tables.cells import COMMA, NOTATIONS, POINT, Notation
+from shared.training.data.tables.cells import COMMA, MARKS, NOTATIONS, POINT, Notation
+from shared.training.data.tables.rows import Table
 from shared.training.table_specs import ColumnUse, CsvSpec
 
 FEW = 20
@@ -27,6 +30,7 @@ FEW = 20
 MOST_CATEGORIES = 1000
 LOOKED_AT = 2000
 """Cells of a column by which the notation of numbers is recognised."""
+PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 Role = Literal["input", "target", "names"]
 AN_ID = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid)$|[a-z](?:Id|ID)$", re.IGNORECASE)
 A_NUMBERING = re.compile(r"(?:^|[\W_])(?:index|idx|nr|no|key|row|record|serial)$|^unnamed: \d+$", re.IGNORECASE)
@@ -53,7 +57,13 @@ class Cells:
     @cached_property
     def present(self) -> list[str]:
         """The texts of the cells that are not missing."""
-        return [text for text, gone in zip(self.texts, self.missing, strict=True) if not gone]
+        return list(compress(self.texts, ~self.missing))
+
+    def numbers(self, notation: Notation) -> npt.NDArray[np.float64]:
+        """Returns the cells as numbers, NaN where they are missing or none, (n,)."""
+        found = np.full(len(self.texts), np.nan)
+        found[~self.missing] = notation.numbers(self.present)
+        return found
 
     def of_rows(self, rows: npt.NDArray[np.intp]) -> Cells:
         """Returns the cells of some rows."""
@@ -71,6 +81,13 @@ class Cells:
         return (
             f"data.columns: {{{self.name if plain else json.dumps(self.name, ensure_ascii=False)}: {' | '.join(uses)}}}"
         )
+
+
+def cells_of(table: Table, name: str, said: CsvSpec) -> Cells:
+    """Returns a column of a table; cells without text, or with one that means so, are missing."""
+    texts, gone = table.columns[name], {"", *(MARKS if said.marks is None else said.marks)}
+    missing = np.fromiter(map(gone.__contains__, texts), np.bool_, len(texts))
+    return Cells(name, texts, missing, table.lines)
 
 
 @dataclass(frozen=True)
@@ -111,13 +128,15 @@ def values_of(cells: Cells, use: ColumnUse | None, notation: Notation, role: Rol
     if role == "names":
         _ask_about_alikes(cells)
         return _categories(cells, notation, role)
-    numbers = notation.numbers(cells.texts)
-    known = np.isfinite(numbers) & ~cells.missing
+    numbers = cells.numbers(notation)
+    known = np.isfinite(numbers)
     if 2 * known.sum() > len(cells.present):
         _check_all(cells, known)
         if role == "input":
             _ask_about_codes(cells, numbers[known])
         return Values(Column(name=cells.name, kind="number"), numbers, cells.missing)
+    if role == "input":
+        _ask_about_parts(cells)
     _ask_about_texts(cells, numbers[known], notation)
     _ask_about_alikes(cells)
     return _categories(cells, notation, role)
@@ -126,15 +145,20 @@ def values_of(cells: Cells, use: ColumnUse | None, notation: Notation, role: Rol
 # ---- numbers
 
 
-def notation_of(columns: Iterable[Cells], said: CsvSpec) -> Notation:
+def notation_of(columns: Iterable[Cells], said: CsvSpec, among: Iterable[Notation] = NOTATIONS) -> Notation:
     """Returns how a file writes numbers: the first notation in which all columns are numbers that are in any.
+
+    Args:
+        columns: those that may hold numbers.
+        said: what the spec says of the file.
+        among: which notations it may have.
 
     Raises:
         Asked: two columns are written differently, or a comma may be the decimal sign or divide thousands.
     """
     left = [
         notation
-        for notation in NOTATIONS
+        for notation in among
         if said.decimal in (None, notation.decimal) and said.thousands in (None, notation.thousands)
     ]
     if not left:
@@ -191,7 +215,7 @@ def _ask_about_codes(cells: Cells, numbers: npt.NDArray[np.float64]) -> None:
     Raises:
         Asked: they have leading zeros, are dates, number the rows, or are named as an id.
     """
-    begin = next((text for text in cells.present if len(text) > 1 and text[0] == "0" and text.isdecimal()), None)
+    begin = next(filter(forms.CODE.fullmatch, cells.present), None)
     if begin is not None:
         raise Asked(
             f"column {cells.name} has leading zeros, as in {begin!r}, and may hold codes: "
@@ -225,7 +249,10 @@ def _dates(cells: Cells) -> Values:
     numbers = np.array(forms.seconds(cells.texts))
     odd = np.flatnonzero(np.isnan(numbers) & ~cells.missing)
     if len(odd):
-        raise Asked(f"{cells.at(odd[0])}; a date is read if it is 2024-01-31, 31.1.2024, or 2024-01-31T08:30:00Z")
+        read = "a date is read if it is 2024-01-31, 31.1.2024, or 2024-01-31T08:30:00Z"
+        if forms.YEAR_LAST.fullmatch(cells.texts[odd[0]]):
+            read = "the column does not tell whether days or months are first: write dates as in 2024-01-31"
+        raise Asked(f"{cells.at(odd[0])}; {read}")
     return Values(Column(name=cells.name, kind="date"), numbers, cells.missing)
 
 
@@ -265,6 +292,20 @@ def _ask_about_texts(cells: Cells, numbers: npt.NDArray[np.float64], notation: N
         )
 
 
+def _ask_about_parts(cells: Cells) -> None:
+    """Asks about a column that says which rows are for training and which for tests.
+
+    Raises:
+        Asked: it holds little else; as an input it would say nothing of a sample.
+    """
+    found = {text.casefold() for text in set(cells.present)}
+    if found <= PARTS and len(found) > 1 and found & {"train", "training"}:
+        raise Asked(
+            f"column {cells.name} looks like the parts of the data ({', '.join(sorted(found))}): a column named split, "
+            f"of train and test, divides them; {cells.choices('ignore', 'categories')}"
+        )
+
+
 def _ask_about_alikes(cells: Cells) -> None:
     """Asks about texts that look the same.
 
@@ -297,10 +338,18 @@ def _categories(cells: Cells, notation: Notation, role: Role) -> Values:
 
 def _ordered(texts: list[str], notation: Notation) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Returns the different values of texts, and the position of each text among them."""
-    numbers = notation.numbers(texts)
-    if np.isfinite(numbers).all() and not any(len(text) > 1 and text[0] == "0" and text.isdecimal() for text in texts):
-        _, first, codes = np.unique(numbers, return_index=True, return_inverse=True)
-        return tuple(texts[index] for index in first), codes.astype(np.int64)
-    names = sorted(set(texts))
-    position = {name: code for code, name in enumerate(names)}
-    return tuple(names), np.fromiter(map(position.__getitem__, texts), np.int64, len(texts))
+    value = values_by_text(list(dict.fromkeys(texts)), notation)
+    first = dict[Any, str]()  # all are numbers, or all are texts
+    for text, own in value.items():
+        first.setdefault(own, text)
+    ordered = sorted(first)
+    position = {own: code for code, own in enumerate(ordered)}
+    codes = {text: position[own] for text, own in value.items()}
+    return tuple(first[own] for own in ordered), np.fromiter(map(codes.__getitem__, texts), np.int64, len(texts))
+
+
+def values_by_text(texts: Sequence[str], notation: Notation) -> dict[str, Decimal] | dict[str, str]:
+    """Returns by what each text is told from others: the number that it is if all are, else itself."""
+    if any(map(forms.CODE.fullmatch, texts)) or not np.isfinite(notation.numbers(texts)).all():
+        return {text: text for text in texts}
+    return {text: notation.exact(text) for text in texts}

@@ -23,6 +23,15 @@ MARKED = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 """Encodings by byte order mark; the mark of UTF-32 begins with that of UTF-16, which therefore comes after it."""
+PACKED = {
+    b"\x1f\x8b": "packed by gzip: let its name end with .gz",
+    b"PK\x03\x04": "a zip archive or an Excel file: unpack it, or save the sheet as .csv",
+    b"BZh": "packed by bzip2: unpack it",
+    b"\xfd7zXZ": "packed by xz: unpack it",
+    b"PAR1": "a Parquet file: save it as .csv",
+    b"ARROW1": "a Feather file: save it as .csv",
+}
+"""What files that are no text begin with, and the remedy."""
 SEEN = 200
 """Lines at the beginning of a file that are looked at."""
 LONGEST = 1 << 20
@@ -84,6 +93,9 @@ def _encoding(path: Path) -> str:
     for mark, encoding in MARKED.items():
         if head.startswith(mark):
             return encoding
+    for magic, what in PACKED.items():
+        if head.startswith(magic):
+            raise DataMalformed(f"{path.name} is no text but {what}")
     if b"\0" in head:
         raise DataMalformed(
             f"{path.name} holds bytes of zero: is its text UTF-16? data.csv: {{encoding: utf-16-le}} or utf-16-be"

@@ -15,8 +15,8 @@ from shared.runtime.memory import available_bytes
 from shared.training.data.reading import Read, Reading, listed
 from shared.training.data.sources import Arrays, DataMalformed
 from shared.training.data.splits import drawn_tests
-from shared.training.data.tables.cells import MARKS, POINT, Notation
-from shared.training.data.tables.columns import FEW, Asked, Cells, Values, notation_of, values_of
+from shared.training.data.tables.cells import POINT, Notation
+from shared.training.data.tables.columns import FEW, Asked, Cells, Values, cells_of, notation_of, values_of
 from shared.training.data.tables.inputs import Flags, assembled, fitted, width
 from shared.training.data.tables.rows import Table, read_rows
 from shared.training.specs import DataSpec
@@ -110,12 +110,7 @@ class _Columns:
             table.notes.append(f"left out, as data.columns says: {listed(left_out)}")
         if wrong := {spec.target, spec.group} & set(left_out):
             raise DataMalformed(f"{table.file}: column {wrong.pop()} is target or group and cannot be left out")
-        marks = MARKS if spec.csv is None or spec.csv.marks is None else frozenset(spec.csv.marks)
-        found = {
-            name: Cells(name, texts, np.array([not text or text in marks for text in texts]), table.lines)
-            for name, texts in table.columns.items()
-            if name not in left_out
-        }
+        found = {name: cells_of(table, name, spec.csv or CsvSpec()) for name in table.columns if name not in left_out}
         return cls(table, spec, found, table.notes, _Questions(table.file))
 
     @property
@@ -234,6 +229,8 @@ def _read(columns: _Columns, spec: DataSpec) -> Read:
         target=target.column,
         classes=target.column.categories,
         groups=group.column.categories if group is not None else (),
+        decimal=None if columns.notation == POINT else columns.notation.decimal,
+        thousands=columns.notation.thousands or None,
         notes=(*columns.notes, *_notes(inputs, ~test)),
     )
     return Read(found, reading)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from shared.training.data.tables.dialect import Dialect, dialect_of, opened
 from shared.training.table_specs import CsvSpec
 
 MOST_COLUMNS, MOST_ROWS = 10_000, 20_000_000
+BLOCK = 512
+"""Rows that are divided into columns at once."""
 SHARED_TEXTS = 4096
-"""Different texts of a column that are kept once, however many cells they fill."""
+"""About so many different texts of a column are kept once, however many cells they fill."""
 Texts = list[str]
 
 
@@ -49,10 +53,12 @@ class _Lines:
         self.n_comments = 0
 
     def __iter__(self) -> Iterator[str]:
-        for line, text in enumerate(self._lines, 1):
-            if line <= self._dialect.skipped:
-                yield "\n"
-            elif self.between_rows and self._dialect.comment and text.startswith(self._dialect.comment):
+        for _ in islice(self._lines, self._dialect.skipped):
+            yield "\n"
+        if not self._dialect.comment:
+            yield from self._lines
+        for text in self._lines:
+            if self.between_rows and text.startswith(self._dialect.comment):
                 self.n_comments += 1
                 yield "\n"
             else:
@@ -72,7 +78,7 @@ def read_rows(path: Path, said: CsvSpec, least: int = 2) -> Table:
             return _table(path.name, _Lines(iter(file), dialect), dialect, said, least)
     except UnicodeError as error:
         raise DataMalformed(f"{path.name}, {_undecodable(path, said.encoding or 'utf-8')}") from error
-    except (OSError, EOFError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise DataMalformed(f"{path.name} cannot be read: {error}") from error
 
 
@@ -80,34 +86,39 @@ def _table(file: str, lines: _Lines, dialect: Dialect, said: CsvSpec, least: int
     rows = _numbered(file, lines, dialect)
     names = list(said.names) if said.names else [name.strip() for name in next(rows, (0, []))[1]]
     _check_names(file, names, least, has_header=said.names is None)
-    columns, n_empty = [list[str]() for _ in names], 0
-    seen: list[dict[str, str]] = [{} for _ in names]
-    kept = array("q")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise DataMalformed(f"{file}, line {line}: {len(row)} cells, the header has {len(names)}")
-        if len(kept) >= MOST_ROWS:
-            raise DataMalformed(f"{file}, line {line}: a table has at most {MOST_ROWS} rows")
-        if not any(map(str.strip, row)):
-            n_empty += 1
-            continue
-        kept.append(line)
-        for column, cell, known in zip(columns, row, seen, strict=True):
-            column.append(_once(cell.strip(), known))
+    texts, kept, n_empty = _Texts(len(names)), array("q"), 0
+    while block := [*islice(rows, BLOCK)]:
+        odd = next(((line, len(row)) for line, row in block if len(row) != len(names)), None)
+        if odd:
+            raise DataMalformed(f"{file}, line {odd[0]}: {odd[1]} cells, the header has {len(names)}")
+        full = [(line, row) for line, row in block if any(row) and any(map(str.strip, row))]
+        n_empty += len(block) - len(full)
+        kept.extend(line for line, _ in full)
+        if len(kept) > MOST_ROWS:
+            raise DataMalformed(f"{file}, line {kept[MOST_ROWS]}: a table has at most {MOST_ROWS} rows")
+        texts.add([row for _, row in full])
     if len(kept) < least:
         raise DataMalformed(f"{file} has {len(kept)} rows below its header, at least {least} are needed")
     notes = [*dialect.notes]
     notes += [f"lines of comments that were left out: {lines.n_comments}"] if lines.n_comments else []
     notes += [f"rows without any cell that were left out: {n_empty}"] if n_empty else []
-    named, left_out = _named(names, columns)
+    named, left_out = _named(names, texts.columns)
     return Table(file, named, kept, [*notes, *left_out])
 
 
-def _once(text: str, known: dict[str, str]) -> str:
-    """Returns the text itself, or the same one of an earlier cell."""
-    if len(known) < SHARED_TEXTS:
-        return known.setdefault(text, text)
-    return known.get(text, text)
+class _Texts:
+    """The cells of rows by column, without spaces around them; those of equal text are one object, if there are few."""
+
+    def __init__(self, n_columns: int) -> None:
+        self.columns: list[Texts] = [[] for _ in range(n_columns)]
+        self._known: list[dict[str, str]] = [{} for _ in range(n_columns)]
+
+    def add(self, rows: list[Texts]) -> None:
+        """Adds rows, which have a cell for each column."""
+        for column, known, cells in zip(self.columns, self._known, zip(*rows, strict=True), strict=False):
+            stripped = [*map(str.strip, cells)]
+            once = known.setdefault if len(known) < SHARED_TEXTS else known.get
+            column.extend(map(once, stripped, stripped))
 
 
 def _numbered(file: str, lines: _Lines, dialect: Dialect) -> Iterator[tuple[int, Texts]]:

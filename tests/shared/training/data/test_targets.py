@@ -285,3 +285,35 @@ def test_what_is_no_plain_array_is_refused(given: Any, message: str) -> None:
 def test_objects_in_a_file_are_never_unpickled(tmp_path: Path) -> None:
     with pytest.raises(DataMalformed, match=r"train_y holds Python objects, which are not read; save numbers or texts"):
         with_targets(tmp_path, Y.astype(object))
+
+
+def test_ids_of_either_sign_stay_apart_beyond_float64(tmp_path: Path) -> None:
+    x, ids = np.ones((40, 2)), 2**60 + np.arange(40) % 4
+    got = of_arrays(tmp_path, "classes", train_x=x, train_y=ids.astype(np.uint64), test_x=x, test_y=ids)
+    assert got.reading.classes == tuple(str(2**60 + n) for n in range(4))
+    with pytest.raises(DataMalformed, match=f"holds {2**60 * 8 + 3 * 8}, beyond int64: save such ids as texts"):
+        of_arrays(tmp_path, "classes", train_x=x, train_y=ids.astype(np.uint64) * 8, test_x=x, test_y=ids)
+    groups = {f"{part}_group": ids.astype(np.uint64) * 8 for part in ("train", "test")}
+    with pytest.raises(DataMalformed, match=r"mine\.npz: train_group holds .* beyond int64"):
+        of_arrays(tmp_path, train_x=x, train_y=ids % 4, test_x=x, test_y=ids % 4, **groups)
+
+
+def test_soft_labels_are_told_from_classes(tmp_path: Path) -> None:
+    soft = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
+    assert "shares that sum to 1, taken as numbers" in " ".join(with_targets(tmp_path, soft).reading.notes)
+    assert not with_targets(tmp_path, soft, "numbers").reading.notes
+    with pytest.raises(DataMalformed, match=r"holds 0\.\d+; .* save the largest's number \(argmax\)"):
+        with_targets(tmp_path, soft, "classes")
+
+
+def test_a_mark_above_labels_from_1_and_names_that_differ_in_case_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataMalformed, match="holds 255 beside 2 other labels, which may mean"):
+        with_targets(tmp_path, np.array([1, 2, 255])[Y % 3])
+    names = with_targets(tmp_path, np.array(["ill", "Ill", "well"])[Y % 3])
+    assert "'Ill' and 'ill'" in " ".join(names.reading.notes)
+
+
+def test_durations_are_no_indices(tmp_path: Path) -> None:
+    x = np.ones((40, 2), "timedelta64[s]")
+    with pytest.raises(DataMalformed, match=r"train_x has dtype timedelta64\[s\], .*; save them as float32"):
+        of_arrays(tmp_path, train_x=x, train_y=np.arange(40) % 2, test_x=x, test_y=np.arange(40) % 2)

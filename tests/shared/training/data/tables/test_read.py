@@ -208,6 +208,10 @@ ASKED: dict[str, tuple[str, str]] = {
         with_column("split", lambda n: "lr"[n % 2]),
         r"if it is no such column: data\.columns: {split",
     ),
+    "parts by another name": (
+        with_column("Fold", lambda n: ("Train", "Train", "val")[n % 3]),
+        r"column Fold looks like the parts of the data \(train, val\)",
+    ),
     "no header": ("".join(f"{n}.5,{n}\n" for n in range(9)), "first row holds numbers only; data.csv: {names"),
 }
 
@@ -218,6 +222,40 @@ def test_what_may_be_read_in_two_ways_is_asked_with_the_option_that_decides(tmp_
     with pytest.raises(DataMalformed, match=message) as caught:
         opened(tmp_path, text)
     assert caught.value.field == "data.file"
+
+
+PACKED = {
+    "gzip": (gzip.compress(text_of(ROWS).encode()), "packed by gzip: let its name end with .gz"),
+    "zip": (b"PK\x03\x04" + bytes(30), "a zip archive or an Excel file"),
+    "parquet": (b"PAR1" + bytes(30), "a Parquet file: save it as .csv"),
+}
+
+
+@pytest.mark.parametrize("what", PACKED)
+def test_what_is_no_text_is_named(tmp_path: Path, what: str) -> None:
+    content, message = PACKED[what]
+    with pytest.raises(DataMalformed, match=message):
+        opened(tmp_path, content)
+
+
+def test_every_damaged_byte_of_a_packed_table_is_named_or_harmless(tmp_path: Path) -> None:
+    packed = gzip.compress(text_of(ROWS).encode())
+    for at in range(10, 60):  # some break the blocks, others the sum
+        content = packed[:at] + bytes([packed[at] ^ 0xFF]) + packed[at + 1 :]
+        with pytest.raises(DataMalformed, match=r"t\.csv\.gz"):
+            opened(tmp_path, content, "t.csv.gz")
+
+
+def test_ids_that_float64_rounds_to_one_number_stay_apart(tmp_path: Path) -> None:
+    ids = [2**53 + n % 4 for n in range(N)]
+    text = with_column("account", lambda n: ids[n])
+    groups = opened(tmp_path, text, group="account").reading.groups
+    assert groups == tuple(map(str, sorted(set(ids))))
+    codes = opened(tmp_path, text, columns={"account": "categories"}).reading.columns[0]
+    assert codes.categories == groups
+    classes = opened(tmp_path, text, target="account", kind="classes")
+    assert classes.reading.classes == groups
+    assert np.bincount(np.concatenate([classes.train_y, classes.test_y])).tolist() == [15] * 4
 
 
 def test_a_text_of_another_encoding_is_asked_by_its_line(tmp_path: Path) -> None:
@@ -238,6 +276,7 @@ def test_a_text_of_another_encoding_is_asked_by_its_line(tmp_path: Path) -> None
         (["5 kg", "7.5 kg"], "number", [5, 7.5]),
         (["$1", "$ 2"], "number", [1, 2]),
         (["12%", "-3%"], "number", [12, -3]),
+        (["-$5", "$7.50"], "number", [-5, 7.5]),
         (["007", "8"], "number", [7, 8]),
     ],
 )
@@ -253,7 +292,7 @@ def test_a_column_is_read_as_the_spec_says(tmp_path: Path, cells: list[str], use
 
 def test_dates_of_either_order_are_refused(tmp_path: Path) -> None:
     text = with_column("day", lambda n: f"{n % 9 + 1}/{n % 7 + 1}/2024")
-    with pytest.raises(DataMalformed, match="line 2: the cell of column day is '1/1/2024'; a date is read if"):
+    with pytest.raises(DataMalformed, match=r"line 2: .* is '1/1/2024'; the column does not tell whether days"):
         opened(tmp_path, text, columns={"day": "date"})
 
 
