@@ -22,17 +22,17 @@ from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.quorum import QuorumMissed
 from cloud_server.runs.readiness import Barrier
-from cloud_server.runs.results_writer import ResultsFolder, RoundDone
 from cloud_server.runs.round import RoundResult
 from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
+from cloud_server.runs.run_results import RunResults
 from cloud_server.runs.run_state import CloudServices, RunState
-from cloud_server.runs.starts import first_checkpoint, kept_models
+from cloud_server.runs.starts import first_checkpoint
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
 from shared.federation.trial import try_run
-from shared.run_records.rounds import Evaluation, RoundInfo, RunScores
+from shared.run_records.rounds import Evaluation, RunScores
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
 from shared.training.compute_device import compute_device_of
@@ -90,8 +90,8 @@ class RunExecutor:
         return with_plugins(self.services.shares.of(self.info.run), self.info.spec)
 
     @property
-    def _results(self) -> ResultsFolder:
-        return self.services.results.of(self.info.run)
+    def _results(self) -> RunResults:
+        return RunResults(self.services, self.services.results.of(self.info.run))
 
     # ---- the run
 
@@ -175,16 +175,9 @@ class RunExecutor:
 
     async def _finish_outstanding_work(self, state: RunState) -> None:
         """Write results and run evaluations that an earlier cloud process committed but did not get to."""
-        run_id, repository = self.info.run, self.services.repository
-        written = max(await self._results.last(run_id), 1)  # the last one perhaps in part
-        found = await repository.pending_evaluations(run_id, state.experiment)
-        pending = {round_no: (checkpoint, due) for round_no, checkpoint, due in found}
-        for row in await repository.rounds(run_id):  # an evaluation may have come after its round was written
-            if row.round_no < written:
-                await self._write_results_of(state, row, row.round_no in pending)
-        async for detail in repository.details(run_id, range(written, state.checkpoint.round_no + 1)):
-            await self._write_results_of(state, detail, detail.round_no in pending)
-        for checkpoint, due in pending.values():
+        found = await self.services.repository.pending_evaluations(self.info.run, state.experiment)
+        await self._results.catch_up(self.info, state, {round_no for round_no, _, _ in found})
+        for _, checkpoint, due in found:
             await self._evaluate(state.experiment, checkpoint, due)
 
     async def _train_to_end(self, state: RunState) -> bool:
@@ -230,7 +223,7 @@ class RunExecutor:
         if result is None:
             return
         due = await self._commit(state, result, changes)
-        await self._write_results_of(state, result.detail, due is not None)
+        await self._results.round_done(self.info, state, result.detail, due=due is not None)
         if due is not None:
             await self._evaluate(state.experiment, result.checkpoint, due)
         if round_no % DELETE_FILES_EVERY == 0:
@@ -253,9 +246,6 @@ class RunExecutor:
             state.checkpoint, self.info = result.checkpoint, info
         return due
 
-    async def _write_results_of(self, state: RunState, row: RoundInfo, due: bool) -> None:
-        await self._results.round_done(RoundDone(self.info, state.experiment, state.placement, row, due))
-
     async def _evaluate(self, experiment: Experiment, checkpoint: Checkpoint[Any], due: PendingEvaluation) -> None:
         run_id, ctx = self.info.run, self._ctx(experiment, checkpoint.round_no)
         then = partial(self._evaluated, experiment, checkpoint.round_no)
@@ -266,7 +256,7 @@ class RunExecutor:
         if scores and "global" in scores and experiment.algorithm.headline == "global model":
             best = better(self._newest["best"], best_in(scores, round_no, experiment))
             self._newest = {**scores["global"].of_run, "best": best}
-        self._results.evaluated(self.info.run, round_no, scores)
+        self._results.folder.evaluated(self.info.run, round_no, scores)
 
     async def _attempt_until_quorum(
         self, state: RunState, round_no: int, kind: RoundKind, changes: list[PlacementChange]
@@ -355,9 +345,8 @@ class RunExecutor:
         scores = await final_scores(self.services, self.info.run, state, ctx, detail)
         reason = self.info.ended_by or (None if self.info.n_used else NO_UPDATE)
         ended = {"status": "completed", "reason": reason, "wall_s": self._wall_s(), **scores}
-        info = self.info.replace(**ended)
-        await self._results.round_done(RoundDone(info, state.experiment, state.placement, detail))
-        await self.write_results(info)
+        await self._results.round_done(self.info, state, detail)
+        await self._results.write(self.info.replace(**ended), state)
         await self.report_nodes()
         async with self.lock:
             if self.info.num_rounds > state.checkpoint.round_no:
@@ -370,24 +359,23 @@ class RunExecutor:
         await self.end("paused" if self.requested == "pause" else "stopped", None)
 
     async def end(self, status: Literal["failed", "paused", "stopped"], reason: str | None) -> None:
-        """End or pause the run with this reason, if any; it can be resumed from its last checkpoint."""
-        reason = reason and reason[:2000]
-        await self.report_nodes()
-        async with self.lock:
-            await self._save(self.info.replace(status=status, reason=reason, wall_s=self._wall_s(), **self._newest))
-        await self.write_results(self.info)
+        """End or pause the run with this reason, if any; it can be resumed from its last checkpoint.
 
-    async def write_results(self, info: RunInfo) -> None:
-        """Bring the results folder up to date with what has been committed."""
-        if self.state is None:
-            if not info.rounds:
-                await self._results.begun(info)
-            return
-        rounds = await self.services.repository.rounds(info.run)
-        models = await kept_models(self.services, info, self.state)
-        await self._results.ended(info, self.state.experiment, self.state.placement, rounds, models)
-        for _ in range(2):  # the first call keeps files written since the last one, as their transaction may follow
-            await self.services.repository.delete_unreferenced_files()
+        Its results are written first, so that a status is stored once they are there; those of a failed run as far as
+        they can be.
+
+        Raises:
+            ResultsIncomplete: the results of a run that did not fail cannot be written.
+        """
+        await self.report_nodes()
+        ended = {"status": status, "reason": reason and reason[:2000], "wall_s": self._wall_s()}
+        info = self.info.replace(**ended, **self._newest)
+        if status == "failed":
+            ended["reason"] = (await self._results.write_failure(info, self.state)).reason
+        else:
+            await self._results.write(info, self.state)
+        async with self.lock:
+            await self._save(self.info.replace(**ended, **self._newest))
 
     async def _set_status(self, status: Status, reason: str | None = None) -> None:
         """Change the status of the run while it goes on, unless a user's request already changed it."""

@@ -47,8 +47,8 @@ from shared.wire import codec
 log = logging.getLogger(__name__)
 RESUMABLE = ("paused", "stopped", "failed")
 WAITING = "waiting: another run trains"
-RESULTS_S = 60.0
-"""Seconds for which the deletion of a run that has just ended waits for its results."""
+FINISH_S = 60.0
+"""Seconds for which the deletion of a run that has just ended waits until nothing is done for it any more."""
 
 
 class RunManager:
@@ -183,17 +183,17 @@ class RunManager:
     async def delete(self, run_id: str) -> None:
         """Delete a run; other tiers delete it at their next heartbeats. Its results folder stays.
 
-        A run that has just ended is deleted once its results are complete.
+        A run that has just ended is deleted once nothing is done for it any more.
 
         Raises:
-            Conflict: it has not ended, or writing its results takes long.
+            Conflict: it has not ended, or that takes long.
         """
         try:
-            async with asyncio.timeout(RESULTS_S):
+            async with asyncio.timeout(FINISH_S):
                 while busy := await self._delete_unless_busy(run_id):
                     await busy.finished.wait()
         except TimeoutError:
-            raise Conflict(f"the results of run {run_id} are still being written: delete it later") from None
+            raise Conflict(f"the cloud has not finished with run {run_id}: delete it later") from None
 
     async def _delete_unless_busy(self, run_id: str) -> RunExecutor | None:
         """Delete a run that has ended; while an executor still works for it, return that instead."""

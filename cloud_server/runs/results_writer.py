@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.round_map import round_map
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
+from shared.core.os_errors import of_system
 from shared.federation.experiment import Experiment
 from shared.federation.groups import groups_of
 from shared.federation.inference import Trained
@@ -28,9 +29,11 @@ from shared.run_records.groups import group_fields
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, SEATS_A_PAGE, RunInfo, SeatInfo
 from shared.runtime.compute_thread import ComputeThread
-from shared.storage.blobs import storage_errors
+from shared.storage.blobs import StorageFailed
 
 log = logging.getLogger(__name__)
+REMOVED = 2
+"""How often a write begins again since somebody removed the folder meanwhile."""
 EVERY_S = 1.0
 """Wall seconds between two writes; rounds that are committed faster are written together."""
 
@@ -78,17 +81,17 @@ class ResultsFolder:
         return self.runs_dir / run_id
 
     async def begun(self, info: RunInfo) -> None:
-        """Write the folder of a run that has committed nothing: its spec and its status."""
+        """Write the spec and the record of a run alone: it has committed nothing, or the rest cannot be written."""
         await self.settle()
         await self.thread.run(self._begun, info)
 
     def _begun(self, info: RunInfo) -> None:
         folder = self.folder(info.run)
-        with storage_errors(folder):
+        with result_errors(info.run, folder):
             write_begun(folder, info)
 
     async def last(self, run_id: str) -> int:
-        """The last training round in a run's folder, 0 for none."""
+        """The last training round in a run's folder, 0 for none, and where files were removed from it."""
         return await self.thread.run(last_round, self.folder(run_id))
 
     async def round_done(self, done: RoundDone) -> None:
@@ -173,8 +176,28 @@ class ResultsFolder:
         folder = self.folder(info.run)
         listed = NumberSet(experiment.population.seats.numbers.array[:SEATS_A_PAGE])
         seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
-        with storage_errors(folder):
+        with result_errors(info.run, folder):
+            for _ in range(REMOVED):
+                with suppress(FileNotFoundError):
+                    return write_results(folder, info, rounds, model=trained, manifest=manifest, seats=seats)
             write_results(folder, info, rounds, model=trained, manifest=manifest, seats=seats)
+
+
+class ResultsIncomplete(StorageFailed):
+    """A file of a results folder could not be written (507); the message says which, why and what helps."""
+
+    code = "results_incomplete"
+
+
+@contextmanager
+def result_errors(run_id: str, folder: Path) -> Iterator[None]:
+    """Turns an `OSError` into `ResultsIncomplete`."""
+    try:
+        yield
+    except OSError as error:
+        why = f"the results cannot be written: {of_system(error, folder).detail}"
+        rest = f"`strata resume {run_id}` writes them once that is mended, `strata pull {run_id}` fetches the model"
+        raise ResultsIncomplete(f"{why}. The cloud keeps rounds and model: {rest}") from error
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Reading a results folder, and replacing a file as a whole."""
+"""The files of a results folder, and reading them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from shared.run_records.visits import VisitRow
 RUN = "run.json"
 """Written last: once it says that a run has ended, all other files are complete."""
 MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
+ROUNDS, LINKS = "rounds.csv", "links.csv"
 DEVICES = "devices.ndjson"
 EDGES = "edges.ndjson"
 SEATS = "seats.ndjson"
@@ -49,16 +50,15 @@ def model_path(folder: Path, name: str) -> Path:
 
 
 def no_model(folder: Path, name: str) -> NotFound:
-    """Returns the error for a model that a results folder lacks; it names those that are there."""
+    """Returns the error for a model that a results folder lacks; it names those there, and why the run ended."""
     there = sorted(file.stem for file in (folder / MODELS).glob("*.safetensors"))
     known = [*(each for each in ("global", "best") if model_path(folder, each).exists()), *there]
-    return NotFound(f"{folder} holds no model {name!r}; it has {', '.join(known) or 'none'}")
-
-
-def append_file(path: Path, content: bytes) -> None:
-    """Appends whole lines at once; a crash may leave the last one incomplete."""
-    with path.open("ab") as file:
-        file.write(content)
+    try:
+        info = read_run(folder)
+        why = f"; its run is {info.status}{f': {info.reason}' if info.reason else ''}"
+    except NotFound:
+        why = ""
+    return NotFound(f"{folder} holds no model {name!r}; it has {', '.join(known) or 'none'}{why}")
 
 
 def read_last_line(path: Path) -> bytes:
@@ -103,7 +103,7 @@ def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:
     Raises:
         NotFound: the file cannot be read; names line, field and cause.
     """
-    path = folder / "rounds.csv"
+    path = folder / ROUNDS
     try:
         content = path.read_bytes()
     except FileNotFoundError:

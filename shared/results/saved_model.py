@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from shared.core.errors import BadInput, NotFound, StrataError
 from shared.core.plugins import digest_of
-from shared.results.folder import PREPROCESSING, model_path, no_model
+from shared.core.tensors import digest
+from shared.results.folder import PREPROCESSING, RUN, model_path, no_model, read_run
+from shared.run_records.runs import FINAL, RunInfo
 from shared.training.inference import TrainedModel
 from shared.training.preprocessing import Preprocessing
 
@@ -27,7 +30,18 @@ def saved_model(folder: Path, name: str = "global") -> TrainedModel:
         NotFound: the folder has no such model, or not what its use needs.
         ModelNotUsable: the plug-in that builds its module is not here, or is another version; a file is damaged.
     """
-    preprocessing = read_preprocessing(folder)
+    preprocessing, state = read_preprocessing(folder), saved_state(folder, name)
+    _check_package(preprocessing)
+    return TrainedModel(preprocessing, state)
+
+
+def saved_state(folder: Path, name: str = "global") -> dict[str, torch.Tensor]:
+    """Returns the tensors of a model of a results folder.
+
+    Raises:
+        NotFound: the folder has no such model.
+        ModelNotUsable: its file is damaged, or holds the global model of another round than the record of the run.
+    """
     path = model_path(folder, name)
     try:
         state = load_file(path)
@@ -35,8 +49,17 @@ def saved_model(folder: Path, name: str = "global") -> TrainedModel:
         raise no_model(folder, name) from None
     except SafetensorError as error:
         raise ModelNotUsable(f"{path} is no valid safetensors: {error}") from None
-    _check_package(preprocessing)
-    return TrainedModel(preprocessing, state)
+    if name == "global" and (folder / RUN).is_file():
+        _check_round(path, state, read_run(folder))
+    return state
+
+
+def _check_round(path: Path, state: dict[str, torch.Tensor], info: RunInfo) -> None:
+    """Checks that the global model is that of the record: it is written when a run pauses or ends."""
+    if info.model_sha256 not in (None, "", digest(state)):
+        why = "it goes on" if info.status not in FINAL else info.reason or "its results were not written to the end"
+        have = f"{path} is of another round than {info.rounds}, the last of run {info.run}"
+        raise ModelNotUsable(f"{have} ({info.status}: {why}): `strata pull {info.run}` fetches that of the last")
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:

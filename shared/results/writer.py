@@ -9,12 +9,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import yaml
 from safetensors.torch import save
 
-from shared.core.files import write_file
+from shared.core.files import append_file, sync, write_file
 from shared.core.formatting import csv_text
 from shared.core.records import Record, canonical
 from shared.federation.inference import Trained
@@ -30,10 +31,13 @@ from shared.results.folder import (
     DEVICES,
     EDGES,
     GROUPS,
+    LINKS,
+    MODELS,
     PREPROCESSING,
     ROUND_FIELDS,
+    ROUNDS,
+    RUN,
     SEATS,
-    append_file,
     model_path,
     read_last_line,
 )
@@ -41,7 +45,7 @@ from shared.results.group_scores import group_rows
 from shared.results.manifest import Manifest
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import Evaluation, RoundDetail, RoundInfo
-from shared.run_records.runs import RunInfo, SeatInfo
+from shared.run_records.runs import FINAL, RunInfo, SeatInfo
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 
@@ -71,7 +75,8 @@ def write_results(
 ) -> None:
     """Writes or updates the results folder of a run.
 
-    `run.json` is written last: once it says that the run has ended, all other files are complete.
+    `run.json` is written last: once it says that the run has ended, all other files are complete and on the disk. A
+    round is in `rounds.csv` once its lines are in the other tables.
 
     Rounds are merged into the tables by (number, kind), so only new and changed ones are needed. Rounds after the last
     one written are appended without reading the lines before them.
@@ -85,25 +90,32 @@ def write_results(
         manifest: see `Manifest.of`.
         seats: the seats of the run, whose list is written once.
     """
-    _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     _write_spec(folder, info)
-    further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
-    several = len(info.metrics) > 1
-    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *[_OF_SEVERAL] * several))
-    _merge(folder / "rounds.csv", header, {_key(row): [_round_line(row, further, several)] for row in rounds})
     links = {_key(row): _link_lines(row) for row in rounds}
-    _merge(folder / "links.csv", _line(_LINKS_HEADER), links)
+    _merge(folder / LINKS, _line(_LINKS_HEADER), links)
     _merge(folder / EDGES, b"", {_key(row): _row_lines(row, row.edges) for row in rounds})
     visits = {_key(row): _row_lines(row, row.seats) for row in rounds if isinstance(row, RoundDetail)}
     _merge(folder / DEVICES, b"", visits)
     _write_class_tables(folder, rounds, info.classes)
+    _write_rounds(folder, info, rounds)
     if model is not None:
         _write_models(folder, model)
     if seats and not has_seats(folder):
         write_file(folder / SEATS, b"".join(seat.model_dump_json().encode() + b"\n" for seat in seats))
     if rows := group_rows(info):
         write_file(folder / GROUPS, csv_text(rows).encode())
-    _write_json(folder / "run.json", info.model_dump(mode="json"))
+    _write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    if info.status in FINAL:
+        for path in (*folder.glob("*.*"), *folder.glob(MODELS), *folder.glob(f"{MODELS}/*.*"), folder):
+            sync(path)
+    write_record(folder, info)
+
+
+def _write_rounds(folder: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None:
+    further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
+    several = len(info.metrics) > 1
+    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *[_OF_SEVERAL] * several))
+    _merge(folder / ROUNDS, header, {_key(row): [_round_line(row, further, several)] for row in rounds})
 
 
 def _write_class_tables(folder: Path, rounds: Sequence[RoundInfo], names: Sequence[str]) -> None:
@@ -132,7 +144,13 @@ def _write_models(folder: Path, trained: Trained) -> None:
 def write_begun(folder: Path, info: RunInfo) -> None:
     """Makes the results folder of a run without committed rounds: its spec, and the reason why it waits or failed."""
     _write_spec(folder, info)
-    _write_json(folder / "run.json", info.model_dump(mode="json"))
+    write_record(folder, info)
+
+
+def write_record(folder: Path, info: RunInfo) -> None:
+    """Writes `run.json` alone."""
+    content = (json.dumps(info.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+    write_file(folder / RUN, content, durable=info.status in FINAL)
 
 
 def _write_spec(folder: Path, info: RunInfo) -> None:
@@ -152,11 +170,23 @@ def has_seats(folder: Path) -> bool:
 
 
 def last_round(folder: Path) -> int:
-    """Returns the last round with lines in all tables, perhaps incomplete; 0 for none or a truncated line."""
-    path = folder / DEVICES  # the last one written
-    line = read_last_line(path) if path.exists() else b""
+    """Returns the last round with lines in all tables, perhaps incomplete; 0 for none or a truncated line.
+
+    It is 0 too if a table begins with a later round than the first: somebody removed files while the run trained.
+    """
+    paths = [folder / name for name in (LINKS, EDGES, DEVICES, ROUNDS)]
+    if not all(path.exists() for path in paths) or any(_first_round(path) != 1 for path in paths):
+        return 0
+    line = read_last_line(paths[-1])
     last = _key_of(line) if line.endswith(b"\n") else None
     return last[0] if last else 0
+
+
+def _first_round(path: Path) -> int | None:
+    """The round of the first line of a table, of which the header is none."""
+    with path.open("rb") as file:
+        keys = (_key_of(line) for line in islice(file, 2) if line.endswith(b"\n"))
+        return next((key[0] for key in keys if key), None)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shared.core.errors import BadInput, NotFound, StrataError
+from shared.core.files import sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 TEMPORARY = ".tmp-"
@@ -150,7 +151,7 @@ class Blobs:
                     os.replace(self._folder / name, self.path(digest))
                     self._recent.add(digest)
                 if self._fsync:
-                    sync_folder(self._folder)
+                    sync(self._folder)
         finally:
             with self._lock:
                 self._writing.discard(name)
@@ -183,15 +184,6 @@ def write_parts(path: Path, buffers: Iterable[Buffer], *, fsync: bool, digest: s
         if fsync:
             os.fsync(file.fileno())
     return digest or sha256.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Flushes a folder's entries to the disk, without which a rename is not durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from strata.fleet.reconciler import Fleet
     from strata.launcher.topology import Topology
 
+NOTHING = ""
+"""Of a run whose cloud is gone."""
 NO_UPDATE = 3
 """Exit status of a run that completed, but in no round of which an update was used."""
 
@@ -81,7 +83,7 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
 def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
     from strata.api.client import Client
     from strata.fleet.processes import fleet_of
-    from strata.runs.run_and_wait import await_results, follow_until_end, local_topology
+    from strata.runs.run_and_wait import await_results, follow_until_end, keep_if_incomplete, local_topology
     from strata.runs.spec_check import topology_size, with_topology_size
 
     edges, devices = topology_size(spec)
@@ -94,7 +96,9 @@ def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) 
         await_results(info, runs_dir / info.run)
         if info.status == "failed":
             _keep_logs(topology, runs_dir / info.run)
-    return report(info, rounds, runs_dir, format, interrupted)
+        incomplete = keep_if_incomplete(topology, info, runs_dir / info.run)
+    code = report(info, rounds, runs_dir, format, interrupted, stored=incomplete or NOTHING)
+    return code or (1 if incomplete else 0)
 
 
 def _tend(topology: Topology, fleet: Fleet) -> None:
@@ -106,12 +110,27 @@ def _tend(topology: Topology, fleet: Fleet) -> None:
 def _keep_logs(topology: Topology, folder: Path) -> None:
     from strata.output import stderr
 
-    topology.keep_logs(folder / "logs")
+    try:
+        topology.keep_logs(folder / "logs")
+    except OSError as error:  # the disk may be full, which the run failed of
+        why = error.strerror or "not all could be copied"
+        stderr().print(f"the logs of all processes are not kept in {folder / 'logs'}: {why}", highlight=False)
+        return
     stderr().print(f"logs of all processes: {folder / 'logs'}", highlight=False)
 
 
-def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format: Format, interrupted: int = 0) -> int:
-    """Print how a run ended, and return the exit status: `interrupted` if a signal ended the command."""
+def report(
+    info: RunInfo,
+    rounds: tuple[RoundInfo, ...],
+    runs_dir: Path,
+    format: Format,
+    interrupted: int = 0,
+    stored: str | None = None,
+) -> int:
+    """Print how a run ended, and return the exit status: `interrupted` if a signal ended the command.
+
+    `stored` says where its results are if not all in their folder.
+    """
     from shared.results.folder import summary
     from shared.results.tracking.tracker_notes import tracked_lines
     from strata.output import print_json, stderr, stdout
@@ -124,8 +143,10 @@ def report(info: RunInfo, rounds: tuple[RoundInfo, ...], runs_dir: Path, format:
     console.print(run_table(info))
     if folder is not None:
         console.print(f"results: {folder}", highlight=False, soft_wrap=True)
-    elif info.rounds:
-        console.print(f"results are stored by the cloud; `strata pull {info.run}` fetches them", highlight=False)
+    if stored is None and folder is None and info.rounds:
+        stored = f"results are stored by the cloud; `strata pull {info.run}` fetches them"
+    if stored:
+        console.print(stored, markup=False, highlight=False, soft_wrap=True)
     for line in tracked_lines(folder, info.tracking) if folder is not None else ():
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if format is Format.json:

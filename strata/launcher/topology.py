@@ -259,6 +259,12 @@ class Topology:
         """Copy the processes' logs into a folder that outlives the topology."""
         shutil.copytree(self.folder / "logs", into, dirs_exist_ok=True)
 
+    def keep_state(self) -> Path:
+        """Have its state outlive it also in a temporary folder; returns the folder for `strata up --state-dir`."""
+        if self._work is None:
+            raise NotFound("the topology has not been started")
+        return self._work.keep()
+
     # ---- changes while the topology runs
 
     def add_agent(self, devices: int = 1, profile: str = "standard") -> str:

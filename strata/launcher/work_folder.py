@@ -1,4 +1,4 @@
-"""The folder of a local topology: a given one, which is kept, or a temporary one, which is removed."""
+"""The folder of a local topology: a given one, which is kept, or a temporary one, which usually is removed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from shared.core.errors import Conflict
 
 _PREFIX = f"strata-topology-{os.getuid()}-"
+_KEPT = f"strata-state-{os.getuid()}-"
+"""`_sweep` leaves a folder of this name."""
 _LOCK = "launcher.lock"
 
 
@@ -40,10 +42,19 @@ class WorkFolder:
         if self._temporary:  # `_sweep` finds it by this name, so it gets it only once it is locked
             made = made.rename(made.with_name(made.name.removeprefix(".")))
         self.path = made.resolve()
+        self._kept: Path | None = None
+
+    def keep(self) -> Path:
+        """Have a temporary folder outlive the topology; returns its path after `close`."""
+        if self._temporary and self._kept is None:
+            self._kept = self.path.with_name(f"{_KEPT}{self.path.name.removeprefix(_PREFIX)}")
+        return self._kept or self.path
 
     def close(self) -> None:
-        """Free the lock, and remove the folder if it is temporary."""
-        if self._temporary:
+        """Free the lock, and remove the folder if it is temporary and not to be kept."""
+        if self._kept is not None:
+            self.path.rename(self._kept)
+        elif self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

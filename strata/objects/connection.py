@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.core.errors import Conflict
+from shared.run_records.runs import RunInfo
 from strata.api.client import Client
 
 
@@ -18,12 +19,14 @@ class Connection:
     Attributes:
         runs_dir: the folder into which the cloud writes results, if it runs on this machine.
         check: raises if the cloud cannot go on.
+        keep: has the cloud's state outlive it if the results of an ended run are not all in their folder, and says so.
         closed: whether `close` was called.
     """
 
     own_client: Client
     runs_dir: Path | None = None
     check: Callable[[], None] = lambda: None
+    keep: Callable[[RunInfo, Path], str | None] = lambda info, folder: None
     closed: bool = False
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 
 from strata.api.client import Client
@@ -14,7 +15,7 @@ from strata.launcher.topology import Topology
 from strata.objects.cloud import Cloud
 from strata.objects.connection import Connection
 from strata.output import quiet, stderr, working
-from strata.runs.run_and_wait import planned_topology
+from strata.runs.run_and_wait import keep_if_incomplete, planned_topology
 
 _LOOK_S = 0.5
 
@@ -98,7 +99,8 @@ class LocalCloud(Cloud):
 
     def __init__(self, keeper: Keeper, runs_dir: Path) -> None:
         topology = keeper.topology
-        super().__init__(Connection(Client(topology.url), runs_dir.resolve(), keeper.check))
+        keep = partial(keep_if_incomplete, topology)
+        super().__init__(Connection(Client(topology.url), runs_dir.resolve(), keeper.check, keep))
         self.logs = topology.folder / "logs"
         """The folder of the processes' logs, which is removed with the topology."""
         self._end = weakref.finalize(self._connection, keeper.end)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from shared.core.errors import Conflict, DeadlineExceeded, StrataError, TooLarge, UnknownName, WireError
 from shared.core.files import write_file
 from shared.core.formatting import percent
-from shared.results.folder import model_path, no_model, read_round, read_rounds, read_run
+from shared.results.folder import read_round, read_rounds, read_run
 from shared.results.group_scores import group_rows
 from shared.results.lookup import find_folders
 from shared.results.reader import read_history, read_seats
@@ -62,6 +62,7 @@ class Run:
     def __init__(self, info: RunInfo, connection: Connection | None = None, folder: Path | None = None) -> None:
         self._info, self._connection, self._folder = info, connection, folder
         self._copy: Path | None = None
+        self._kept = ""
 
     # ---- status and figures
 
@@ -135,7 +136,8 @@ class Run:
                 self._info = follow(self._client, self.id, view, check=check)
             self._collect()
         if self._info.status == "failed":
-            raise RunFailed(f"run {self.id} failed: {self._info.reason or 'the cloud gives no reason'}")
+            reason = self._info.reason or "the cloud gives no reason"
+            raise RunFailed(f"run {self.id} failed: {reason}{'; ' * bool(self._kept)}{self._kept}")
         return self
 
     def pause(self) -> Self:
@@ -221,8 +223,11 @@ class Run:
 
         Raises:
             NotFound: it has no such model, or not yet.
+            ModelNotUsable: the results folder holds that of another round.
         """
-        return _state_dict(self._read(partial(_download, self.id, name), partial(_saved, name)))
+        from shared.results.saved_model import saved_state  # loads torch
+
+        return self._read(partial(_download, self.id, name), lambda folder: saved_state(folder, name))
 
     def predict(self, samples: Any, model: str = "global") -> Predictions:
         """What a model of it says of new samples: names of classes with probabilities, or numbers in the target's unit.
@@ -330,8 +335,9 @@ class Run:
 
     def _collect(self) -> None:
         """Wait until the results folder of an ended run is complete, since its cloud may be stopped next."""
-        if self._folder is not None:
+        if self._folder is not None and not self._is_closed:
             await_results(self._info, self._folder)
+            self._kept = (self._connection and self._connection.keep(self._info, self._folder)) or ""
 
     # ---- how it is shown
 
@@ -368,8 +374,8 @@ def _settled(rows: Sequence[RoundInfo], info: RunInfo) -> Iterator[RoundInfo]:
         yield row
 
 
-def _download(run: str, name: str, client: Client) -> bytes:
-    """A model as safetensors, of limited size."""
+def _download(run: str, name: str, client: Client) -> dict[str, torch.Tensor]:
+    """A model of a cloud, of limited size."""
 
     def whole() -> bytes:
         content = bytearray()
@@ -379,15 +385,7 @@ def _download(run: str, name: str, client: Client) -> bytes:
                 raise TooLarge(f"model {name} of run {run} has more than {MAX_MODEL_BYTES} bytes")
         return bytes(content)
 
-    return client.patiently(whole)
-
-
-def _saved(name: str, folder: Path) -> bytes:
-    """A model of a results folder as safetensors."""
-    try:
-        return model_path(folder, name).read_bytes()
-    except OSError:
-        raise no_model(folder, name) from None
+    return _state_dict(client.patiently(whole))
 
 
 def _state_dict(content: bytes) -> dict[str, torch.Tensor]:

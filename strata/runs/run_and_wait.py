@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 
-from shared.core.errors import BadInput, NotFound, StrataError
+from shared.core.errors import BadInput, DeadlineExceeded, NotFound, StrataError
 from shared.results.folder import read_run
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
@@ -29,6 +30,7 @@ from strata.runs.spec_check import check_beside
 _STOP_S = 15.0
 _RESULTS_S, _AGAIN_S = 20.0, 0.2
 _TRACKING_S = 60.0
+RESUMABLE = frozenset({"failed", "stopped"})
 
 
 def check_edges(spec: ExperimentSpec, topology: TopologyInfo) -> None:
@@ -140,13 +142,37 @@ def await_results(info: RunInfo, folder: Path) -> None:
             _until(lambda: all(_is_complete(folder, tracker, info) for tracker in info.tracking), _TRACKING_S)
 
 
+def keep_if_incomplete(topology: Topology, info: RunInfo, folder: Path) -> str | None:
+    """Have the state of a temporary topology outlive it if the results of an ended run are not all in their folder.
+
+    Returns:
+        Where the state is then, and how the results are got from it; None if they are complete.
+    """
+    complete = ended_in(folder) == info.status and (info.status != "failed" or any(folder.rglob("*.safetensors")))
+    if complete or not info.rounds:
+        return None
+    spec, kept = info.spec, topology.keep_state()
+    size = f"--edges {spec.num_edges or 1} --devices {spec.num_devices or 1}"
+    again = f"`strata up --state-dir {shlex.quote(str(kept))} {size}` starts its cloud again, and then"
+    ways = f"`strata resume {info.run}` writes its results anew" if info.status in RESUMABLE else ""
+    ways += f"{', ' if ways else ''}`strata pull {info.run} --into FOLDER` fetches its model"
+    return f"the results of run {info.run} are incomplete, and its state is kept in {kept}: {again} {ways}"
+
+
 def pull_ended(client: Client, info: RunInfo, folder: Path, *, model: bool = True) -> None:
-    """Fetch an ended run's results as `pull_run` does, again for a limited time until the cloud has completed them."""
+    """Fetch an ended run's results as `pull_run` does, again for a limited time until the cloud has completed them.
+
+    Raises:
+        DeadlineExceeded: it has not, though the run did not fail; what there is was fetched.
+    """
     deadline = time.monotonic() + _RESULTS_S
     while ended_in(folder) != info.status:
         pull_run(client, info, folder, model=model)
-        if time.monotonic() > deadline:
+        if info.status == "failed":
             return
+        if time.monotonic() > deadline:
+            have = f"the cloud's results of run {info.run} do not say that it is {info.status}"
+            raise DeadlineExceeded(f"{have}: were files removed there? What there is lies in {folder}")
         time.sleep(_AGAIN_S)
 
 

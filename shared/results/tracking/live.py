@@ -10,7 +10,7 @@ from typing import Protocol
 import httpx
 
 from shared.core.errors import BadInput, NotFound
-from shared.results.tracking.mlflow import MlflowServer, tracking_uri
+from shared.results.tracking.mlflow import MaybeCreated, MlflowServer, tracking_uri
 from shared.results.tracking.scalars import Step, Tracked
 from shared.results.tracking.tensorboard import EventFiles, check_tensorboard, write_tensorboard
 from shared.run_records.runs import FINAL
@@ -123,13 +123,19 @@ class LiveMlflow:
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
         self._sent: dict[str, TrackedRun] = {}
+        self._maybe_created: set[str] = set()
 
     async def export(self, tracked: Tracked) -> str:
         """Sends what is new."""
         run = tracked.info.run
         sent = self._sent.setdefault(run, TrackedRun())
+        new = replace(tracked, steps=sent.new_steps(tracked.steps))
         async with MlflowServer(tracking_uri(), self._transport) as server:
-            await server.write(replace(tracked, steps=sent.new_steps(tracked.steps)))
+            try:
+                await server.write(new, may_create=run not in self._maybe_created)
+            except MaybeCreated:
+                self._maybe_created.add(run)
+                raise
         sent.note(tracked.steps)
         if tracked.info.status in FINAL:
             self.forget(run)
@@ -138,3 +144,4 @@ class LiveMlflow:
     def forget(self, run_id: str) -> None:
         """Drops what is known of a run."""
         self._sent.pop(run_id, None)
+        self._maybe_created.discard(run_id)

@@ -26,6 +26,11 @@ _MAX_METRICS, _MAX_PARAMS = 1000, 100
 _MAX_PARAM_CHARS, _MAX_KEY_CHARS = 6000, 250
 _ANSWER_S = 20.0
 _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class MaybeCreated(Unreachable):
+    """The server may have created a run, but its answer was lost."""
 
 
 class MlflowServer:
@@ -61,16 +66,22 @@ class MlflowServer:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def write(self, tracked: Tracked, experiment: str = EXPERIMENT) -> str:
+    async def write(self, tracked: Tracked, experiment: str = EXPERIMENT, *, may_create: bool = True) -> str:
         """Sends a run's parameters, figures and tags; returns MLflow's id of the run.
 
         A run that the server already has is updated.
 
+        Args:
+            tracked: the run.
+            experiment: its name at the server.
+            may_create: whether the run may be created there; False after `MaybeCreated`, lest it is there twice.
+
         Raises:
+            MaybeCreated: the server did not answer to the creation of the run.
             Unreachable: the server did not answer in time.
             Conflict: it refused; names its reason.
         """
-        run_id = await self._run(await self._experiment(experiment), tracked)
+        run_id = await self._run(await self._experiment(experiment), tracked, may_create)
         tags = [{"key": key, "value": value} for key, value in tracked.tags.items()]
         await self._post("runs/log-batch", {"run_id": run_id, "tags": tags})
         for params in _pieces([_param(*item) for item in tracked.params.items()], _MAX_PARAMS):
@@ -88,16 +99,24 @@ class MlflowServer:
             return str(found["experiment"]["experiment_id"])
         return str((await self._post("experiments/create", {"name": name}))["experiment_id"])
 
-    async def _run(self, experiment: str, tracked: Tracked) -> str:
+    async def _run(self, experiment: str, tracked: Tracked, may_create: bool) -> str:
         """MLflow's id of the run: that of an earlier export, or a new one."""
         info = tracked.info
         wanted = {"experiment_ids": [experiment], "filter": f"tags.`strata.run` = '{info.run}'", "max_results": 1}
         known = (await self._post("runs/search", wanted)).get("runs")
         if known:
             return str(known[0]["info"]["run_id"])
+        if not may_create:
+            lost = f"MLflow at {self.address} gave no answer when the run was to be created, and does not list it"
+            raise Conflict(f"{lost}: look there for the tag strata.run = {info.run}")
         tags = [{"key": "strata.run", "value": info.run}]
         fields = {"experiment_id": experiment, "run_name": info.name, "start_time": _ms(tracked.begun_s), "tags": tags}
-        return str((await self._post("runs/create", fields))["run"]["info"]["run_id"])
+        try:
+            return str((await self._post("runs/create", fields))["run"]["info"]["run_id"])
+        except Unreachable as error:
+            if isinstance(error.__context__, _NOT_SENT):
+                raise
+            raise MaybeCreated(error.detail) from None
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return await self._ask("POST", path, json=body) or {}
@@ -116,6 +135,8 @@ class MlflowServer:
             body = answer.json()
         except ValueError:
             body = {}
+        if answer.status_code in (502, 504):  # of a proxy: the server itself may have taken the request
+            raise Unreachable(f"MLflow at {self.address} does not answer: status {answer.status_code}")
         if answer.is_error or not isinstance(body, dict):
             why = body.get("message") if isinstance(body, dict) else None
             raise Conflict(f"MLflow at {self.address} refused {path}: {why or f'status {answer.status_code}'}"[:2000])

@@ -48,7 +48,14 @@ def write_notes(folder: Path, notes: Mapping[str, TrackerNote]) -> None:
 
 
 def tracked_lines(folder: Path, trackers: Iterable[str]) -> list[str]:
-    """One line for each tracker: the rounds that it has and where, or why it has none."""
+    """One line for each tracker: the rounds that it has and where, or why it has none and how to send them."""
     notes = read_notes(folder) if trackers else {}
     found = {tracker: notes.get(tracker, TrackerNote(reason="nothing sent yet")) for tracker in trackers}
-    return [f"{name}: {note.reason or f'{note.rounds} rounds at {note.where}'}" for name, note in found.items()]
+    return [f"{name}: {_words(folder.name, name, note)}" for name, note in found.items()]
+
+
+def _words(run: str, tracker: str, note: TrackerNote) -> str:
+    if note.reason is None:
+        return f"{note.rounds} rounds at {note.where}"
+    how = f"`strata export {run} --to {tracker}`"
+    return note.reason if how in note.reason else f"{note.reason}; {how} sends what is missing"

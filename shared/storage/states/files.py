@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from shared.storage.blobs import TEMPORARY, Parts, storage_errors, sync_folder, temporary, write_parts
+from shared.core.files import sync
+from shared.storage.blobs import TEMPORARY, Parts, storage_errors, temporary, write_parts
 from shared.storage.states.state_store import StateOwner, Version, buffers_of, checked
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class FileStateStore:
             write_parts(unfinished, [header, *buffers], fsync=self._fsync)
             os.replace(unfinished, path)
             if self._fsync:
-                sync_folder(path.parent)
+                sync(path.parent)
 
     def load(self, owner: StateOwner, version: Version) -> bytes | None:
         """See `StateStore.load`."""
@@ -104,8 +105,8 @@ class FileStateStore:
             return
         folder.mkdir(parents=True, exist_ok=True)
         if self._fsync:
-            sync_folder(folder.parent)
-            sync_folder(folder.parent.parent)
+            sync(folder.parent)
+            sync(folder.parent.parent)
 
     def _newest(self, owner: StateOwner, candidates: list[Version]) -> tuple[Version, bytes] | None:
         for version in reversed(candidates):

@@ -18,7 +18,6 @@ from shared.core.tensors import digest
 from shared.plots.picture import Spans
 from shared.plots.timeline import RoundTimeline
 from shared.results.folder import read_round
-from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 
@@ -255,17 +254,17 @@ def paths_in(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("limit_s", "status"), [(60.0, 204), (0.0, 409)])
-async def test_the_deletion_of_a_run_that_has_just_ended_waits_for_its_results(
+async def test_the_deletion_of_a_run_that_has_just_ended_waits_until_nothing_is_done_for_it(
     limit_s: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_write, write = asyncio.Event(), RunExecutor.write_results
+    may_end, end = asyncio.Event(), RunExecutor.end
 
-    async def write_later(self: RunExecutor, info: RunInfo) -> None:
-        await may_write.wait()
-        await write(self, info)
+    async def end_later(self: RunExecutor, *args: Any) -> None:
+        await end(self, *args)
+        await may_end.wait()
 
-    monkeypatch.setattr(RunExecutor, "write_results", write_later)
-    monkeypatch.setattr(manager, "RESULTS_S", limit_s)
+    monkeypatch.setattr(RunExecutor, "end", end_later)
+    monkeypatch.setattr(manager, "FINISH_S", limit_s)
     async with Federation(tmp_path / "f") as fed:
         run = await fed.submit(small_spec(num_rounds=1000))
         await fed.until_status(run, "running")
@@ -273,12 +272,12 @@ async def test_the_deletion_of_a_run_that_has_just_ended_waits_for_its_results(
         assert (await fed.finish(run)).status == "stopped"
         deletion = asyncio.create_task(fed.client.delete(f"/runs/{run}"))
         if status == 204:
-            assert (await fed.client.get(f"/runs/{run}")).status_code == 200  # it is there while they are written
+            assert (await fed.client.get(f"/runs/{run}")).status_code == 200  # it is there meanwhile
             assert not deletion.done()
-            may_write.set()
+            may_end.set()
         assert (await deletion).status_code == status
         assert (await fed.client.get(f"/runs/{run}")).status_code == (404 if status == 204 else 200)
-        may_write.set()
+        may_end.set()
 
 
 async def test_a_run_that_has_not_ended_cannot_be_deleted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from cloud_server.runs import tracking
 from shared.results.tracking.live import TrackedRun
 from shared.results.tracking.scalars import Step, read_tracked
-from shared.results.tracking.tracker_notes import TrackerNote, read_notes
+from shared.results.tracking.tracker_notes import TrackerNote, read_notes, tracked_lines
 from shared.run_records.events import Event
 from tests.federation import Federation, PassOn, small_spec
 from tests.mlflow_server import Mlflow
@@ -183,6 +183,33 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
         assert why in (note.reason or "")
         assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
         assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
+
+
+async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost, and the server's list of runs lags behind."""
+    monkeypatch.setattr(tracking, "TRIES", 3)
+    create, search = Mlflow.runs_create, Mlflow.runs_search
+
+    def lost(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+        create(self, request, body)
+        raise httpx.ReadError("the connection broke", request=request)
+
+    monkeypatch.setattr(Mlflow, "runs_create", lost)
+    monkeypatch.setattr(Mlflow, "runs_search", lambda *_: {"runs": []})
+    async with Federation(tmp_path / "fed") as fed:
+        net = Network(fed)
+        info = await fed.run(small_spec(tracking="mlflow"))
+        (note,) = (await notes_of(fed, info.run, status="completed")).values()
+        assert (info.status, len(net.server.runs)) == ("completed", 1)
+        assert f"look there for the tag strata.run = {info.run}" in (note.reason or "")
+        [line] = tracked_lines(tmp_path / "fed" / "runs" / info.run, ["mlflow"])
+        assert line.count("strata export") == 1
+        monkeypatch.setattr(Mlflow, "runs_search", search)  # it catches up
+        later = await fed.run(small_spec(tracking="mlflow"))
+        (note,) = (await notes_of(fed, later.run, status="completed", rounds=2)).values()
+        assert (note.reason, len(net.server.runs)) == (None, 2)
 
 
 async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(tmp_path: Path) -> None:

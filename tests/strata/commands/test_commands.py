@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,26 @@ def test_pull_of_a_run_without_a_model_fetches_its_files(
     result = strata("pull", "r1", "--into", tmp_path / "here", "--url", url, "--format", "json")
     assert result.code == 0
     assert json.loads(result.out)["files"] == sorted(FILES)
+
+
+def test_the_record_of_a_run_is_pulled_last_and_what_is_missing_is_named(
+    strata: Strata, url: str, cloud: FakeCloud, tmp_path: Path
+) -> None:
+    pull = ("pull", "r1", "--into", tmp_path / "here", "--url", url)
+    cloud.files["zzz"] = b"the last by name"
+    assert strata(*pull).code == 0
+    assert [path for _, path in cloud.seen if "/files/" in path or "/models/" in path][-1] == "/runs/r1/files/run.json"
+    shutil.rmtree(tmp_path / "here")
+    del cloud.files["run.json"]
+    result = strata(*pull)
+    assert (result.code, "the cloud has no results of run r1 (were they removed there" in result.err) == (1, True)
+    assert (tmp_path / "here" / "r1" / "model.safetensors").exists()
+    cloud.change("r1", resolved=False)  # it has rounds, but their model cannot be fetched
+    result = strata(*pull)
+    assert (result.code, "it has not started yet" in result.err) == (1, True)
+    cloud.files |= {"model.safetensors": b"as the cloud wrote it", "run.json": b"{}"}
+    assert strata(*pull).code == 0
+    assert (tmp_path / "here" / "r1" / "model.safetensors").read_bytes() == b"as the cloud wrote it"
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "..\\evil"])
