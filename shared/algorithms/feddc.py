@@ -276,7 +276,8 @@ class Clip:
     def __call__(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         if self.correct is not None:
             self.correct(parameters, gradients)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norms = torch.stack(torch._foreach_norm(gradients)).sort().values  # so that the layers' order changes no bit
+        norm = torch.linalg.vector_norm(norms)
         torch._foreach_mul_(gradients, (self.bound / norm).clamp(max=1.0))
 
 

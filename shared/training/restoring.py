@@ -67,6 +67,10 @@ class Remembered:
         for restore in self._others:
             restore()
 
+    def reaches(self, value: Any) -> bool:
+        """Returns whether an object is among what was remembered."""
+        return id(value) in self._seen
+
     def add(self, value: Any, path: str) -> None:
         """Remembers a further object."""
         waiting: list[_Part] = [(path, value)]

@@ -16,7 +16,6 @@ from shared.training.models.classifier import (
     Layer,
     Shape,
     buffer_names,
-    check_features,
     features_of,
     head_of,
     layers,
@@ -28,7 +27,7 @@ from shared.training.models.classifier import (
     trainable_names,
     write_state,
 )
-from shared.training.models.pristine import Pristine, unregistered
+from shared.training.models.pristine import Pristine, check_features, copied, unregistered
 from shared.training.models.user_modules import check_finite
 from shared.training.models.zoo import (
     MODEL_FACTORIES,
@@ -64,6 +63,7 @@ __all__ = [
     "check_features",
     "check_finite",
     "check_name",
+    "copied",
     "described",
     "draws_in_evaluation",
     "features_of",

@@ -46,31 +46,6 @@ def features_of(model: nn.Module, who: str) -> Classifier:
     return cast("Classifier", model)
 
 
-def check_features(model: nn.Module, x: Tensor, who: str) -> None:
-    """Checks that a model is what its attributes say: its outputs are those of `head` on `features`.
-
-    Args:
-        model: any model; its mode stays.
-        x: a batch of samples.
-        who: what takes the model for that, for the message.
-
-    Raises:
-        BadInput: an attribute is missing, or the model does something else than these two.
-    """
-    parts, was_training = features_of(model, who), model.training
-    model.eval()
-    with torch.no_grad():
-        try:
-            whole, split = model(x), parts.head(parts.features(x))
-            same = torch.allclose(whole.float(), split.float(), rtol=1e-3, atol=1e-5)
-        except (RuntimeError, AttributeError, TypeError):  # shapes do not fit, or the outputs are no tensor
-            same = False
-    model.train(was_training)
-    if not same:
-        cause = f"{who} takes a model for `head(features(x))`, but the `forward` of {type(model).__name__} does more"
-        raise BadInput(f"{cause}: put all that comes before the last layer into `features`", field="model.name")
-
-
 def head_of(model: nn.Module, who: str) -> nn.Module:
     """Returns the last layer of a model, its attribute `head`.
 

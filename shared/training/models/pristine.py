@@ -7,15 +7,18 @@ a frozen parameter, an attribute of the user's class, a global variable.
 
 from __future__ import annotations
 
+import copy
 import re
 from functools import cache
 from types import FunctionType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from shared.core.user_code import is_of_user
-from shared.training.models.classifier import own_state
+from shared.core.errors import BadInput
+from shared.core.user_code import described, is_of_user
+from shared.training.models.classifier import features_of, own_state
 from shared.training.restoring import Remembered
 
 
@@ -59,6 +62,56 @@ def unregistered(model: nn.Module) -> tuple[str, ...]:
     found = Remembered(model, name, {id(tensor) for tensor in own_state(model).values()}).loose
     own = (path.removeprefix(f"{name}.") for path in sorted(found) if path.startswith(f"{name}."))
     return tuple(re.sub(r"\._(?:parameters|buffers|modules)\['(.*?)'\]", r".\1", f".{path}")[1:] for path in own)
+
+
+def copied(model: nn.Module, who: str) -> nn.Module:
+    """Returns a copy of a module that shares nothing with it.
+
+    Args:
+        model: the module.
+        who: what works with copies, for the message.
+
+    Raises:
+        BadInput: it cannot be copied, or a function of the copy would refer to the module itself.
+    """
+    what = f"{who} of copies of the model, but {type(model).__name__}"
+    try:
+        made: nn.Module = copy.deepcopy(model)
+    except Exception as error:
+        raise BadInput(f"{what} cannot be copied: {described(error)}", field="model.name") from error
+    reached = Remembered(made, type(model).__name__)
+    if reached.has_code_of_user:
+        for name, part in model.named_modules():
+            if reached.reaches(part):
+                which = f"`{name}`" if name else "the module"
+                cause = f"has a function that refers to {which} from outside, also in a copy: refer to it by `self`"
+                raise BadInput(f"{what} {cause}", field="model.name")
+    return made
+
+
+def check_features(model: nn.Module, x: Tensor, who: str) -> None:
+    """Checks that a model is what its attributes say: its outputs are those of `head` on `features`.
+
+    Args:
+        model: any model, of which copies compute.
+        x: a batch of samples.
+        who: what takes the model for that, for the message.
+
+    Raises:
+        BadInput: an attribute is missing, the model does something else than these two, or it cannot be copied.
+    """
+    features_of(model, who)
+    one, other = (copied(model, f"{who} makes use").eval() for _ in range(2))
+    parts = features_of(other, who)
+    with torch.no_grad():
+        try:
+            whole, split = one(x), parts.head(parts.features(x))
+            same = torch.allclose(whole.float(), split.float(), rtol=1e-3, atol=1e-5)
+        except (RuntimeError, AttributeError, TypeError):  # shapes do not fit, or the outputs are no tensor
+            same = False
+    if not same:
+        cause = f"{who} takes a model for `head(features(x))`, but the `forward` of {type(model).__name__} does more"
+        raise BadInput(f"{cause}: put all that comes before the last layer into `features`", field="model.name")
 
 
 class _OfClass:

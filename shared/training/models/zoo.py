@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from shared.training.models.classifier import (
     Classifier,
     Layer,
     Shape,
-    check_features,
     features_of,
     head_of,
     layers,
@@ -32,7 +30,7 @@ from shared.training.models.classifier import (
 from shared.training.models.dtypes import check_dtypes, with_own_dtype
 from shared.training.models.forward_order import forward_order
 from shared.training.models.networks import cnn_120_84, cnn_digits, cnn_mnist, mlp, mobilenet_v1
-from shared.training.models.pristine import Pristine
+from shared.training.models.pristine import Pristine, check_features
 from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
@@ -216,7 +214,7 @@ def _projected(made: nn.Module, sample: Sample, n_outputs: int) -> Classifier:
     if not isinstance(head, nn.Linear):
         raise BadInput(f"projection heads go before a linear layer, not a {type(head).__name__}", field="model.name")
     if not head.weight.is_meta:
-        check_features(copy.deepcopy(made), sample.example(2), "model.projection")
+        check_features(made, sample.example(2), "model.projection")
     width = head.in_features
     projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, n_outputs))
     features = nn.Sequential(OrderedDict(encoder=model.features, projection=projection))

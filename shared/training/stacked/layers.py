@@ -7,7 +7,6 @@ they are; only layers with parameters, with statistics or with random numbers mu
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.core.errors import BadInput
-from shared.training.models import tied_names
+from shared.training.models import copied, tied_names
 from shared.training.stacked.convolution import StackedConvolution, Windows
 from shared.training.stacked.memory import empty_stack
 
@@ -265,7 +264,7 @@ def stacked(model: nn.Module, places: Places) -> nn.Module:
         BadInput: names a layer without a stacked form.
     """
     check_layers(model)
-    made: nn.Module = copy.deepcopy(model)
+    made = copied(model, "vectorised: stacks are made")
     for name, module in model.named_modules():
         if type(module) in STACKED:
             made.set_submodule(name, STACKED[type(module)](module, places))

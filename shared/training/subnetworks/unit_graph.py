@@ -8,7 +8,6 @@ training.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shared.core.errors import BadInput
-from shared.training.models import head_of, tied_names
+from shared.training.models import copied, head_of, tied_names
 from shared.training.subnetworks.units import Axis, Units, WeightedLayer
 
 
@@ -35,7 +34,7 @@ def units_of(model: nn.Module, shape: Sequence[int]) -> Units:
         BadInput: the model has a module or an operation whose effect on units is unknown, no `head`, or tied tensors.
     """
     _check(model)
-    read = copy.deepcopy(model).cpu().eval()
+    read = copied(model, "sub-networks are made").cpu().eval()
     reading = _Reading(read)
     batch = torch.zeros(2, *shape, dtype=next(read.parameters()).dtype)
     reading.note(batch, _Flow())

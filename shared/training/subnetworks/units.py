@@ -159,6 +159,8 @@ def resized(model: nn.Module, units: Units, state: Mapping[str, Tensor]) -> nn.M
     units.sizes(state)
     memo: dict[int, Any] = {}
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if name not in state:  # a buffer that is not saved
+            continue
         free = {axis.dim for axis in units.axes.get(name, ())}
         if [n for d, n in enumerate(tensor.shape) if d not in free] != [
             n for d, n in enumerate(state[name].shape) if d not in free

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from shared.algorithms.feddc import Clip
 from shared.core.errors import BadInput
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.experiment import Experiment
@@ -238,3 +240,13 @@ async def test_feddc_converges_with_different_participants_in_each_round(tmp_pat
         losses.append(plain_linear.loss_of(done.experiment, done.model))
     feddc, fedavg = losses
     assert feddc < 0.6 * fedavg
+
+
+def test_the_order_of_layers_changes_no_bit_of_clipped_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        drawn = [torch.randn(n, generator=generator) * n for n in (3, 50, 7, 400, 2, 90)]
+        one, other = ([tensor.clone() for tensor in order] for order in (drawn, drawn[::-1]))
+        Clip(0.5, None)([], one)
+        Clip(0.5, None)([], other)
+        assert all(torch.equal(a, b) for a, b in zip(one, other[::-1], strict=True))

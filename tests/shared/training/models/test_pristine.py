@@ -2,6 +2,7 @@
 
 import functools
 import random
+import threading
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from shared.core.errors import BadInput
-from shared.training.models import Pristine, read_state, write_state
+from shared.training.models import Pristine, check_features, copied, read_state, write_state
 
 COUNT = 0
 HELD: dict[str, list[float]] = {"seen": []}
@@ -276,3 +277,43 @@ def test_modules_of_torch_alone_are_not_looked_at_again():
     net.extra = 1
     assert pristine.restored().extra == 1
     assert not hasattr(watched.restored(), "extra")
+
+
+class Counting(nn.Module):
+    """Features that are smaller at each call, and a head; with `closed` a function refers to it from outside."""
+
+    n: int
+
+    def __init__(self, *, closed: bool = False, lock: Any = None):
+        super().__init__()
+        self.features, self.head, self.n, self.lock = nn.Linear(3, 4), nn.Linear(4, 2), 0, lock
+        self.features.register_forward_hook(self.seen)
+        if closed:
+            self.head.register_forward_hook(lambda *_: self.seen(None, None, torch.zeros(1)) and None)
+
+    def seen(self, _: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        return out / self.n
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.features(x))
+
+
+def test_a_copy_of_a_module_shares_nothing_with_it():
+    model = Counting()
+    check_features(model, torch.ones(2, 3), "a method")
+    made = copied(model, "a method makes use")
+    made(torch.ones(2, 3))
+    assert (made.n, model.n) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ({"closed": True}, "Counting has a function that refers to the module from outside"),
+        ({"lock": threading.Lock()}, "Counting cannot be copied: TypeError: cannot pickle '_thread.lock'"),
+    ],
+)
+def test_a_module_whose_copies_would_share_something_is_refused(how: dict[str, Any], cause: str):
+    with pytest.raises(BadInput, match=rf"a method makes use of copies of the model, but {cause}"):
+        check_features(Counting(**how), torch.ones(2, 3), "a method")

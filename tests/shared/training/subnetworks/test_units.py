@@ -201,3 +201,13 @@ def test_multiply_adds_are_those_that_torch_counts_layer_by_layer(
         totals.append(sum(found.values()))
     assert total in (None, totals[0])
     assert max(totals[1:]) < totals[0]
+
+
+def test_a_buffer_that_is_not_saved_stays_with_a_sub_network() -> None:
+    model, units = made("mlp")
+    model.register_buffer("calls", torch.tensor(3), persistent=False)
+    state = units.cut(read_state(model), some(units, 0.5))
+    small = resized(model, units, state)
+    assert small.calls == 3
+    assert small.calls is not model.calls
+    assert read_state(small).keys() == state.keys()
