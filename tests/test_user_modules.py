@@ -424,6 +424,62 @@ def test_a_plan_names_what_looks_like_parameters_but_is_not_registered(user_pack
     assert not [line for line in plan_of(experiment(**net("views"))) if line.startswith("not registered")]
 
 
+def test_a_plan_says_which_outputs_of_a_module_are_taken(user_package: Write) -> None:  # noqa: F811
+    user_package(RAISES)
+    lines = {how: plan_of(experiment(**net(how))) for how in ("plain", "dict", "object")}
+    places = {how: [line for line in found if line.startswith("outputs of the model")] for how, found in lines.items()}
+    assert places["plain"] == []
+    assert places["dict"] == ["outputs of the model: ['logits'] of dict"]
+    assert len(places["object"]) == 1
+
+
+SOFTMAX = """
+import torch
+from torch import nn
+from strata.plugins import Loss, ModelFactory, Record
+
+
+class How(Record):
+    how: str = "plain"
+
+
+def build(sample, target, params):
+    last = {"softmax": [nn.Softmax(1)], "log_softmax": [nn.LogSoftmax(1)], "plain": []}[params.how]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *last)
+
+
+NET = ModelFactory(name="net", description="d", params=How, build=build)
+
+
+def nll(params, chances, y):
+    return -chances.gather(1, y[:, None])[:, 0].log()
+
+
+NLL = Loss(name="nll", description="d", kinds=frozenset({"classes"}), each=nll)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "loss", "warned"),
+    [
+        ("softmax", {}, True),
+        ("softmax", {"loss": "focal"}, True),
+        ("softmax", {"loss": "nll"}, False),
+        ("log_softmax", {}, False),
+        ("plain", {}, False),
+    ],
+)
+def test_a_plan_warns_of_a_softmax_before_a_loss_that_takes_logits(
+    how: str,
+    loss: dict[str, str],
+    warned: bool,
+    user_package: Write,  # noqa: F811
+) -> None:
+    user_package(SOFTMAX)
+    lines = [line for line in plan_of(experiment(**net(how), **loss)) if "probabilities, as of softmax" in line]
+    assert len(lines) == warned
+
+
 def test_settings_that_a_module_changes_are_put_back(user_package: Write) -> None:  # noqa: F811
     user_package(ODD)
     before = (torch.get_default_dtype(), torch.get_num_threads(), np.geterr(), list(warnings.filters))

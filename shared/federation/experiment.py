@@ -93,7 +93,7 @@ class Experiment:
             update=self.algorithm.update,
             report=self.algorithm.report,
         )
-        self.scoring = scoring_of(spec, data.target)
+        self.scoring = scoring_of(spec, data.target, data.reading.classes)
         try_scoring(self.scoring, data.train_y)
         self.population: Population = population(spec, data)
         how = spec.data.faults

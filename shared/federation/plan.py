@@ -9,16 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from shared.core.tensors import without
 from shared.federation.dtype_checks import count_by_dtype
 from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.data.dataset import Dataset
 from shared.training.description import Sample
+from shared.training.losses import LOSSES
 from shared.training.specs import DataSpec
 
 LINE, LINES = 2_000, 200
 """Most characters of a line of a plan, and most lines."""
+TRIED, CLOSE = 8, 1e-3
+"""Samples on which a user's model is tried, and how far from 1 the sum of probabilities may be."""
 
 
 def plan_of(experiment: Experiment) -> tuple[str, ...]:
@@ -36,6 +42,7 @@ def _lines(experiment: Experiment) -> Iterator[str]:
     yield _model_line(experiment)
     yield from _frozen_line(experiment)
     yield from _unregistered_line(experiment)
+    yield from _output_lines(experiment)
     if experiment.personal_names:
         known = [name for name in experiment.shapes if name not in experiment.frozen_names]
         which = ", ".join(_shortened(experiment.personal_names, known))
@@ -91,6 +98,29 @@ def _frozen_line(experiment: Experiment) -> Iterator[str]:
         n = sum(math.prod(experiment.shapes[name].shape) for name in frozen)
         where = ", ".join(_shortened(frozen, [name for name in experiment.shapes if name in parameters]))
         yield f"frozen, so not trained and not sent up: {n:,} parameters ({where})"
+
+
+def _output_lines(experiment: Experiment) -> Iterator[str]:
+    """What of the forward pass of a user's model is taken as its outputs, if that is not plain."""
+    if not experiment.has_own_module:
+        return
+    data, target = experiment.data, experiment.data.target
+    outputs, place = models.first_outputs(experiment.design, data.encode(data.train_x[:TRIED]))
+    if place:
+        yield f"outputs of the model: {place}"
+    loss = experiment.spec.loss
+    if (loss is None or loss.name in LOSSES) and target.kind in ("classes", "tokens") and _are_probabilities(outputs):
+        yield (
+            "the model's outputs are probabilities, as of softmax: losses and metrics of classes take logits, without "
+            "softmax, as torch's cross_entropy; with it training is slow, and predicted probabilities are wrong"
+        )
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    """Whether outputs are at least 0, and sum to 1 over the last axis of two classes or more."""
+    values = outputs.to(torch.float64)
+    sums = values.sum(-1)
+    return outputs.shape[-1] > 1 and bool((values >= 0).all()) and bool(((sums - 1).abs() < CLOSE).all())
 
 
 def _unregistered_line(experiment: Experiment) -> Iterator[str]:

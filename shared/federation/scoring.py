@@ -178,12 +178,13 @@ MAX_NAMED = 5
 """Labels that an error names."""
 
 
-def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
+def scoring_of(spec: ExperimentSpec, target: Target, classes: Sequence[str] = ()) -> Scoring:
     """How a spec's run scores outputs.
 
     Args:
         spec: of the run.
         target: of its data.
+        classes: names of their classes; empty if they have none.
 
     Raises:
         UnknownName, BadInput: naming the field: a name is not known, a parameter is wrong, a metric or the loss is not
@@ -191,7 +192,7 @@ def scoring_of(spec: ExperimentSpec, target: Target) -> Scoring:
     """
     chosen = spec.metrics or (Choice(name=DEFAULT_METRIC[target.kind]),)
     made = [
-        metric_of_run(METRIC_VALUES.get(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}")
+        metric_of_run(METRIC_VALUES.get(each.name, f"metrics.{at}"), each.params, target, f"metrics.{at}", classes)
         for at, each in enumerate(chosen)
     ]
     labels = [each.label for each in made]

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from shared.training.data.checks import Description, checked, checked_images, of_images
+from shared.training.data.class_names import CLASS_NAMES
 from shared.training.data.groups import Groups
 from shared.training.data.reading import Read, Reading
 from shared.training.data.sources import (
@@ -42,7 +43,7 @@ from shared.training.data.sources import (
     read_npz,
 )
 from shared.training.data.standardised import standardised
-from shared.training.description import Normalisation, Sample, Target
+from shared.training.description import Classes, Normalisation, Sample, Target
 from shared.training.specs import Layout, TargetKind
 
 READERS = 5
@@ -132,7 +133,11 @@ def load(name: str, *, data_dir: Path | None, cache_dir: Path) -> Dataset:
     else:
         folder = cache_dir / f"{name}-{known.version()}"
         unpack_once(folder, lambda: fetched(name, data_dir, cache_dir / "downloads"), known.n_classes)
-    return open_unpacked(name, folder, known.n_classes)
+    found = open_unpacked(name, folder, known.n_classes)
+    names = CLASS_NAMES.get(name, ())
+    if found.reading.classes or found.target != Classes(len(names)):
+        return found
+    return replace(found, reading=found.reading.model_copy(update={"classes": names}))
 
 
 def as_batch(x: npt.NDArray[Any] | Tensor, normalisation: Normalisation | None = None) -> Tensor:

@@ -1,7 +1,9 @@
-"""Metrics of targets that are several labels: accuracy, F1, AUC. Outputs are log-odds, targets 0 or 1, (n, labels)."""
+"""Metrics of targets that are several labels. Outputs are log-odds, targets 0 or 1, (n, labels)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from shared.core.tallies import Tally
 from shared.training.metrics.auc import AUC, Auc, area_over_classes, empty, largest_error
 from shared.training.metrics.classification import ACCURACY, F1, F1Params, counts_all, f1_of, one_each, share, thirds
 from shared.training.metrics.metric import Metric
+from shared.training.metrics.per_class import PRECISION, RECALL, OfClass, Whole
 from shared.training.specs import TargetKind
 
 LABELS: frozenset[TargetKind] = frozenset({"labels"})
@@ -33,6 +36,22 @@ def _is_confusion(params: Any, state: State, n: int) -> bool:
     return all(max(0, got + due - n) <= hit <= min(got, due) for hit, got, due in zip(*thirds(state), strict=True))
 
 
+def _of_label(whole: Whole) -> Callable[[OfClass, Tensor, Tensor], Tensor]:
+    """[targets or predictions, hits] of one label; of all labels the state of F1."""
+
+    def state(params: OfClass, outputs: Tensor, targets: Tensor) -> Tensor:
+        if params.label is None:
+            return _confusion(None, outputs, targets)
+        says, has = outputs[:, int(params.label)] > 0, targets[:, int(params.label)] > 0.5
+        return torch.stack([(has if whole == "targets" else says).sum(), (says & has).sum()])
+
+    return state
+
+
+def _is_share(params: OfClass, state: State, n: int) -> bool:
+    return _is_confusion(None, state, n) if params.label is None else state[1] <= state[0] <= n
+
+
 def _tally(params: Auc, outputs: Tensor, targets: Tensor) -> Tally:
     columns = zip(outputs.T.numpy(), (targets > 0.5).T.numpy(), strict=True)
     return empty(params, outputs.shape[1]).counting(list(columns))
@@ -44,6 +63,8 @@ def _rates_all(params: Auc, state: Tally, n: int) -> bool:
 
 
 _OF_LABELS = (
+    replace(RECALL, kinds=LABELS, state=_of_label("targets"), possible=_is_share),
+    replace(PRECISION, kinds=LABELS, state=_of_label("predictions"), possible=_is_share),
     Metric(
         name=ACCURACY.name,
         description="share of samples all of whose labels are right",

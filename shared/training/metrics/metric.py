@@ -6,7 +6,8 @@ into a value, so that a metric is never a mean of clients' values, and no order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -16,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel
 from torch import Tensor
 
+from shared.core.bounds import LABEL_CHARS
 from shared.core.errors import BadInput, NotFinite
 from shared.core.formatting import label_of
 from shared.core.plugins import Value
@@ -63,6 +65,7 @@ class Metric(Value):
         unit: `share` for values that are shown in percent, otherwise `number`.
         tally: where the state is a tally, from its parameters and the number of classes, the empty one.
         error: where the value is not exact, from its parameters and a sum of states, a bound on the value's error.
+        numbered: from its parameters and the names of the data's classes, parameters without such names.
         of_labels: the same measure of targets that are several labels, where it is computed otherwise.
     """
 
@@ -78,6 +81,7 @@ class Metric(Value):
     unit: Literal["share", "number"] = "number"
     tally: Callable[[Any, int], Tally] | None = None
     error: Callable[[Any, Any], float] | None = None
+    numbered: Callable[[Any, Sequence[str]], Any] = lambda params, classes: params
     of_labels: Metric | None = None
 
     def __post_init__(self) -> None:
@@ -94,15 +98,20 @@ class MetricOfRun:
         metric: the metric.
         params: its parameters.
         n_classes: number of classes of the run's data, 0 where targets are numbers.
+        said: the parameters as the spec has them, if they name a class.
     """
 
     metric: Metric
     params: BaseModel | None = None
     n_classes: int = 0
+    said: BaseModel | None = None
 
     @cached_property
     def label(self) -> str:
         """Its key in scores and records: its name, with the parameters that differ from their defaults."""
+        said = label_of(self.metric.name, changed(self.said))
+        if self.said is not None and said.isprintable() and len(said) <= LABEL_CHARS:
+            return said
         return label_of(self.metric.name, changed(self.params))
 
     @cached_property
@@ -183,7 +192,9 @@ class MetricOfRun:
         return None
 
 
-def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where: str) -> MetricOfRun:
+def metric_of_run(
+    metric: Metric, raw: Mapping[str, Any], target: Target, where: str, classes: Sequence[str] = ()
+) -> MetricOfRun:
     """Returns a metric with the parameters of a spec.
 
     Args:
@@ -191,6 +202,7 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
         raw: its parameters as the spec has them.
         target: of the run's data.
         where: path of the metric in the spec.
+        classes: names of the classes; empty if they have none.
 
     Raises:
         BadInput: a parameter is wrong, the metric is not defined for such targets, or its state would be too large.
@@ -199,8 +211,10 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     if isinstance(target, Labels) and metric.of_labels is not None:
         metric = metric.of_labels
     n_classes = 0 if isinstance(target, Numbers) else target.n
-    made = MetricOfRun(metric, metric.parse(raw, f"{where}.params"), n_classes)
-    size, limit = _size_of(made, where), MAX_STATE
+    said = metric.parse(raw, f"{where}.params")
+    with _fields_below(where):
+        made = MetricOfRun(metric, metric.numbered(said, classes), n_classes, said)
+        size, limit = len(made.largest), MAX_STATE
     if made.tally is not None:
         size, limit = made.tally.most * len(made.tally.rows), MAX_KEYS
     if size > limit:
@@ -209,10 +223,11 @@ def metric_of_run(metric: Metric, raw: Mapping[str, Any], target: Target, where:
     return made
 
 
-def _size_of(made: MetricOfRun, where: str) -> int:
-    """The number of numbers of its states; the field of an error that a metric raises there is one of its own."""
+@contextmanager
+def _fields_below(where: str) -> Iterator[None]:
+    """Puts the metric's path before the field of an error that a metric raises, which is one of its own."""
     try:
-        return len(made.largest)
+        yield
     except BadInput as error:
         field = ".".join(filter(None, (where, error.field)))
         raise BadInput(f"{field}: {error.detail}", field=field) from None

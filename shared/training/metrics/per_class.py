@@ -14,6 +14,7 @@ from torch import Tensor
 from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.scores import MAX_STATE, ClassCounts, State
+from shared.training.data.reading import listed
 from shared.training.metrics.classification import CLASSES, F1, class_counts, one_each, thirds
 from shared.training.metrics.metric import Metric
 
@@ -22,10 +23,11 @@ class OfClass(Record):
     """Parameters of recall and precision.
 
     Attributes:
-        label: the number of the class that is measured; None means the unweighted mean over classes.
+        label: the class that is measured, by its number, or by its name where the data have names; None means the
+            unweighted mean over classes.
     """
 
-    label: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    label: Annotated[int, Field(ge=0, lt=2**31)] | Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
 Whole = Literal["targets", "predictions"]
@@ -38,8 +40,8 @@ def _state_of(whole: Whole) -> Callable[[OfClass, Tensor, Tensor], Tensor]:
     def state(params: OfClass, logits: Tensor, labels: Tensor) -> Tensor:
         if params.label is None:
             return class_counts(None, logits, labels)
-        predicted = logits.argmax(1) == params.label
-        due = labels == params.label
+        predicted = logits.argmax(1).eq(int(params.label))
+        due = labels.eq(int(params.label))
         return torch.stack([(due if whole == "targets" else predicted).sum(), (predicted & due).sum()])
 
     return state
@@ -59,8 +61,18 @@ def _value_of(whole: Whole) -> Callable[[OfClass, State], float | None]:
     return value
 
 
+def _numbered(params: OfClass, classes: Sequence[str]) -> OfClass:
+    """Returns the parameters with the number of a class in place of its name."""
+    if not isinstance(params.label, str):
+        return params
+    if params.label not in classes:
+        known = f"the data have {listed(classes)}" if classes else "the data have no names of classes: give its number"
+        raise BadInput(f"there is no class {params.label!r}; {known}", field="params.label")
+    return params.replace(label=list(classes).index(params.label))
+
+
 def _largest(params: OfClass, n_classes: int) -> Sequence[int]:
-    if params.label is not None and params.label >= n_classes:
+    if isinstance(params.label, int) and params.label >= n_classes:
         raise BadInput(f"label {params.label}: the data have the classes 0 to {n_classes - 1}", field="params.label")
     return F1.largest(None, n_classes) if params.label is None else one_each(2)
 
@@ -81,6 +93,7 @@ def _share_of(name: str, whole: Whole, description: str) -> Metric:
         counts=lambda params, state: F1.counts(None, state) if params.label is None else None,
         unit="share",
         params=OfClass,
+        numbered=_numbered,
     )
 
 

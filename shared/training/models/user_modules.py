@@ -71,28 +71,48 @@ class _OutputsOf:
         self.name = name
 
     def __call__(self, module: nn.Module, inputs: Any, found: Any) -> Tensor | None:
-        """Returns the tensor of outputs, None for a tensor.
+        """Returns the tensor of outputs, None for a tensor; errors as for `outputs_in`."""
+        return None if isinstance(found, Tensor) else outputs_in(found, self.name)[0]
 
-        Raises:
-            BadInput: there is none, or several among which none is called `logits`.
-        """
-        return None if isinstance(found, Tensor) else self._tensor_in(found, found)
 
-    def _tensor_in(self, part: Any, whole: Any) -> Tensor:
-        if isinstance(part, Tensor):
-            return part
-        named = part if isinstance(part, Mapping) else _attributes(part)
-        if isinstance(named.get(LOGITS), Tensor):
-            return self._tensor_in(named[LOGITS], whole)
-        if isinstance(part, tuple | list) and part:
-            return self._tensor_in(part[0], whole)
-        tensors = [key for key, value in named.items() if isinstance(value, Tensor)]
-        if len(tensors) == 1:
-            return self._tensor_in(named[tensors[0]], whole)
-        parts = f" of {', '.join(map(str, named))}" if named else ""
-        what = f"the model {self.name} returns a {type(whole).__name__}{parts}"
-        which = f"several tensors, none of them called `{LOGITS}`" if tensors else "no tensor of outputs"
-        raise BadInput(f"{what:.300}: {which}", field="model.name")
+def outputs_in(found: Any, name: str) -> tuple[Tensor, str]:
+    """Returns the outputs in what the forward pass of a model returns, and where they stand, such as `.logits`.
+
+    Raises:
+        BadInput: there is none, or several among which none is called `logits`.
+    """
+    part, place = found, ""
+    while not isinstance(part, Tensor):
+        step = _step_into(part)
+        if step is None:
+            raise _without_outputs(part, found, name)
+        part, place = step[0], place + step[1]
+    return part, place
+
+
+def _step_into(part: Any) -> tuple[Any, str] | None:
+    """Returns the part of a structure in which the outputs are, and how it is reached."""
+    by_key = isinstance(part, Mapping)
+    named = part if by_key else _attributes(part)
+    tensors = [key for key, value in named.items() if isinstance(value, Tensor)]
+    if LOGITS in tensors:
+        key = LOGITS
+    elif isinstance(part, tuple | list) and part:
+        return part[0], "[0]"
+    elif len(tensors) == 1:
+        key = tensors[0]
+    else:
+        return None
+    return named[key], f"[{key!r}]" if by_key else f".{key}"
+
+
+def _without_outputs(part: Any, whole: Any, name: str) -> BadInput:
+    named = part if isinstance(part, Mapping) else _attributes(part)
+    parts = f" of {', '.join(map(str, named))}" if named else ""
+    what = f"the model {name} returns a {type(whole).__name__}{parts}"
+    several = any(isinstance(value, Tensor) for value in named.values())
+    which = f"several tensors, none of them called `{LOGITS}`" if several else "no tensor of outputs"
+    return BadInput(f"{what:.300}: {which}", field="model.name")
 
 
 def _attributes(part: Any) -> dict[str, Any]:

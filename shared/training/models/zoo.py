@@ -35,7 +35,7 @@ from shared.training.models.residual import resnet
 from shared.training.models.sequences import autoencoder, char_lstm, cnn_1d
 from shared.training.models.supernets import mobilenet_femnist, vgg_cifar10, vgg_mnist
 from shared.training.models.torchvision_models import PREFIX, check_torchvision_name, torchvision_model
-from shared.training.models.user_modules import taken
+from shared.training.models.user_modules import outputs_in, taken
 
 OF_ANY_WIDTH = {"vgg_mnist": vgg_mnist, "vgg_cifar10": vgg_cifar10, "mobilenet_femnist": mobilenet_femnist}
 """The models that can be built with a share of the units of every hidden layer."""
@@ -277,6 +277,25 @@ def draws_in_evaluation(design: Design) -> bool:
     x = described(design.sample, design.target)[0].example(2)
     with torch.no_grad():
         return draws(lambda: outputs_of(made, design.name, x))
+
+
+def first_outputs(design: Design, x: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """Returns the outputs of a new model in evaluation, and where they stand in what its forward pass returns.
+
+    The second value is such as `.logits of CausalLMOutput`; empty if the forward pass returns the tensor itself.
+
+    Raises:
+        UnknownName, BadInput: as for `built`; or the model cannot take such samples.
+    """
+    made, places = built(design, 0).eval(), list[str]()
+
+    def look(module: nn.Module, inputs: Any, found: Any) -> None:
+        if place := outputs_in(found, design.name)[1]:
+            places.append(f"{place} of {type(found).__name__}")
+
+    made.register_forward_hook(look, prepend=True)
+    with seeded_generators(0), torch.no_grad():
+        return outputs_of(made, design.name, x), "".join(places[:1])
 
 
 def outputs_of(model: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from shared.training.data import scikit_learn, vibration
+from shared.training.data.class_names import CLASS_NAMES
 from shared.training.data.dataset import load
+from shared.training.data.sources import DATASETS
 from shared.training.description import Classes, Numbers, Tokens
+from shared.training.torchvision_compat import torchvision
 
 
 def test_the_table_is_scikit_learns_and_higher_hospitals_have_larger_tumours(tmp_path: Path) -> None:
@@ -22,6 +25,7 @@ def test_the_table_is_scikit_learns_and_higher_hospitals_have_larger_tumours(tmp
     known = np.column_stack([x.astype(np.float32), y])
     assert np.array_equal(np.unique(rows, axis=0), np.unique(known, axis=0))
     assert found.target == Classes(2)
+    assert found.reading.classes == tuple(load_breast_cancer().target_names)
     assert found.train_group is not None
     assert found.test_group is not None
     benign = [found.train_y[found.train_group == hospital].mean() for hospital in range(scikit_learn.HOSPITALS)]
@@ -29,6 +33,22 @@ def test_the_table_is_scikit_learns_and_higher_hospitals_have_larger_tumours(tmp
     assert benign[-1] < 0.4
     sizes = np.bincount(np.concatenate([found.train_group, found.test_group]))
     assert sizes.max() - sizes.min() <= 1
+
+
+def test_the_names_of_published_classes_are_torchvisions() -> None:
+    known = torchvision().datasets
+    assert list(CLASS_NAMES["emnist"]) == known.EMNIST.classes_split_dict["byclass"]
+    fashion = [name.lower().removesuffix("/top") for name in known.FashionMNIST.classes]
+    assert list(CLASS_NAMES["fashion_mnist"]) == fashion
+    for name, classes in CLASS_NAMES.items():
+        assert len(set(classes)) == len(classes) == (DATASETS[name].n_classes or 2)
+
+
+def test_names_are_not_given_to_other_classes_in_a_file_of_the_same_name(tmp_path: Path) -> None:
+    x, y = np.ones((12, 3)), np.arange(12) % 3
+    np.savez(tmp_path / "breast_cancer.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    found = load("breast_cancer", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert (found.target, found.reading.classes) == (Classes(3), ())
 
 
 def test_a_text_is_continued_and_no_test_character_is_trained_on(tmp_path: Path) -> None:

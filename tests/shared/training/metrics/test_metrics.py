@@ -20,6 +20,7 @@ from shared.core.tallies import MAX_KEYS, Row, Tally
 from shared.training.description import Classes, Labels, Numbers, Target, Tokens
 from shared.training.metrics.catalogue import DEFAULT_METRIC, METRICS
 from shared.training.metrics.metric import FRACTION_BITS, MetricOfRun, exact_sum, metric_of_run, rows_of
+from shared.training.metrics.per_class import OfClass
 from shared.training.specs import TargetKind
 
 N = 1000
@@ -177,11 +178,26 @@ def test_a_tally_that_cannot_be_is_refused(rows: list[Row], message: str | None)
     assert of_run("f1", n_classes=2).fault(Tally.empty(8, 1), 0) is not None
 
 
-@pytest.mark.parametrize(("name", "params"), [("accuracy", {}), ("f1", {}), ("f1", {"average": "micro"}), ("auc", {})])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("accuracy", {}),
+        ("f1", {}),
+        ("f1", {"average": "micro"}),
+        ("auc", {}),
+        ("recall", {}),
+        ("precision", {}),
+        ("recall", {"label": 2}),
+        ("precision", {"label": 3}),
+    ],
+)
 def test_metrics_of_several_labels_are_sklearns(name: str, params: dict[str, Any]) -> None:
     metric = of_run(name, params, kind="labels", n_classes=4)
     outputs, targets = labels()
+    which: dict[str, Any] = {"labels": [params["label"]] if "label" in params else None, "average": "macro"}
     known = {
+        "recall": lambda: sklearn_metrics.recall_score(targets, outputs > 0, **which),
+        "precision": lambda: sklearn_metrics.precision_score(targets, outputs > 0, **which),
         "accuracy": lambda: sklearn_metrics.accuracy_score(targets, outputs > 0),
         "f1": lambda: sklearn_metrics.f1_score(targets, outputs > 0, average=params.get("average", "macro")),
         "auc": lambda: sklearn_metrics.roc_auc_score(targets, outputs),
@@ -377,6 +393,7 @@ def test_a_state_by_class_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("name", "params", "n_classes", "field", "message"),
     [
+        ("recall", {"label": "ill"}, 10, "metrics.0.params.label", "no class 'ill'; the data have no names of classes"),
         ("recall", {"label": 10}, 10, "metrics.0.params.label", "the data have the classes 0 to 9"),
         ("confusion", {}, 1000, "metrics.0", "1000 x 1000 classes; the most is 256: recall, precision and f1"),
     ],
@@ -388,6 +405,22 @@ def test_a_class_that_is_not_there_and_a_matrix_that_is_too_large_are_refused(
         of_run(name, params, n_classes=n_classes)
     assert refused.value.field == field
     assert message in refused.value.detail
+
+
+def test_a_class_is_named_by_its_name_or_its_number() -> None:
+    classes = ("ill", "well\u2028", "7")
+    named = [
+        metric_of_run(METRICS["recall"], {"label": label}, Classes(3), "metrics.0", classes) for label in (*classes, 0)
+    ]
+    assert [each.params for each in named] == [OfClass(label=number) for number in (0, 1, 2, 0)]
+    assert [each.label for each in named] == [
+        "recall(label=ill)",
+        "recall(label=1)",
+        "recall(label=7)",
+        "recall(label=0)",
+    ]
+    with pytest.raises(BadInput, match="there is no class 'Ill'; the data have ill, well"):
+        metric_of_run(METRICS["recall"], {"label": "Ill"}, Classes(3), "metrics.0", classes)
 
 
 def test_a_thousand_classes_are_counted_in_three_numbers_each() -> None:
