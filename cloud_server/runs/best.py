@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from cloud_server.runs.checkpoint import reading
 from shared.core.records import Record
 from shared.federation.experiment import Experiment
 from shared.run_records.metrics import MetricInfo, metric_named
@@ -66,9 +67,14 @@ class StoredBest(Record):
 
 
 async def stored_best(store: Store, run_id: str) -> StoredBest | None:
-    """The best round of a run so far; None before its first evaluation, or if it compares none."""
+    """The best round of a run so far; None before its first evaluation, or if it compares none.
+
+    Raises:
+        RunUnreadable: it is of another version, or damaged.
+    """
     found = await store.get(redis_keys.cloud_best(run_id))
-    return None if found is None else StoredBest.model_validate_json(found)
+    with reading(run_id, "the best round"):
+        return None if found is None else StoredBest.model_validate_json(found)
 
 
 async def with_best(store: Store, batch: Batch, found: BestModel | None, run_id: str) -> Batch:

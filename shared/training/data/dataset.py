@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from shared.core.files import sync
 from shared.training.data.checks import Description, checked, checked_images, of_images
 from shared.training.data.class_names import CLASS_NAMES
 from shared.training.data.groups import Groups
@@ -260,6 +261,8 @@ def unpack_once(
                 np.save(part / f"{key}.npy", array, allow_pickle=False)
             (part / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
             part.chmod(0o755)
+            for path in part.iterdir():  # once the folder has its name, its content counts
+                sync(path)
             part.rename(folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -290,14 +293,18 @@ def digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def file_digest(path: Path, cache_dir: Path) -> str:
-    """Returns the sha256 of a file, cached by path, size and time so that not every process hashes the file."""
+    """Returns the sha256 of a file, cached so that not every process hashes it.
+
+    It is cached by path, size, times and inode: the time of modification alone may be that of another content, as after
+    `cp -p`, or where the clock was set back.
+    """
     stat = path.stat()
-    seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
+    seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
     note = cache_dir / f".digest-{hashlib.sha256(seen[0].encode()).hexdigest()[:24]}.json"  # type: ignore[attr-defined]
     if note.is_file():
         remembered = json.loads(note.read_text(encoding="utf-8"))
-        if remembered[:3] == seen:
-            return str(remembered[3])
+        if remembered[:-1] == seen:
+            return str(remembered[-1])
     with path.open("rb") as file:
         value = hashlib.file_digest(file, "sha256").hexdigest()
     part = note.with_suffix(f".{os.getpid()}")
@@ -316,7 +323,7 @@ def folder_digest(folder: Path) -> str:
         for name in sorted(files):
             path = os.path.join(where, name)
             stat = os.stat(path) if os.path.exists(path) else os.lstat(path)
-            sha.update(os.fsencode(f"{name}|{stat.st_size}|{stat.st_mtime_ns}|"))
+            sha.update(os.fsencode(f"{name}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|"))
     return sha.hexdigest()
 
 

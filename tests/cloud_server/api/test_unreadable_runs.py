@@ -65,23 +65,25 @@ async def test_latest_says_if_no_run_can_be_read(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["detail"]) == (404, "none of 1 runs can be read")
 
 
-@pytest.mark.parametrize("what", ["a round", "placement", "evaluation"])
+@pytest.mark.parametrize("what", ["a round", "placement", "evaluation", "best"])
 async def test_other_records_of_another_version_are_no_internal_error_and_no_file_is_deleted(
     tmp_path: Path, what: str
 ) -> None:
     async with Federation(tmp_path / "f") as fed:
         lost, kept = await fed.run(small_spec(num_rounds=1)), await fed.run(small_spec(num_rounds=1))
         repository = fed.apps["cloud"].state.cloud.repository
-        path = {"a round": "/rounds", "placement": "/seats", "evaluation": "/rounds"}[what]
+        path = {"a round": "/rounds", "placement": "/seats", "evaluation": "/rounds", "best": "/models/best"}[what]
         if what == "a round":
             await fed.store.append(redis_keys.cloud_rounds(lost.run), {"of": "another version"})
         elif what == "placement":
             await fed.store.put(redis_keys.cloud_placement(lost.run), b"[]")
+        elif what == "best":
+            await fed.store.put(redis_keys.cloud_best(lost.run), b"[]")
         else:
             await fed.store.put(redis_keys.cloud_evaluation(lost.run, 1), b"[]")
         answer = await fed.client.get(f"/runs/{lost.run}{path}")
         assert (answer.status_code, answer.json()["code"]) == (409, "unreadable"), answer.text
-        if what == "a round":
+        if what in ("a round", "best"):
             assert await repository.delete_unreferenced_files() == []
             assert (await fed.run(small_spec(num_rounds=1))).model_sha256 == kept.model_sha256
         assert (await fed.client.get(f"/runs/{kept.run}/rounds/1")).status_code == 200

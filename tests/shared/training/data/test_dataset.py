@@ -153,6 +153,19 @@ def test_changed_file_is_unpacked_again(tmp_path: Path) -> None:
     assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0] * 6
 
 
+def test_a_file_of_the_same_size_and_time_of_modification_is_read_anew(tmp_path: Path) -> None:
+    """As `cp -p`, or an edit after the clock was set back, may leave it."""
+    path = tmp_path / "data" / "table.csv"
+    path.parent.mkdir()
+    path.write_text("a,b")
+    os.utime(path, ns=(1, 1))
+    first = dataset.file_digest(path, tmp_path), dataset.folder_digest(path.parent)
+    path.write_text("a;b")
+    os.utime(path, ns=(1, 1))
+    assert dataset.file_digest(path, tmp_path) == hashlib.sha256(b"a;b").hexdigest() != first[0]
+    assert dataset.folder_digest(path.parent) != first[1]
+
+
 def _digest_of(folders: tuple[Path, Path]) -> str:
     return load("mnist", data_dir=folders[0], cache_dir=folders[1]).digest
 
