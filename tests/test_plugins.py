@@ -46,11 +46,16 @@ def every_nth(task, params):
     return [np.arange(client, len(task.labels), task.n_clients) for client in range(task.n_clients)]
 
 
+def first(task, params):
+    return [part[: params.n] for part in every_nth(task, params)]
+
+
 def lowest(ctx, seats, view, params):
-    return sorted(seat.number for seat in seats)[: params.n]
+    return np.sort([seat.number for seat in seats])[: params.n]
 
 
 NTH = Partitioner(name="nth", description="Every n-th sample.", assign=every_nth)
+FIRST = Partitioner(name="first", description="The first of them.", params=Size, assign=first)
 LOWEST = SelectionPolicy(name="lowest", params=Size, choose=lowest)
 SIGNS = DataSource(name="signs", params=Size, arrays=arrays)
 NARROW = ModelFactory(name="narrow", params=Size, build=build)
@@ -60,7 +65,7 @@ SPEC = small_spec(
     data={"name": "signs", "params": {"n": 6}},
     model={"name": "narrow", "params": {"n": 5}},
     algorithm="plain",
-    partition={"name": "nth"},
+    partition={"name": "first", "n": 25},
     select="lowest",
     select_params={"n": 2},
 )
@@ -87,7 +92,8 @@ async def test_a_run_uses_values_of_all_kinds(tmp_path: Path, package: str) -> N
     assert info.status == "completed", info.reason
     assert info.accuracy is not None
     assert len(detail.seats) == 4  # two of three seats at each of two edges
-    assert [seat.n_train for seat in seats.seats] == [30] * 6
+    assert [seat.n_train for seat in seats.seats] == [25] * 6
+    assert [visit.n_samples for visit in detail.seats] == [25] * 4  # the parameters reach edges and agents
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,50 @@ async def test_a_run_whose_user_code_raises_fails_with_its_line_before_any_visit
     assert f"{package}/__init__.py:{line_of(where)}, in " in str(info.reason)
 
 
+PARTITIONS = """
+import numpy as np
+from strata.plugins import Partitioner, Record
+
+
+class How(Record):
+    how: str = "none"
+
+
+def assign(task, params):
+    n, k = len(task.labels), task.n_clients
+    even = np.array_split(np.arange(n), k)
+    return {
+        "none": None, "nones": [None] * k, "floats": [part / 1 for part in even], "masks": [np.ones(n, bool)] * k,
+        "empty": [[], *even[1:]], "lists": [part.tolist() for part in even], "generator": (part for part in even),
+    }[params.how]
+
+
+PART = Partitioner(name="mine", description="d", params=How, assign=assign)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", "mine returns None, not a list of positions for each client"),
+        ("nones", "mine: part 0 is None, not a list of positions"),
+        ("floats", "mine: part 0 is float64 of shape"),
+        ("masks", "mine: part 0 is bool of shape"),
+        ("empty", "mine leaves 1 of 2 clients without a sample"),
+        ("lists", ""),
+        ("generator", ""),
+    ],
+)
+def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, user_package: Write) -> None:  # noqa: F811
+    user_package(PARTITIONS)
+    spec = {"partition": {"name": "mine", "how": how}}
+    if not message:
+        assert [seat.n_train for seat in experiment(**spec).population.seats] == [30, 30]
+        return
+    with pytest.raises(BadInput, match=message):
+        list(experiment(**spec).population.seats)
+
+
 @pytest.mark.parametrize("how", ["dict", "one", "object", "tuple", "nested", "named", "sometimes", "values"])
 def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(how: str, user_package: Write) -> None:  # noqa: F811
     user_package(RAISES)

@@ -57,7 +57,7 @@ class Record(BaseModel):
 
     def replace(self, **changes: object) -> Self:
         """Returns a copy with some fields changed, validated (pydantic's `model_copy` validates nothing)."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        fields = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
         return type(self).model_validate({**fields, **changes})
 
 

@@ -74,7 +74,8 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, Record):
         kind = type(value)
-        return kind.model_construct(**{name: with_tensors(getattr(value, name), change) for name in kind.model_fields})
+        fields = {name: getattr(value, name) for name in kind.model_fields} | (value.model_extra or {})
+        return kind.model_construct(**{name: with_tensors(item, change) for name, item in fields.items()})
     if isinstance(value, dict):
         return {key: with_tensors(item, change) for key, item in value.items()}
     if isinstance(value, list):
@@ -90,8 +91,9 @@ def same_leaves(a: object, b: object) -> bool:
         return True
     if type(a) is not type(b) or isinstance(a, Tensor):
         return False
-    if isinstance(a, Record):
-        return all(same_leaves(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
+    if isinstance(a, Record) and isinstance(b, Record):
+        fields = all(same_leaves(getattr(a, name), getattr(b, name)) for name in type(a).model_fields)
+        return fields and same_leaves(a.model_extra, b.model_extra)
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(same_leaves(item, b[key]) for key, item in a.items())
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
     """The numbers of the seats that train in this edge round, by the spec's `select`.
 
     Raises:
-        BadInput: a plug-in's policy selects a seat twice, or one that it was not given.
+        BadInput: a plug-in's policy returns no list of numbers, a seat twice, or one that it was not given.
     """
     policy = POLICIES.get(ctx.spec.select)
     params = policy.parse(ctx.spec.select_params, "select_params")
@@ -47,9 +47,22 @@ def select(ctx: Context, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         policy.name in SELECTION
     ):  # to check a choice, every seat has to be made: of a million, as many as a run may have
         return chosen
-    if len(set(chosen)) < len(chosen) or not set(chosen) <= {seat.number for seat in seats}:
-        raise BadInput(f"select: {policy.name} selects a seat twice, or one that is not there", field="select")
-    return chosen
+    return _checked(policy.name, chosen, {seat.number for seat in seats})
+
+
+def _checked(name: str, chosen: Any, known: Set[int]) -> list[int]:
+    """The numbers of the seats that a plug-in's policy selects, as Python's own integers: numpy's do not travel."""
+    if not isinstance(chosen, list | tuple | np.ndarray | Set):
+        raise BadInput(
+            f"select: {name} returns a {type(chosen).__name__}, not a list of numbers of seats", field="select"
+        )
+    odd = [each for each in chosen if not isinstance(each, int | np.integer) or isinstance(each, bool)]
+    if odd:
+        raise BadInput(f"select: {name} returns {odd[0]!r:.60}, not the number of a seat", field="select")
+    numbers = [int(each) for each in chosen]
+    if len(set(numbers)) < len(numbers) or not set(numbers) <= known:
+        raise BadInput(f"select: {name} selects a seat twice, or one that is not there", field="select")
+    return numbers
 
 
 def check_selection(spec: ExperimentSpec) -> None:

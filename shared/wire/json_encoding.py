@@ -135,10 +135,10 @@ def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
         if left_out is not None and left_out(item):
             continue
         found[name] = sparse.get(name) or (item if type(item) in plain else to_json(item, tensors, depth))
-    return found
+    return found | _map(value.model_extra, tensors, depth) if value.model_extra else found
 
 
-def _map(value: Mapping[Any, Any], tensors: TensorIndex, depth: int) -> object:
+def _map(value: Mapping[Any, Any], tensors: TensorIndex, depth: int) -> dict[str, object]:
     check_keys(map(str, value))
     found = {str(key): to_json(item, tensors, depth) for key, item in value.items()}
     if len(found) != len(value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,18 @@ def assign_plugged(spec: PluggedPartition, task: PartitionTask) -> Parts:
     found = PARTITIONERS.plugged()[spec.name].value
     params = found.parse(spec.params, "partition")
     with user_code(f"the partition {spec.name}", "partition.name"):
-        parts = [np.asarray(part) for part in found.assign(task, params)]
+        given: Any = found.assign(task, params)
+    if not isinstance(given, Iterable):
+        what = f"{spec.name} returns {given!r:.60}, not a list of positions for each client"
+        raise BadInput(what, field="partition.name")
+    with user_code(f"the partition {spec.name}", "partition.name"):  # it may be a generator, or hold ragged lists
+        parts = [np.asarray(part) for part in given]
     if len(parts) != task.n_clients:
         raise BadInput(f"{spec.name} gives {len(parts)} parts to {task.n_clients} clients", field="partition.name")
     n = len(task.labels)
     for client, part in enumerate(parts):
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            what = f"{part.dtype} of shape {part.shape}"
+            what = "None" if part.dtype == object and part.shape == () else f"{part.dtype} of shape {part.shape}"
             raise BadInput(f"{spec.name}: part {client} is {what}, not a list of positions", field="partition.name")
         if len(part) and not 0 <= part.min() <= part.max() < n:
             span = f"{part.min()}..{part.max()}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shared.core.errors import BadInput
 from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.context import Context, EdgeView, ModelInfo, NoParams
 from shared.federation.messages import Task
@@ -280,3 +282,32 @@ def test_overselection_is_rounded_up_but_not_by_the_error_of_its_product() -> No
     """In floating point, 25 * 1.12 is more than 28."""
     seats = [seat(number) for number in range(50)]
     assert len(selection.select(ctx(select="random", fraction_train=0.5, overselection=0.12), seats, UNKNOWN)) == 28
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (np.array([5, 2]), ""),
+        ([np.int64(5), np.uint8(2)], ""),
+        ((5, 2), ""),
+        (None, "own returns a NoneType, not a list of numbers of seats"),
+        (iter([5]), "own returns a list_iterator, not a list"),
+        ([5.0], "own returns 5.0, not the number of a seat"),
+        (["5"], "own returns '5', not the number of a seat"),
+        ([True], "own returns True, not the number of a seat"),
+        ([5, 5], "own selects a seat twice"),
+        ([3], "or one that is not there"),
+    ],
+)
+def test_what_an_own_policy_selects_is_checked_and_becomes_plain_numbers(
+    chosen: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = selection.SelectionPolicy(name="own", choose=lambda ctx, seats, view: chosen)
+    monkeypatch.setattr(selection, "POLICIES", SimpleNamespace(get=lambda name: own))
+    if message:
+        with pytest.raises(BadInput, match=message):
+            selection.select(ctx(), SEATS, UNKNOWN)
+        return
+    found = selection.select(ctx(), SEATS, UNKNOWN)
+    assert found == [5, 2]
+    assert {type(number) for number in found} == {int}

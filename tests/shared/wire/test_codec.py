@@ -14,13 +14,13 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from shared.core import parsing
 from shared.core.errors import NotFinite, TooLarge, WireError
 from shared.core.records import Nothing, Record
 from shared.core.scores import Score
-from shared.core.tensor_records import ModelState, Tensor, TensorMap
+from shared.core.tensor_records import ModelState, Tensor, TensorMap, copy_tensors, same_leaves
 from shared.core.update_annotations import Mean
 from shared.wire import codec
 from shared.wire.json_encoding import DTYPES as NAMED
@@ -45,6 +45,30 @@ class Tree(Record):
     by_seat: dict[int, float]
     tensors: TensorMap
     free: Any
+
+
+class Open(Record):
+    """As the parameters of a plug-in's partition, which are further fields."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+class Holds(Record):
+    held: Open
+    tensor: Tensor
+
+
+def test_further_fields_of_a_record_that_allows_them_travel_and_are_kept() -> None:
+    sent = Holds(held=Open.model_validate({"name": "a", "n": 25, "of": ["x", None]}), tensor=torch.ones(2))
+    for got in (
+        codec.decode(Holds, codec.encode(sent).join()),
+        copy_tensors(sent),
+        sent.replace(held=sent.held.replace(name="a")),
+    ):
+        assert got.held == sent.held
+        assert same_leaves(got.held, sent.held)
+    assert not same_leaves(sent.held, Open(name="a"))
 
 
 class Sent(Record):
