@@ -17,6 +17,7 @@ from cloud_server.runs.event_feed import EventFeeds
 from cloud_server.runs.manager import RunManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
+from cloud_server.runs.store_watch import StoreWatch
 from cloud_server.runs.tracking import Tracking
 from cloud_server.settings import CloudSettings
 from shared.identity.revocations import RevocationSigner
@@ -56,6 +57,11 @@ class Cloud:
     def signed_by(self) -> str:
         """The key with which nodes check what the cloud has signed; empty where it signs nothing."""
         return self.revocations.public_key if self.revocations else ""
+
+    @property
+    def store_watch(self) -> StoreWatch:
+        """Looks at what Redis says of itself."""
+        return self.runs.services.store_watch
 
     def revoked_since(self, known: Issue) -> str:
         """The list of revoked certificates, if it is newer than the one that is known."""

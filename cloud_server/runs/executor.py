@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.best import best_in, better
-from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation, StateUnreadable
+from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation
 from cloud_server.runs.ends import NO_UPDATE, reached, with_lateness
 from cloud_server.runs.evaluation import evaluation_due
 from cloud_server.runs.events import RunEvent, note_events, now, placement_events, round_events
@@ -138,10 +138,8 @@ class RunExecutor:
         kept = await services.repository.placement(self.info.run)
         reseat_after_s = spec.timeouts.reseat_after_s
         placement = PlacementManager(experiment.population, services.registry, kept, reseat_after_s, self._agents)
+        await services.repository.check_whole(self.info)
         found = await services.repository.checkpoint(self.info.run, experiment)
-        if found is None and self.info.rounds:
-            have = f"run {self.info.run} has trained {self.info.rounds} rounds, but Redis holds no checkpoint of it"
-            raise StateUnreadable(f"{have} (was it emptied?): start a new run of its spec")
         return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
 
     async def _reconcile(self, experiment: Experiment) -> None:
@@ -340,6 +338,7 @@ class RunExecutor:
         if result is None:
             await self._halt()
             return True
+        await self.services.repository.check_whole(self.info)
         ctx = self._ctx(state.experiment, state.checkpoint.round_no)
         detail = with_means(result.detail, state.experiment)
         scores = await final_scores(self.services, self.info.run, state, ctx, detail)

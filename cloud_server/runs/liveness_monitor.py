@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.events import RunEvent, node_events
 from cloud_server.runs.repository import RunRepository
+from cloud_server.runs.store_watch import StoreWatch
 from shared.run_records.runs import RunInfo
 from shared.runtime.background import Repeating
 from shared.runtime.logs import log_event
@@ -25,12 +26,17 @@ class LivenessMonitor:
         registry: knows when each node was last heard.
         repository: where events go.
         training: the runs that train.
+        watch: looks at the store's server.
     """
 
     def __init__(
-        self, registry: Registry, repository: RunRepository, training: Callable[[], Sequence[RunInfo]]
+        self,
+        registry: Registry,
+        repository: RunRepository,
+        training: Callable[[], Sequence[RunInfo]],
+        watch: StoreWatch,
     ) -> None:
-        self.registry, self.repository, self.training = registry, repository, training
+        self.registry, self.repository, self.training, self.watch = registry, repository, training, watch
         self._store_lost: tuple[float, str] | None = None
         self._unreported: list[tuple[str, RunEvent]] = []
         self._one_at_a_time = asyncio.Lock()
@@ -50,6 +56,8 @@ class LivenessMonitor:
             try:
                 await self.repository.store.ping()
                 await self._report_store()
+                happened = [RunEvent("store.changed", {"reason": text}) for text in await self.watch.look()]
+                self._unreported += [(info.run, event) for event in happened for info in self.training()]
                 await self._report_nodes()
             except StoreUnavailable as error:  # what has changed is reported once the store is back
                 self._store_lost = self._store_lost or (time.monotonic(), error.detail)

@@ -41,7 +41,10 @@ class RunQueue:
         self.executors: dict[str, RunExecutor] = {}
         self.last: RunInfo | None = None
         self._monitor = LivenessMonitor(
-            services.registry, services.repository, lambda: [each.info for each in self.executors.values()]
+            services.registry,
+            services.repository,
+            lambda: [each.info for each in self.executors.values()],
+            services.store_watch,
         )
         self._interrupted: str | None = "the cloud was restarted"
         self._news = asyncio.Event()

@@ -16,6 +16,7 @@ from cloud_server.runs.flights import Flights
 from cloud_server.runs.placement import PlacementManager
 from cloud_server.runs.repository import RunRepository
 from cloud_server.runs.results_writer import ResultsFolders
+from cloud_server.runs.store_watch import StoreWatch
 from shared.federation.experiment import Experiment, ExperimentCache
 from shared.run_records.rounds import RoundDetail
 from shared.runtime.compute_thread import ComputeThread
@@ -35,6 +36,10 @@ class CloudServices:
     results: ResultsFolders
     shares: AgentShares
     settle_s: float
+    store_watch: StoreWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store_watch = StoreWatch(self.repository.store)
 
 
 @dataclass

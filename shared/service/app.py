@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry, generate_latest
@@ -99,6 +99,7 @@ def metrics_response(registry: CollectorRegistry) -> Response:
     return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def health(tier: str, missing: tuple[str, ...] = ()) -> Health:
+def health(tier: str, missing: tuple[str, ...] = (), warnings: tuple[str, ...] = ()) -> Health:
     """Returns a health answer: `not_ready` while something is missing."""
-    return Health(status="not_ready" if missing else "ok", tier=tier, version=VERSION, missing=missing)
+    status: Literal["ok", "not_ready"] = "not_ready" if missing else "ok"
+    return Health(status=status, tier=tier, version=VERSION, missing=missing, warnings=warnings)

@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from shared.core.addresses import Network, host_name
 from shared.core.errors import BadInput
 from shared.core.field_errors import first_fault
 from shared.runtime.folders import user_cache
+from shared.service.service_links import REMEDY, is_service_link, named, service_links
 from shared.service.token_files import token_of
 
 LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
@@ -31,7 +38,7 @@ def split_commas(value: object) -> object:
 
 
 class Environment(BaseSettings):
-    """Settings that notice misspelt variables, which pydantic ignores.
+    """Settings that notice misspelt variables, which pydantic ignores, and pass over service links.
 
     Raises:
         BadInput: a variable has a value that cannot be used, or is misspelt; names it.
@@ -53,12 +60,30 @@ class Environment(BaseSettings):
             variable = f"{self.model_config['env_prefix']}{field}".upper() if field else None
             raise BadInput(f"{variable}: {why}" if variable else why, field=variable) from None
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Takes the service links out of what is read from the environment."""
+        if isinstance(env_settings, EnvSettingsSource):
+            found = env_settings.env_vars
+            env_settings.env_vars = {name: value for name, value in found.items() if not is_service_link(name, value)}
+        return init_settings, env_settings, dotenv_settings, file_secret_settings
+
     @model_validator(mode="after")
     def _no_misspelt_variable(self) -> Self:
         prefix = self.model_config["env_prefix"]
         known = {*type(self).model_fields, *self.also_known}
+        links = service_links(os.environ, prefix) if prefix else []
+        if links:
+            log.warning("%s: service links of Kubernetes are no settings and are passed over; %s", named(links), REMEDY)
         names = [name for name in os.environ if prefix and name.upper().startswith(prefix)]
-        for name in sorted(names):
+        for name in sorted(set(names) - set(links)):
             key = name.upper().removeprefix(prefix).lower()
             if key in known:
                 continue

@@ -8,10 +8,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from shared.storage.key_value.server_info import ServerInfo
 from shared.storage.key_value.store import (
     Batch,
     Entry,
     GuardFailed,
+    KeyGone,
     Payload,
     Put,
     WrongKind,
@@ -48,10 +50,15 @@ class MemoryStore:
         self._wall = wall
         self._values: dict[str, _Value] = {}
         self._streams: dict[str, list[_Stored]] = {}
+        self.info = ServerInfo(process="one", policy="noeviction")
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
     async def ping(self) -> None:
         """See `Store.ping`."""
+
+    async def server(self) -> ServerInfo:
+        """See `Store.server`."""
+        return self.info
 
     async def get(self, key: str) -> bytes | None:
         """See `Store.get`."""
@@ -110,6 +117,10 @@ class MemoryStore:
             found = self._get(key)
             if found != expected:
                 raise GuardFailed(key, found)
+        for key in batch.needed:
+            self._expire(key)
+            if key not in self._values and key not in self._streams:
+                raise KeyGone(key)
         for append in batch.appends:
             self._check_stream(append.stream)
         for key in batch.deletes:

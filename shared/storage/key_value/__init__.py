@@ -11,14 +11,17 @@
 Large values (tensors, long tables) are files, see `shared.storage.blobs`; the store holds their digests.
 """
 
+from shared.storage.key_value.address import RedisUrl, has_user
 from shared.storage.key_value.fenced import FencedStore, StandingBy
-from shared.storage.key_value.redis import RedisStore, StoreUser, has_user
+from shared.storage.key_value.redis import RedisStore, StoreUser
 from shared.storage.key_value.redis_users import RedisUsers
+from shared.storage.key_value.server_info import ServerInfo
 from shared.storage.key_value.store import (
     BadEntryId,
     Batch,
     Entry,
     GuardFailed,
+    KeyGone,
     Payload,
     Store,
     StoreUnavailable,
@@ -31,9 +34,12 @@ __all__ = [
     "Entry",
     "FencedStore",
     "GuardFailed",
+    "KeyGone",
     "Payload",
     "RedisStore",
+    "RedisUrl",
     "RedisUsers",
+    "ServerInfo",
     "StandingBy",
     "Store",
     "StoreUnavailable",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from shared.storage.key_value.server_info import ServerInfo
 from shared.storage.key_value.store import Batch, Entry, GuardFailed, Payload, Store, StoreUnavailable
 
 _CHUNK = 1000  # most keys that one transaction deletes
@@ -49,6 +50,10 @@ class FencedStore:
     async def ping(self) -> None:
         """See `Store.ping`."""
         await self._store.ping()
+
+    async def server(self) -> ServerInfo:
+        """See `Store.server`."""
+        return await self._store.server()
 
     async def get(self, key: str) -> bytes | None:
         """See `Store.get`."""

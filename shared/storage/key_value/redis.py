@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
@@ -17,14 +16,18 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError, RedisError, ResponseError, WatchError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError, WatchError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from shared.storage.key_value.address import checked_address, has_user, place_of
+from shared.storage.key_value.redis_errors import lost_because, misconfigured, refuses_user
+from shared.storage.key_value.server_info import ServerInfo, server_info
 from shared.storage.key_value.store import (
     Batch,
     Entry,
     GuardFailed,
+    KeyGone,
     Payload,
     StoreUnavailable,
     WrongKind,
@@ -55,17 +58,6 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
     return [Entry(entry_id.decode(), fields[_FIELD]) for entry_id, fields in rows]
 
 
-def _place(url: str) -> str:
-    """Returns the address without user and password."""
-    parts = urlsplit(url)
-    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
-
-
-def has_user(url: str) -> bool:
-    """Whether an address names a user or a password."""
-    return "@" in urlsplit(url).netloc
-
-
 class StoreUser(NamedTuple):
     """The name and the password with which connections introduce themselves."""
 
@@ -86,11 +78,6 @@ class Credentials(CredentialProvider):
     async def get_credentials_async(self) -> Any:
         """The same."""
         return self.get_credentials()
-
-
-def refuses_user(error: BaseException) -> bool:
-    """Whether a connection failed since Redis does not know its user or password; the client wraps that error."""
-    return any(isinstance(each, AuthenticationError) for each in (error, error.__cause__))
 
 
 class RedisStore:
@@ -121,17 +108,27 @@ class RedisStore:
         user: Callable[[], StoreUser | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._where = _place(url)
+        self._where, self._tls = place_of(checked_address(url)), url.startswith("rediss:")
         self._timeout_s, self._clock = timeout_s, clock
         shown = {} if has_user(url) else {"credential_provider": Credentials(user)}
         self._redis = _client(url, timeout_s, max_connections, **shown)
         self._readers = _client(url, timeout_s, max_readers, **shown)
-        self.refuses_user = False
+        self.refuses_user = self._answered = False
 
     async def ping(self) -> None:
         """See `Store.ping`."""
         with self._named_errors():
             await self._redis.ping()
+
+    async def server(self) -> ServerInfo:
+        """See `Store.server`."""
+        with self._named_errors():
+            try:
+                return server_info(await self._redis.info())
+            except ResponseError as error:  # a service may forbid to ask
+                if misconfigured(error):
+                    raise
+                return ServerInfo()
 
     async def get(self, key: str) -> bytes | None:
         """See `Store.get`."""
@@ -219,13 +216,16 @@ class RedisStore:
         await self._readers.aclose()
 
     async def _check_guards(self, pipe: Pipeline, batch: Batch) -> None:
-        if batch.guards:
-            await pipe.watch(*batch.guards)
+        if batch.guards or batch.needed:
+            await pipe.watch(*(batch.guards or batch.needed))
         for key, expected in batch.guards.items():
             with self._named_errors(key):
                 found = cast(bytes | None, await cast(Awaitable[Any], pipe.get(key)))
             if found != expected:
                 raise GuardFailed(key, found)
+        for key in batch.needed:
+            if not await pipe.exists(key):
+                raise KeyGone(key)
         pipe.multi()  # type: ignore[no-untyped-call]
 
     async def _pages(self, prefix: str, kind: str | None = None) -> AsyncIterator[list[str]]:
@@ -241,12 +241,14 @@ class RedisStore:
         """Turns errors of the client into `StoreUnavailable` and `WrongKind`."""
         try:
             yield
-            self.refuses_user = False
+            self.refuses_user, self._answered = False, True
         except _LOST as error:
             self.refuses_user = refuses_user(error)
-            reason = str(error) or type(error).__name__
-            raise StoreUnavailable(f"Redis at {self._where} does not answer: {reason}") from error
+            why = misconfigured(error) or lost_because(error, tls=self._tls, answered=self._answered)
+            raise StoreUnavailable(f"Redis at {self._where} {why}") from error
         except ResponseError as error:
+            if (never := misconfigured(error)) is not None:
+                raise StoreUnavailable(f"Redis at {self._where} {never}") from error
             # In a transaction the message quotes the command, with its values, before the reason.
             text = str(error).rpartition("caused error: ")[2].strip("()',\"")
             if text.startswith("WRONGTYPE"):

@@ -14,13 +14,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError
 
-from shared.storage.key_value.redis import Credentials, StoreUser, pattern_of, refuses_user
+from shared.storage.key_value.redis import Credentials, StoreUser, pattern_of
+from shared.storage.key_value.redis_errors import refuses_user
 from shared.storage.key_value.store import StoreUnavailable
 
 COMMANDS: tuple[str, ...] = ("get", "set", "mget", "unlink", "scan", "xadd", "xread", "xrevrange")
-COMMANDS += ("watch", "unwatch", "multi", "exec", "discard", "ping", "select")
+COMMANDS += ("exists", "watch", "unwatch", "multi", "exec", "discard", "ping", "select")
 """What `RedisStore` sends."""
-ADMINISTERS = ("acl|setuser", "acl|deluser", "acl|save")
+ADMINISTERS = ("acl|setuser", "acl|deluser", "acl|save", "info")
 TIMEOUT_S = 5.0
 
 

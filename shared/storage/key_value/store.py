@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 from shared.core.errors import Conflict, StrataError
+from shared.storage.key_value.server_info import ServerInfo
 
 Payload = bytes | Mapping[str, Any]
 """An entry to append to a stream: bytes as they are, or fields that become one JSON object."""
@@ -36,6 +37,16 @@ class GuardFailed(Conflict):
         super().__init__(f"{key} {'is absent' if found is None else 'holds another value'}", field=key)
         self.key = key
         self.found = found
+
+
+class KeyGone(Conflict):
+    """A key that a batch needs is absent; nothing of the batch was carried out (409)."""
+
+    code = "key_gone"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} is gone: was Redis emptied in part, or does it remove keys when its memory is full?")
+        self.key = key
 
 
 class WrongKind(StrataError):
@@ -89,6 +100,7 @@ class Batch:
     """
 
     guards: dict[str, bytes | None] = field(default_factory=dict)
+    needed: list[str] = field(default_factory=list)
     deletes: list[str] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
@@ -96,6 +108,11 @@ class Batch:
     def expect(self, key: str, value: bytes | None) -> Self:
         """Lets the batch fail unless `key` holds `value` (None means that it is absent) at that instant."""
         self.guards[key] = value
+        return self
+
+    def need(self, *keys: str) -> Self:
+        """Lets the batch fail unless these keys are there, whatever their kind and value."""
+        self.needed.extend(keys)
         return self
 
     def put(self, key: str, value: bytes, ttl_s: float | None = None) -> Self:
@@ -123,6 +140,9 @@ class Store(Protocol):
 
     async def ping(self) -> None:
         """Returns if the store answers."""
+
+    async def server(self) -> ServerInfo:
+        """Returns what the server says of itself; the defaults of what it does not say."""
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value of a key, None if it is absent or has expired."""
@@ -171,19 +191,20 @@ class Store(Protocol):
 
         Raises:
             GuardFailed: a key did not hold the expected value; nothing was carried out.
+            KeyGone: a needed key is absent; nothing was carried out.
         """
 
     async def close(self) -> None:
         """Closes the connections."""
 
 
-async def answers(store: Store) -> bool:
-    """Whether the store answers."""
+async def unavailable(store: Store) -> str | None:
+    """Why the store does not answer, None if it does."""
     try:
         await store.ping()
-    except StrataError:
-        return False
-    return True
+    except StrataError as error:
+        return error.detail
+    return None
 
 
 def encode_payload(payload: Payload) -> bytes:

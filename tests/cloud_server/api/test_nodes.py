@@ -142,8 +142,10 @@ async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
 
         fed.store.ping = ping  # type: ignore[method-assign]
         answer = await fed.client.get("/readyz")
-        assert (answer.status_code, answer.json()["missing"]) == (503, ["Redis"])
-        assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == ["Redis"]
+        assert (answer.status_code, answer.json()["missing"]) == (503, ["Redis: redis is away"])
+        assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == [
+            "Redis: redis is away"
+        ]
 
 
 async def test_metrics_count_nodes_and_runs(tmp_path: Path) -> None:

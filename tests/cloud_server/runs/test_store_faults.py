@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloud_server.runs import manager
 from shared.storage import redis_keys
-from shared.storage.key_value import Batch, StoreUnavailable
+from shared.storage.key_value import Batch, ServerInfo, StoreUnavailable
 from tests.federation import Federation, Gate, small_spec
 
 OOM = "Redis at here:6379 refuses: OOM command not allowed when used memory > 'maxmemory'."
@@ -74,3 +75,64 @@ async def test_a_run_gets_another_id_if_one_has_it_or_had_it_a_short_time_ago(
         assert (await fed.client.delete("/runs/r2")).status_code == 204
         assert await fed.store.get(redis_keys.cloud_deleted("r2"))  # edges and agents still delete what is left of it
         assert await fed.submit(small_spec()) == "r3"
+
+
+@pytest.mark.parametrize("what", ["rounds", "placement", "document", "index", "events"])
+async def test_a_run_that_lost_a_part_of_itself_in_redis_fails_at_its_next_commit_and_says_what(
+    tmp_path: Path, what: str
+) -> None:
+    parts = {
+        "rounds": (redis_keys.cloud_rounds, "the log of rounds"),
+        "placement": (redis_keys.cloud_placement, "the placement"),
+        "document": (redis_keys.cloud_run, "the document"),
+        "index": (redis_keys.cloud_runs, "the entry in the index"),
+        "events": (redis_keys.cloud_events, "the log of events"),
+    }
+    key_of, name = parts[what]
+    async with Federation(tmp_path / "f") as fed:
+        gate = Gate(fed, closed_at=2)  # the first agent's visits of the second round
+        run_id = await fed.submit(small_spec(num_rounds=3))
+        await gate.reached.wait()
+        await fed.store.delete(key_of(run_id))
+        gate.open.set()
+        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
+        end = await fed.info(run_id)
+    assert (end.status, end.rounds) == ("failed", 1)
+    assert f"{name} of run {run_id} is gone from Redis" in str(end.reason)
+    assert "maxmemory-policy" in str(end.reason)
+
+
+async def test_a_run_whose_log_lost_a_round_is_not_resumed(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        run_id = await fed.start_and_pause(small_spec(num_rounds=3), 2)
+        await fed.store.delete(redis_keys.cloud_rounds(run_id))
+        await fed.control(run_id, "resume")
+        end = await fed.finish(run_id)
+    assert (end.status, end.rounds) == ("failed", 2)
+    assert f"round 1 of 2 of run {run_id} is gone from Redis" in str(end.reason)
+
+
+async def test_keys_that_redis_removed_and_its_restart_are_events_of_the_run_and_what_it_may_lose_is_said_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        watch = fed.apps["cloud"].state.cloud.store_watch
+        gate = Gate(fed, closed_at=2)
+        run_id = await fed.submit(small_spec())
+        await gate.reached.wait()
+        await watch.look(now=True)
+        policy = ServerInfo(process="one", policy="allkeys-lru", limit_bytes=10**6)
+        for fed.store.info in (replace(policy, n_evicted=7), replace(policy, process="two", appends=False)):
+            watch._due = 0.0
+            seen = fed.store.info
+            await fed.until(lambda seen=seen: watch._before == seen)  # type: ignore[misc]
+        answer = await fed.client.get("/readyz")
+        gate.open.set()
+        await fed.finish(run_id)
+        events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
+    happened = [str(event.data["reason"]) for event in events if event.kind == "store.changed"]
+    assert [text.split(",")[0] for text in happened] == ["Redis has removed 7 keys", "Redis was restarted"]
+    assert answer.status_code == 503
+    assert "maxmemory-policy allkeys-lru" in answer.json()["missing"][0]
+    assert answer.json()["warnings"] == ["Redis has no append-only file: a restart of it may lose rounds"]
+    assert "Redis removes keys when its memory is full" in caplog.text
