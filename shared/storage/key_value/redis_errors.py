@@ -8,7 +8,7 @@ from redis.exceptions import AskError, AuthenticationError, ClusterCrossSlotErro
 
 CLUSTER = "is in cluster mode, which is not supported: a server that holds all keys is needed"
 _CLUSTER_ERRORS = (AskError, MovedError, ClusterError, ClusterCrossSlotError)  # ClusterDownError is a ClusterError
-_BROKEN_OFF = re.compile("closed by server|Connection lost|Connection reset|Timeout", re.IGNORECASE)
+_BROKEN_OFF = re.compile("closed by server|connection lost|connection reset|timeout|error connecting", re.IGNORECASE)
 
 
 def refuses_user(error: BaseException) -> bool:
@@ -33,7 +33,7 @@ def lost_because(error: BaseException, *, tls: bool, answered: bool) -> str:
 def _hint(reason: str, *, tls: bool) -> str:
     if "SSL" in reason or (tls and _BROKEN_OFF.search(reason)):
         return " (with rediss:// the server must speak TLS, with a certificate that is trusted here)"
-    if _BROKEN_OFF.search(reason) and "Timeout" not in reason:
+    if _BROKEN_OFF.search(reason) and not re.search("timeout|error connecting", reason, re.IGNORECASE):
         return " (is it a Redis server? one that speaks TLS needs rediss://)"
     return ""
 
