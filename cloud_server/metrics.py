@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from cloud_server.nodes.infos import agent_info, edge_info
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.evaluation import Evaluator
 from cloud_server.runs.events import RunEvent
@@ -83,10 +84,10 @@ class CloudMetrics(TierMetrics):
         """Show the state of registry and queues at the moment of each scrape."""
 
         def agents() -> Counter[str]:
-            return Counter(registry.agent_info(agent).state for agent in list(registry.agents))
+            return Counter(agent_info(registry, agent).state for agent in list(registry.agents))
 
         def edges() -> Counter[str]:
-            return Counter(registry.edge_info(edge).state for edge in list(registry.edges))
+            return Counter(edge_info(registry, edge).state for edge in list(registry.edges))
 
         def run(field: str) -> float:
             return float(sum(getattr(info, field) for info in runs.training))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cloud_server.dependencies import Cloud
+from cloud_server.nodes.infos import agent_info, edge_info
 from cloud_server.nodes.liveness import require_profile
 from shared.core.errors import Conflict
 from shared.core.number_sets import EMPTY
@@ -15,13 +16,13 @@ def agent_of(cloud: Cloud, agent: str) -> AgentInfo:
     Raises:
         NotFound: no agent has that id.
     """
-    return cloud.registry.agent_info(agent, cloud.runs.seats_by_agent().get(agent, EMPTY))
+    return agent_info(cloud.registry, agent, cloud.runs.seats_by_agent().get(agent, EMPTY))
 
 
 def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
     """All registered agents."""
     registry, seats = cloud.registry, cloud.runs.seats_by_agent()
-    return tuple(registry.agent_info(agent, seats.get(agent, EMPTY)) for agent in sorted(registry.agents))
+    return tuple(agent_info(registry, agent, seats.get(agent, EMPTY)) for agent in sorted(registry.agents))
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
@@ -33,7 +34,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         n_devices=cloud.registry.n_devices(),
         n_agents=len(cloud.registry.live_agents()),
         fleet=cloud.fleet.info(),
-        edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)),
+        edges=tuple(edge_info(cloud.registry, edge) for edge in sorted(cloud.registry.edges)),
         agents=agents_of(cloud),
         active_run=active[0] if active else None,
         active_runs=active,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,12 +24,13 @@ from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import Revocations
 from shared.identity.signing import CloudKey
 from shared.runtime.compute_thread import ComputeThread
-from shared.service.api.membership import AgentHeartbeat, AgentRegistration
+from shared.service.api.membership import AgentHeartbeat, AgentRegistration, process_of
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import BodyLimit
 from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
+from shared.service.needs import Needs
 from shared.service.throttle import Throttle
 
 
@@ -46,10 +48,12 @@ def create_app(
         async with tier_client(transport, keys) as client:
             agent = build(settings, client, keys, revoked)
             app.state.agent = agent
+            agent.membership.needs.start()
             agent.membership.start()
             async with renewed(keys, agent.membership.caller, settings.cloud_url, revoked):
                 yield
             await agent.membership.stop()
+            await agent.membership.needs.stop()
             await agent.orders.close()
             agent.host.close()
 
@@ -77,11 +81,20 @@ def build(
         nonce=secrets.token_hex(16),
         versions=versions(),
         plugins=digests(),
+        max_body_bytes=settings.max_body_bytes,
     )
+    needs = Needs({"its state": settings.state_dir}, {"STRATA_DATA_DIR": settings.common.data_dir})
+    process = process_of(registration.nonce)
 
     def heartbeat() -> AgentHeartbeat:
         return AgentHeartbeat(
-            agent=registration.agent, visiting=host.visiting, waiting=host.waiting, revoked=revoked.issue
+            agent=registration.agent,
+            visiting=host.visiting,
+            waiting=host.waiting,
+            revoked=revoked.issue,
+            process=process,
+            lacks=needs.lacks,
+            clock_s=max(time.time(), 0.0),
         )
 
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked)
@@ -96,6 +109,7 @@ def build(
         host,
         metrics,
         revoked,
+        needs,
     )
     metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)

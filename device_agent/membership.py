@@ -30,6 +30,7 @@ from shared.service.api.membership import (
     AgentRegistrationAnswer,
 )
 from shared.service.client import Caller
+from shared.service.needs import Needs, note_clock
 from shared.service.retry import pause_s
 from shared.storage.kept_id import kept_id
 
@@ -74,8 +75,11 @@ class Membership:
         host: keeps the states of runs; those of runs that were deleted meanwhile are dropped at registration.
         metrics: counts heartbeats.
         revoked: the certificates that are refused, as the cloud last signed them.
+        needs: what the agent needs to answer.
 
     Attributes:
+        refusal: why it is not registered, as far as is known; None while it is.
+        clock_note: by how much the clock of this machine differs from the cloud's, in words; empty if by little.
         heartbeat_edge: None until there is one.
         edges: the orders of the edges that gave this agent work.
     """
@@ -91,10 +95,13 @@ class Membership:
         host: DeviceHost,
         metrics: AgentMetrics,
         revoked: Revocations,
+        needs: Needs,
     ) -> None:
         self.caller, self.cloud_url, self.registration = caller, cloud_url, registration
         self.heartbeat, self.every_s, self.networks = heartbeat, every_s, networks
-        self.host, self.metrics, self.revoked = host, metrics, revoked
+        self.host, self.metrics, self.revoked, self.needs = host, metrics, revoked, needs
+        self.refusal: str | None = None
+        self.clock_note = ""
         self.heartbeat_edge: EdgeAddress | None = None
         self.edges: dict[EdgeAddress, _Orders] = {}
         self._forgotten: set[str] = set()
@@ -153,8 +160,9 @@ class Membership:
             self.heartbeat_edge = self.heartbeat_edge or await self.register()
             if self.heartbeat_edge:
                 await self._send_heartbeat(self.heartbeat_edge)
-        except Exception:
-            self.heartbeat_edge = None
+            self.refusal = None
+        except Exception as error:
+            self.heartbeat_edge, self.refusal = None, str(error)[:500]
             raise
 
     async def register(self) -> EdgeAddress | None:
@@ -164,6 +172,7 @@ class Membership:
         answer = AgentRegistrationAnswer.model_validate(raw)
         if answer.left_out is not None:
             log.warning("the cloud leaves this agent out of runs: %s", answer.left_out)
+        self.clock_note = note_clock(time.time(), answer.clock_s)
         if answer.cloud_key:
             self.revoked.cloud_key.trust(answer.cloud_key)
         await self._forget(set(kept) - set(answer.runs))

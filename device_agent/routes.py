@@ -48,9 +48,12 @@ async def healthz() -> Health:
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(agent: TheAgent, response: Response) -> Health:
     """Ready once the agent is registered and an edge receives its heartbeats."""
-    missing = () if agent.membership.heartbeat_edge else ("an edge that receives this agent's heartbeats",)
+    membership = agent.membership
+    refusal = f": {membership.refusal}" if membership.refusal else ""
+    no_edge = "" if membership.heartbeat_edge else f"an edge that receives this agent's heartbeats{refusal}"
+    missing = tuple(filter(None, [no_edge, membership.needs.lacks]))
     response.status_code = 503 if missing else 200
-    return health("agent", missing)
+    return health("agent", missing, tuple(filter(None, [membership.clock_note])))
 
 
 @_cloud.get("/nonce")

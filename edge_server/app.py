@@ -32,6 +32,7 @@ from shared.service.body_limit import BodyLimit
 from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
+from shared.service.needs import Needs
 from shared.service.throttle import Throttle
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
@@ -58,10 +59,12 @@ def create_app(
             redis = RedisStore(settings.redis_url, user=partial(_user, settings, keys))
             edge = build(settings, client, store or redis, clock, keys, revoked)
             app.state.edge = edge
+            edge.needs.start()
             edge.membership.start()
             async with renewed(keys, edge.membership.caller, settings.cloud_url, revoked, lambda: redis.refuses_user):
                 yield
             await edge.membership.stop()
+            await edge.needs.stop()
             await edge.orders.close()
             edge.handler.flights.close()
             edge.thread.close()
@@ -98,6 +101,7 @@ def build(
         nonce=secrets.token_hex(16),
         versions=versions(),
         plugins=digests(),
+        max_body_bytes=settings.max_body_bytes,
     )
     states = EdgeStateStore(
         edge_name=settings.name,
@@ -116,7 +120,10 @@ def build(
         ttl_s=settings.ttl_s,
         metrics=metrics,
     )
-    membership = Membership(caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked)
+    needs = _needs(settings, store)
+    membership = Membership(
+        caller, settings.cloud_url, registration, roster, settings.heartbeat_s, handler, revoked, needs
+    )
     return Edge(
         settings,
         store,
@@ -126,4 +133,15 @@ def build(
         IdempotentRunner(keep=lambda answer: not answer.again),
         thread,
         metrics,
+        needs,
     )
+
+
+def _needs(settings: EdgeSettings, store: Store) -> Needs:
+    """What the edge needs to answer: a Redis that takes writes, its folder, and the data sets."""
+    key, ttl_s = redis_keys.edge_probe(settings.name), settings.ttl_s
+
+    async def writes() -> None:
+        await store.put(key, b"1", ttl_s)
+
+    return Needs({"its state": settings.state_dir}, {"STRATA_DATA_DIR": settings.common.data_dir}, writes)

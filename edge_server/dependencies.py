@@ -15,6 +15,7 @@ from edge_server.settings import EdgeSettings
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.bodies import EncodedAnswer
 from shared.service.idempotency import IdempotentRunner
+from shared.service.needs import Needs
 from shared.storage.key_value import Store
 
 
@@ -30,6 +31,7 @@ class Edge:
     orders: IdempotentRunner[EncodedAnswer]
     thread: ComputeThread
     metrics: EdgeMetrics
+    needs: Needs
 
 
 async def edge_of(request: Request) -> Edge:

@@ -9,8 +9,15 @@ from edge_server.round_handler import RoundHandler
 from shared.identity.names import CLOUD
 from shared.identity.revocations import Revocations
 from shared.runtime.background import Repeating
-from shared.service.api.membership import EdgeHeartbeat, EdgeRegistration, EdgeRegistrationAnswer, HeartbeatAnswer
+from shared.service.api.membership import (
+    EdgeHeartbeat,
+    EdgeRegistration,
+    EdgeRegistrationAnswer,
+    HeartbeatAnswer,
+    process_of,
+)
 from shared.service.client import Caller
+from shared.service.needs import Needs, note_clock
 from shared.service.retry import pause_s
 
 log = logging.getLogger(__name__)
@@ -27,6 +34,11 @@ class Membership:
         every_s: seconds between heartbeats.
         handler: gets the edge's address, and forgets runs that were deleted.
         revoked: the certificates that are refused, as the cloud last signed them.
+        needs: what the edge needs to answer; every heartbeat says what it lacks.
+
+    Attributes:
+        refusal: why it is not registered, as far as is known; None while it is.
+        clock_note: by how much the clock of this machine differs from the cloud's, in words; empty if by little.
     """
 
     def __init__(
@@ -38,13 +50,17 @@ class Membership:
         every_s: float,
         handler: RoundHandler,
         revoked: Revocations,
+        needs: Needs,
     ) -> None:
         self.caller, self.cloud_url, self.registration, self.handler = caller, cloud_url, registration, handler
-        self.roster, self.revoked = roster, revoked
+        self.roster, self.revoked, self.needs = roster, revoked, needs
         self.registered = False
+        self.refusal: str | None = None
+        self.clock_note = ""
+        self._process = process_of(registration.nonce)
         self._forgotten: set[str] = set()
         self._beating = Repeating(
-            lambda failures, _: pause_s(every_s, failures), self._turn, "the cloud cannot be reached"
+            lambda failures, _: pause_s(every_s, failures), self._turn, "not registered with the cloud"
         )
 
     def start(self) -> None:
@@ -62,15 +78,21 @@ class Membership:
     async def _turn(self) -> None:
         try:
             await self._once()
-        except Exception:
-            self.registered = False
+            self.refusal = None
+        except Exception as error:
+            self.registered, self.refusal = False, str(error)[:500]
             raise
 
     async def _once(self) -> None:
         if not self.registered:
             await self._register()
         beat = EdgeHeartbeat(
-            edge=self.registration.edge, roster=self.roster.entries(), revoked=self.revoked.issue
+            edge=self.registration.edge,
+            roster=self.roster.entries(),
+            revoked=self.revoked.issue,
+            process=self._process,
+            lacks=self.needs.lacks,
+            clock_s=max(self.roster.wall(), 0.0),
         ).model_dump()
         raw = await self.caller.call_json("POST", f"{self.cloud_url}/heartbeats", beat, limit_s=5, peer=CLOUD)
         answer = HeartbeatAnswer.model_validate(raw)
@@ -87,6 +109,7 @@ class Membership:
             self.revoked.cloud_key.trust(answer.cloud_key)
         if answer.left_out is not None:
             log.warning("the cloud leaves this edge out of runs: %s", answer.left_out)
+        self.clock_note = note_clock(self.roster.wall(), answer.clock_s)
         self.handler.own_url = answer.url
         await self._forget(kept - set(answer.runs))
         self.registered = True

@@ -24,7 +24,10 @@ class Roster:
         moved: the new addresses of agents that came back at another one, as the cloud reports.
         deleted: runs that were deleted lately, as the cloud reports.
         stopped: agents that were stopped on purpose, and when the cloud first reported so.
+        strangers: processes whose agents another process has registered since, as the cloud reports.
+        lacking: by agent that lacks something, since when (on its clock).
         clock: monotonic seconds.
+        wall: seconds since the epoch; agents' clocks are compared to it.
     """
 
     heard: dict[str, tuple[float, AgentHeartbeat]] = field(default_factory=dict)
@@ -33,23 +36,37 @@ class Roster:
     moved: dict[str, str] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
     stopped: dict[str, float] = field(default_factory=dict)
+    strangers: frozenset[str] = frozenset()
+    lacking: dict[str, float] = field(default_factory=dict)
+    ahead: dict[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
 
     def record_heartbeat(self, beat: AgentHeartbeat) -> bool:
         """Notes a heartbeat; returns whether it is the first one of its agent.
 
         Raises:
-            NotFound: the cloud does not know this agent (any more); it should register again.
+            NotFound: the cloud does not know this agent, or this process of it (any more); it should register again.
             TooMany: `MAX_AGENTS` others were heard lately.
         """
         if beat.agent not in self.heard and len(self.heard) >= MAX_AGENTS:
             raise TooMany(f"{len(self.heard)} agents were heard lately, the limit is {MAX_AGENTS}")
+        if beat.process and beat.process in self.strangers:
+            raise NotFound(f"another process has registered as agent {beat.agent}: this one should register again")
         first = beat.agent not in self.heard
         self.heard[beat.agent] = (self.clock(), beat)
+        self._note_condition(beat)
         if beat.agent in self.unknown:
             self.unknown.discard(beat.agent)
             raise NotFound(f"the cloud does not know agent {beat.agent}: it should register again")
         return first
+
+    def _note_condition(self, beat: AgentHeartbeat) -> None:
+        self.lacking = {agent: since for agent, since in self.lacking.items() if agent != beat.agent or beat.lacks}
+        if beat.lacks:
+            self.lacking.setdefault(beat.agent, self.clock())
+        if beat.clock_s is not None:
+            self.ahead[beat.agent] = beat.clock_s - self.wall()
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""
@@ -69,18 +86,20 @@ class Roster:
         """Checks an agent from which an answer has been awaited since `since` (on its clock).
 
         Raises:
-            Lost: it has left, or was silent for longer than `ttl_s`.
+            Lost: it has left, or for longer than `ttl_s` it was silent or has lacked what it needs.
         """
         silent = self.silent_s(agent, since)
         if self.has_left(agent, since):
             raise Lost(f"agent {agent} has left")
         if silent > ttl_s:
             raise Lost(f"agent {agent} was silent for {silent:.1f} s")
+        if agent in self.lacking and self.clock() - self.lacking[agent] > ttl_s:
+            raise Lost(f"agent {agent} lacks what it needs: {self.heard[agent][1].lacks}")
 
     def update(self, answer: HeartbeatAnswer) -> None:
         """Takes over what the cloud reports in its answer to this edge's heartbeat."""
         now = self.clock()
-        self.unknown = set(answer.unknown)
+        self.unknown, self.strangers = set(answer.unknown), frozenset(answer.strangers)
         self.elsewhere = {agent: now - age for agent, age in answer.heard.items()}
         self.moved |= answer.moved
         self.deleted = answer.deleted
@@ -90,8 +109,17 @@ class Roster:
         """The roster as it is sent to the cloud, without the agents that were silent for long."""
         now = self.clock()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
+        self.lacking = {agent: since for agent, since in self.lacking.items() if agent in self.heard}
+        self.ahead = {agent: ahead_s for agent, ahead_s in self.ahead.items() if agent in self.heard}
         self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
         return tuple(
-            RosterEntry(agent=agent, age_s=now - at, visiting=beat.visiting)
+            RosterEntry(
+                agent=agent,
+                age_s=now - at,
+                visiting=beat.visiting,
+                process=beat.process,
+                lacks=beat.lacks,
+                ahead_s=self.ahead.get(agent),
+            )
             for agent, (at, beat) in sorted(self.heard.items())
         )

@@ -45,11 +45,16 @@ async def healthz() -> Health:
 @_open.get("/readyz", responses={503: {"model": Health}})
 async def readyz(edge: TheEdge, response: Response) -> Health:
     """The edge is registered with the cloud, and Redis answers."""
-    why = await unavailable(edge.store)
-    found = {f"Redis: {why}": why is None, "the cloud": edge.membership.registered}
+    why, membership = await unavailable(edge.store), edge.membership
+    refusal = f": {membership.refusal}" if membership.refusal else ""
+    found = {
+        f"Redis: {why}": why is None,
+        edge.needs.lacks: why is not None or not edge.needs.lacks,
+        f"the cloud{refusal}": membership.registered,
+    }
     missing = tuple(name for name, ready in found.items() if not ready)
     response.status_code = 503 if missing else 200
-    return health("edge", missing)
+    return health("edge", missing, tuple(filter(None, [membership.clock_note])))
 
 
 @_cloud.get("/nonce")

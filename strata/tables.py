@@ -9,6 +9,7 @@ from typing import TypeGuard
 from rich.table import Table
 from rich.text import Text
 
+from shared.core.clocks import is_off, told_clock
 from shared.core.formatting import duration, number, parameters_text, size
 from shared.results.group_scores import group_columns
 from shared.results.text_tables import TextColumn, round_columns, run_figures
@@ -219,7 +220,9 @@ def edges_table(edges: Sequence[EdgeInfo]) -> Table:
 
 def _node_state(node: AgentInfo | EdgeInfo) -> Text:
     """The state of a node, with the reason for which it is left out of runs."""
-    words = f"{node.state} ({node.reason})" if node.reason else node.state
+    words = f"{node.state} ({node.reason})" if node.reason else str(node.state)
+    if is_off(node.clock_ahead_s):
+        words += f", {told_clock('it', node.clock_ahead_s or 0.0)}"
     return Text(words, style="" if node.state == "alive" else "red")
 
 

@@ -197,7 +197,7 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
         assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
         second = await fed.round(info.run, 2)
         assert lost_seats(second) == {seats[0]: "lost"}  # known to be lost, so it got no request
-        assert second.failures[0].detail == f"the cloud receives no heartbeats from agent {fed.agent_id(5)}"
+        assert f"the cloud receives no heartbeats from agent {fed.agent_id(5)}" in second.failures[0].detail
 
 
 async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from cloud_server.dependencies import TheCloud
 from cloud_server.nodes.identities import Identities
 from cloud_server.nodes.revocation import announce, forget
+from shared.core.bounds import MAX_AMOUNT
 from shared.core.errors import Forbidden, NotFound, Unauthorised
-from shared.core.validation import Id
+from shared.core.validation import ID, Id
 from shared.identity.names import Identity, NodeClass
 from shared.identity.signing import NEVER
 from shared.service.api.identities import (
@@ -43,8 +45,18 @@ router = APIRouter(tags=["identities"], responses=problems(404), dependencies=[g
 
 
 @open_router.get("/identities/authority")
-async def authority(identities: TheIdentities) -> AuthorityInfo:
-    """The certificate of the authority; whoever has a join token knows its fingerprint."""
+async def authority(
+    identities: TheIdentities,
+    node_class: NodeClass | None = None,
+    name: Annotated[str | None, Query(pattern=ID)] = None,
+    clock_s: Annotated[float | None, Query(ge=0, le=MAX_AMOUNT)] = None,
+) -> AuthorityInfo:
+    """The certificate of the authority; whoever has a join token knows its fingerprint.
+
+    A node says who it is and what its clock shows: if that is wrong, it will not take the cloud's certificate.
+    """
+    if node_class is not None and name is not None and clock_s is not None:
+        identities.note_clock(f"{node_class} {name}", clock_s - time.time())
     return AuthorityInfo(authority=identities.authority.pem)
 
 

@@ -41,7 +41,7 @@ async def _refuse_revoked(request: Request, cloud: Cloud, node_class: NodeClass,
         raise Forbidden(f"the certificate of {peer.identity} has been revoked")
 
 
-@router.post("/agents", dependencies=[guarded("device")], responses=problems(403, 429))
+@router.post("/agents", dependencies=[guarded("device")], responses=problems(403, 409, 429))
 async def register_agent(registration: AgentRegistration, request: Request, cloud: TheCloud) -> AgentRegistrationAnswer:
     """Register an agent."""
     check_speaker(request, "device", registration.agent)
@@ -55,10 +55,11 @@ async def register_agent(registration: AgentRegistration, request: Request, clou
         runs=tuple(await cloud.repository.run_ids()),
         left_out=cloud.registry.agents[registration.agent].left_out,
         cloud_key=cloud.signed_by,
+        clock_s=cloud.registry.wall(),
     )
 
 
-@router.post("/edges", dependencies=[guarded("edge")], responses=problems(403, 429))
+@router.post("/edges", dependencies=[guarded("edge")], responses=problems(403, 409, 429))
 async def register_edge(registration: EdgeRegistration, request: Request, cloud: TheCloud) -> EdgeRegistrationAnswer:
     """Register an edge."""
     check_speaker(request, "edge", registration.edge)
@@ -70,6 +71,7 @@ async def register_edge(registration: EdgeRegistration, request: Request, cloud:
         runs=tuple(await cloud.repository.run_ids()),
         left_out=cloud.registry.edges[registration.edge].left_out,
         cloud_key=cloud.signed_by,
+        clock_s=cloud.registry.wall(),
     )
 
 

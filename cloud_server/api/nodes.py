@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from cloud_server import node_views
 from cloud_server.api.runs import Name
 from cloud_server.dependencies import OWNER_WRITES, TheCloud
+from cloud_server.nodes.infos import edge_info
 from cloud_server.nodes.twin_client import twins_at, twins_of
 from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, AgentPage, EdgePage, TopologyInfo, WantedTopology
@@ -37,7 +38,7 @@ async def set_wanted_devices(body: WantedTopology, cloud: TheCloud) -> TopologyI
 @router.get("/edges")
 async def edges(cloud: TheCloud) -> EdgePage:
     """The registered edges."""
-    return EdgePage(edges=tuple(cloud.registry.edge_info(edge) for edge in sorted(cloud.registry.edges)))
+    return EdgePage(edges=tuple(edge_info(cloud.registry, edge) for edge in sorted(cloud.registry.edges)))
 
 
 @router.get("/edges/{edge}/twins", responses=problems(404, 502, 504))

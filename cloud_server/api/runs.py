@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from cloud_server.dependencies import OWNER_WRITES, TheCloud
 from cloud_server.runs.event_feed import EventClient
 from shared.core.bounds import LARGEST_SEATS
+from shared.core.clocks import is_off, told_clock
 from shared.core.errors import NotFound
 from shared.core.number_sets import NumberSet
 from shared.federation.registry import all_algorithms
@@ -36,6 +37,8 @@ Name = Annotated[str, Path(max_length=300)]
 RoundNo = Annotated[int, Path(ge=0, le=10**9)]
 MAX_KEY_CHARS = 200
 """Longest `Idempotency-Key`."""
+MAX_WARNINGS = 20
+"""Most warnings that `GET /readyz` returns."""
 MAX_RUNS_LISTED = 1000
 """Most runs that `GET /runs` returns."""
 
@@ -61,7 +64,12 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
     }
     missing = tuple(name for name, present in found.items() if not present)
     response.status_code = 503 if missing else 200
-    return health("cloud", missing, tuple(f"Redis {text}" for text in watch.warnings))
+    warnings = [f"Redis {text}" for text in watch.warnings]
+    warnings += [
+        told_clock(f"{kind} {name}", ahead_s) for kind, name, ahead_s in cloud.registry.clocks() if is_off(ahead_s)
+    ]
+    warnings += list(cloud.identities.wrong_clocks.values()) if cloud.identities else []
+    return health("cloud", missing, tuple(warnings[:MAX_WARNINGS]))
 
 
 # ---- runs

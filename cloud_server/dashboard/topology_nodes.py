@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloud_server.dashboard.run_views import SHOWN_SEATS, RunView
+from shared.core.clocks import is_off, told_clock
 from shared.core.formatting import counted
 from shared.run_records.groups import groups_text
 from shared.run_records.rounds import EdgeRow
@@ -139,6 +140,7 @@ def _spare(agent: AgentInfo, hosted: int) -> list[Node]:
         "takes part in another run" if elsewhere else "in no run",
         f"on agent {agent.name}, {agent.state}{why}, profile {agent.profile}",
         f"last heartbeat {agent.last_seen_s:.0f} s ago",
+        *_clock(agent),
     )
     total = max(agent.devices, elsewhere)
     numbers = range(hosted, min(total, hosted + SHOWN_SEATS))
@@ -158,6 +160,11 @@ def _spare(agent: AgentInfo, hosted: int) -> list[Node]:
     ]
 
 
+def _clock(node: AgentInfo | EdgeInfo) -> list[str]:
+    """A line for a node whose clock is wrong."""
+    return [told_clock("it", node.clock_ahead_s or 0.0)] if is_off(node.clock_ahead_s) else []
+
+
 # ---- edges
 
 
@@ -172,6 +179,7 @@ def _edge_rows(run_view: RunView | None) -> Mapping[str, list[EdgeRow]]:
 def _edge(edge: EdgeInfo, rows: Sequence[EdgeRow], run_view: RunView | None, groups: Mapping[str, int]) -> Node:
     details = [f"{edge.state}, hears the heartbeats of {counted(edge.n_agents, 'agent')}"]
     details += [edge.reason] if edge.reason else []
+    details += _clock(edge)
     for row in rows:
         old = f", {_old(row.staleness)}" if run_view and run_view.info.spec.sync.edges.asynchronous else ""
         time = f"{counted(row.n_used, 'update')} used, {row.simulated_s:.3g} s in the last {_word(run_view)}{old}"

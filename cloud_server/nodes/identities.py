@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from cloud_server.nodes.revoked import Revoked
 from cloud_server.nodes.store_users import StoreUsers
+from shared.core.clocks import is_off, told_clock
 from shared.core.errors import Conflict, Forbidden, NotFound, TooMany
 from shared.core.files import write_file
 from shared.core.records import Record
@@ -28,6 +29,8 @@ from shared.storage import redis_keys
 from shared.storage.key_value import Batch, Store, StoreUnavailable
 
 log = logging.getLogger(__name__)
+MOST_CLOCKS = 100
+"""Nodes whose wrong clocks are told: whoever reaches the cloud may call itself a node."""
 LOOK_S = 60.0
 """Seconds between two looks whether the cloud's own certificate should be renewed."""
 MAX_NAMES = 200_000
@@ -85,7 +88,16 @@ class Identities:
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
         self._n_names: Counter[str] = Counter()
+        self.wrong_clocks: dict[str, str] = {}
         self._lock = asyncio.Lock()
+
+    def note_clock(self, who: str, ahead_s: float) -> None:
+        """Note the clock of a node that joins, as it calls itself; a wrong one is logged once for each node."""
+        if not is_off(ahead_s):
+            self.wrong_clocks.pop(who, None)
+        elif who not in self.wrong_clocks and len(self.wrong_clocks) < MOST_CLOCKS:
+            self.wrong_clocks[who] = told_clock(who, ahead_s)
+            log.warning("%s, compared with the cloud's: it may be unable to join", self.wrong_clocks[who])
 
     async def start(self) -> None:
         """Read what has been revoked, and begin to renew the cloud's own certificate."""

@@ -41,6 +41,8 @@ class AgentEntry(Record):
         left: the fleet has stopped it: no round waits for it, and its seats are free.
         versions: of its Python and packages.
         plugins: digests of its plug-in packages by name.
+        process: that has registered; empty if an earlier cloud did not note it.
+        max_body_bytes: the largest body that it takes; 0 if it is not known.
     """
 
     agent: str
@@ -53,6 +55,8 @@ class AgentEntry(Record):
     left: bool = False
     versions: dict[str, str]
     plugins: dict[str, str] = Field(default_factory=dict)
+    process: str = ""
+    max_body_bytes: int = 0
 
     @property
     def left_out(self) -> str | None:
@@ -66,12 +70,14 @@ class AgentEntry(Record):
 
 
 class EdgeEntry(Record):
-    """A registered edge; `versions` and `plugins` as of an agent."""
+    """A registered edge; the other fields as of an agent."""
 
     edge: str
     url: str
     versions: dict[str, str]
     plugins: dict[str, str] = Field(default_factory=dict)
+    process: str = ""
+    max_body_bytes: int = 0
 
     @property
     def left_out(self) -> str | None:
@@ -102,6 +108,9 @@ class LastSeen:
         revived_at: when it was heard again after it was lost.
         heard_by_this_process: whether this cloud process has heard it; else an earlier one had.
         left_out_at: since when its versions keep it out of runs, None if they do not.
+        lacks: what it lacks to answer orders, as it says itself; empty if nothing.
+        lacking_at: since when it has lacked something, None if it does not.
+        ahead_s: by how much its clock is ahead of the cloud's, None if it is not known.
     """
 
     at: float
@@ -112,6 +121,23 @@ class LastSeen:
     revived_at: float | None = None
     heard_by_this_process: bool = True
     left_out_at: float | None = None
+    lacks: str = ""
+    lacking_at: float | None = None
+    ahead_s: float | None = None
+
+    def note(self, now: float, lacks: str, ahead_s: float | None) -> None:
+        """Note what a heartbeat says of the node's condition."""
+        self.lacking_at = None if not lacks else now if self.lacking_at is None else self.lacking_at
+        self.lacks, self.ahead_s = lacks, self.ahead_s if ahead_s is None else round(ahead_s, 1)
+
+    def lack(self, now: float) -> str | None:
+        """What the node lacks for longer than the TTL, as after such a silence; None if nothing."""
+        lasting = self.lacking_at is not None and now - self.lacking_at > self.ttl_s
+        return f"it lacks what it needs: {self.lacks}" if lasting else None
+
+    def out_since(self, now: float) -> float | None:
+        """Since when the node has been kept out of runs although it is heard; None if it is not."""
+        return self.left_out_at if self.left_out_at is not None or self.lack(now) is None else self.lacking_at
 
     def leave_out(self, reason: str | None) -> None:
         """Note whether it is left out of runs, for a reason, since its last sign of life."""

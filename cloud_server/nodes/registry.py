@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from cloud_server.nodes.call_back import CallBack
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChange, StateChanges, require_profile
 from cloud_server.nodes.stored_nodes import KEEP_S, StoredNodes
-from shared.core.addresses import Network, inside
-from shared.core.errors import Forbidden, NotFound, StrataError, TooMany
-from shared.core.number_sets import EMPTY, NumberSet
-from shared.identity.names import Identity, agent_identity, edge_identity
+from shared.core.addresses import Network
+from shared.core.errors import NotFound, TooMany
+from shared.identity.names import agent_identity, edge_identity
 from shared.service.api.membership import (
     MAX_AGENTS,
     AgentRegistration,
     EdgeHeartbeat,
     EdgeRegistration,
     HeartbeatAnswer,
-    NonceAnswer,
+    process_of,
 )
-from shared.service.api.nodes import AgentInfo, EdgeInfo, State
+from shared.service.api.nodes import State
 from shared.service.client import Caller
 from shared.simulation import PROFILES
 from shared.storage import redis_keys
 from shared.storage.key_value import Store
 
 log = logging.getLogger(__name__)
-CALL_BACK_S = 5.0
-"""Longest wait for the nonce of a node that registers, in seconds."""
 MOVED_S = 120.0
 """Seconds for which edges are sent the address of an agent that came back at another one."""
 
@@ -44,6 +41,10 @@ class Registry:
         networks: in which nodes may be.
         ttl_s: a node that is silent for longer is lost.
         clock: monotonic seconds; decides which nodes are alive.
+        wall: seconds since the epoch; nodes' clocks are compared to it.
+
+    Attributes:
+        store_lost: whether the cloud's own Redis does not answer: then nodes are not left out for lack of theirs.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Registry:
         networks: list[Network],
         ttl_s: float,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self.caller, self.networks, self.ttl_s, self.clock = caller, networks, ttl_s, clock
+        self.caller, self.ttl_s, self.clock, self.wall = caller, ttl_s, clock, wall
+        self.call_back, self.store_lost = CallBack(caller, networks), False
         self.agents: dict[str, AgentEntry] = {}
         self.edges: dict[str, EdgeEntry] = {}
         self.seen_agents: dict[str, LastSeen] = {}
@@ -93,10 +96,14 @@ class Registry:
         Raises:
             BadInput: the catalogue has no profile of that name; the message names the nearest.
             Forbidden: it is outside the allowed networks, or another process answers there.
+            Conflict: another process is that agent.
             TooMany: `MAX_AGENTS` are registered.
         """
         _require_room(self.agents, registration.agent)
-        url = await self._called_back(agent_identity(registration.agent), source, registration)
+        node = agent_identity(registration.agent)
+        url = await self.call_back.url_of(node, source, registration)
+        if (held := self.agents.get(registration.agent)) and self.seen_agents[held.agent].is_live(self.clock()):
+            await self.call_back.check_alone(node, url, held.url, held.process, registration.nonce)
         require_profile(registration.profile)
         entry = AgentEntry(
             agent=registration.agent,
@@ -106,6 +113,8 @@ class Registry:
             profile=registration.profile,
             versions=registration.versions,
             plugins=registration.plugins,
+            process=process_of(registration.nonce),
+            max_body_bytes=registration.max_body_bytes,
         )
         if entry.agent in self.agents:  # what a user has set outlasts a registration
             known = self.agents[entry.agent]
@@ -123,13 +132,19 @@ class Registry:
         return self._heartbeat_edge(entry.agent)
 
     async def register_edge(self, registration: EdgeRegistration, source: str | None) -> str:
-        """Register an edge at the source address of its request; returns its URL."""
+        """Register an edge at the source address of its request; returns its URL. Raises as `register_agent`."""
         _require_room(self.edges, registration.edge)
+        node = edge_identity(registration.edge)
+        url = await self.call_back.url_of(node, source, registration)
+        if (held := self.edges.get(registration.edge)) and self.seen_edges[held.edge].is_live(self.clock()):
+            await self.call_back.check_alone(node, url, held.url, held.process, registration.nonce)
         entry = EdgeEntry(
             edge=registration.edge,
-            url=await self._called_back(edge_identity(registration.edge), source, registration),
+            url=url,
             versions=registration.versions,
             plugins=registration.plugins,
+            process=process_of(registration.nonce),
+            max_body_bytes=registration.max_body_bytes,
         )
         if self.edges.get(entry.edge) != entry:
             log.info("edge %s at %s", entry.edge, entry.url)
@@ -139,27 +154,6 @@ class Registry:
         _heard(self.seen_edges, entry.edge, self.clock(), self.ttl_s).leave_out(entry.left_out)
         await self.stored.put(redis_keys.cloud_edge(entry.edge), entry)
         return entry.url
-
-    async def _called_back(
-        self, node: Identity, source: str | None, registration: AgentRegistration | EdgeRegistration
-    ) -> str:
-        """The URL of the node that registers, once the process there has shown the nonce of the registration.
-
-        Raises:
-            Forbidden: it is outside the allowed networks, or another process answers there.
-        """
-        if not inside(source, self.networks):
-            raise Forbidden(f"{source} is outside the allowed networks")
-        host, scheme = f"[{source}]" if ":" in str(source) else source, "https" if self.caller.keys else "http"
-        url = f"{scheme}://{host}:{registration.port}"
-        try:
-            raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=CALL_BACK_S, peer=node)
-            shown = NonceAnswer.model_validate(raw).nonce
-        except (StrataError, ValueError) as error:
-            raise Forbidden(f"{url} did not show its nonce: {error}") from None
-        if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
-            raise Forbidden(f"{url} did not send this registration")
-        return url
 
     def _note_move(self, before: AgentEntry | None, entry: AgentEntry) -> None:
         if before is not None and before.url != entry.url:
@@ -183,15 +177,22 @@ class Registry:
         """Take the heartbeat of an edge, with the agents that it heard; returns what the edge cannot know itself.
 
         Raises:
-            NotFound: the edge is not registered; it should register again.
+            NotFound: the edge, or this process of it, is not registered; it should register again.
         """
         if beat.edge not in self.edges:
             raise NotFound(f"edge {beat.edge} is not registered")
-        now = self.clock()
+        if _is_stranger(beat.process, self.edges[beat.edge]):
+            raise NotFound(f"another process has registered as edge {beat.edge}: this one should register again")
+        now, strangers = self.clock(), set[str]()
+        ahead_s = None if beat.clock_s is None else beat.clock_s - self.wall()
         self.seen_edges[beat.edge].heard(now)
+        self.seen_edges[beat.edge].note(now, "" if self.store_lost else beat.lacks, ahead_s)
         for line in beat.roster:
-            if seen := self.seen_agents.get(line.agent):
+            if _is_stranger(line.process, self.agents.get(line.agent)):
+                strangers.add(line.process)
+            elif seen := self.seen_agents.get(line.agent):
                 seen.heard_by(beat.edge, now - line.age_s, line.visiting)
+                seen.note(now, line.lacks, None if line.ahead_s is None else line.ahead_s + (ahead_s or 0.0))
         self._forget_silent(now)
         await self.stored.refresh(beat, self.edges[beat.edge], self.agents)
         fresh = {line.agent for line in beat.roster if line.age_s < self.ttl_s}
@@ -202,6 +203,7 @@ class Registry:
         heard = {agent: round(age, 3) for agent, age in elsewhere.items() if age < self.ttl_s}
         return HeartbeatAnswer(
             unknown=tuple(sorted(fresh - self.agents.keys())),
+            strangers=tuple(sorted(strangers)),
             heard=heard,
             moved=self._moved(now),
             left=tuple(sorted(agent for agent, entry in self.agents.items() if entry.left)),
@@ -267,26 +269,37 @@ class Registry:
     def changes(self) -> list[StateChange]:
         """The nodes whose state changed since the last call."""
         now = self.clock()
-        states = {("agent", name): self._state(name, now) for name in self.seen_agents}
+        states = {("agent", name): self.agent_state(name, now) for name in self.seen_agents}
         return self._changes.since_last_check(
-            states | {("edge", name): self._edge_state(name, now) for name in self.seen_edges}
+            states | {("edge", name): self.edge_state(name, now) for name in self.seen_edges}
         )
 
-    def _state(self, agent: str, now: float) -> State:
+    def agent_state(self, agent: str, now: float) -> State:
+        """The state of an agent."""
         entry, heard = self.agents[agent], self.seen_agents[agent].state(now)
         if entry.left:
             return "left"
         if heard in ("suspect", "lost"):
             return heard
-        if entry.left_out is not None:
+        if entry.left_out is not None or self.seen_agents[agent].lack(now):
             return "left_out"
         if self.is_leaving(agent):
             return "leaving"
         return heard if entry.online else "offline"
 
-    def _edge_state(self, edge: str, now: float) -> State:
+    def edge_state(self, edge: str, now: float) -> State:
+        """The state of an edge."""
         heard = self.seen_edges[edge].state(now)
-        return "left_out" if self.edges[edge].left_out is not None and heard not in ("suspect", "lost") else heard
+        out = self.edges[edge].left_out is not None or self.seen_edges[edge].lack(now)
+        return "left_out" if out and heard not in ("suspect", "lost") else heard
+
+    def edge_reason(self, edge: str) -> str | None:
+        """Why an edge that is heard takes part in no run, None if it does."""
+        return self.edges[edge].left_out or self.seen_edges[edge].lack(self.clock())
+
+    def agent_reason(self, agent: str) -> str | None:
+        """Why an agent that is heard takes part in no run, None if it does."""
+        return self.agents[agent].left_out or self.seen_agents[agent].lack(self.clock())
 
     def agent_is_live(self, agent: str) -> bool:
         """Whether the agent was heard within the TTL, not stopped since, and may take part in runs."""
@@ -298,8 +311,8 @@ class Registry:
 
     def left_out(self) -> str:
         """The first nodes that are heard, but left out of runs, each with the reason; empty if there are none."""
-        edges = [(name, entry.left_out) for name, entry in sorted(self.edges.items()) if entry.left_out]
-        agents = [(entry.name, entry.left_out) for _, entry in sorted(self.agents.items()) if entry.left_out]
+        edges = [(name, why) for name in sorted(self.edges) if (why := self.edge_reason(name))]
+        agents = [(entry.name, why) for name, entry in sorted(self.agents.items()) if (why := self.agent_reason(name))]
         heard = [f"edge {name} ({why})" for name, why in edges if self.seen_edges[name].is_live(self.clock())]
         return "; ".join(heard + [f"agent {name} ({why})" for name, why in agents][:3])[:500]
 
@@ -312,8 +325,8 @@ class Registry:
         return self._lost_s(self.seen_edges.get(edge))
 
     def _lost_s(self, seen: LastSeen | None) -> float:
-        if seen is not None and seen.left_out_at is not None:
-            return max(self.clock() - seen.left_out_at, 1e-9)
+        if seen is not None and (since := seen.out_since(self.clock())) is not None:
+            return max(self.clock() - since, 1e-9)
         heard_at = seen.at if seen else self.began_at
         return max(self.clock() - heard_at - self.ttl_s, 0.0)
 
@@ -335,45 +348,16 @@ class Registry:
         ]
         return sorted(live, key=lambda entry: (entry.effective_profile, entry.agent))
 
+    def clocks(self) -> list[tuple[str, str, float]]:
+        """The kind and name of each node that is heard, and by how much its clock is ahead of the cloud's."""
+        now = self.clock()
+        nodes = [("edge", name, seen) for name, seen in self.seen_edges.items()]
+        nodes += [("agent", name, seen) for name, seen in self.seen_agents.items()]
+        return [(kind, name, s.ahead_s) for kind, name, s in nodes if s.ahead_s is not None and s.is_live(now)]
+
     def n_devices(self) -> int:
         """The number of devices that the live agents can host."""
         return sum(entry.devices for entry in self.live_agents())
-
-    def agent_info(self, agent: str, seats: NumberSet = EMPTY) -> AgentInfo:
-        """An agent as the API shows it, with its seats.
-
-        Raises:
-            NotFound: no such agent.
-        """
-        entry, seen = self.agents.get(agent), self.seen_agents.get(agent)
-        if entry is None or seen is None:
-            raise NotFound(f"no agent {agent!r}")
-        return AgentInfo(
-            agent=agent,
-            name=entry.name,
-            state=self._state(agent, self.clock()),
-            last_seen_s=round(self.clock() - seen.at, 3),
-            devices=entry.devices,
-            profile=entry.effective_profile,
-            own_profile=entry.profile,
-            edge=seen.edge,
-            seats=seats,
-            visiting=seen.visiting,
-            online=entry.online,
-            reason=entry.left_out,
-        )
-
-    def edge_info(self, edge: str) -> EdgeInfo:
-        """An edge as the API shows it."""
-        seen = self.seen_edges[edge]
-        return EdgeInfo(
-            edge=edge,
-            url=self.edges[edge].url,
-            state=self._edge_state(edge, self.clock()),
-            reason=self.edges[edge].left_out,
-            last_seen_s=round(self.clock() - seen.at, 3),
-            n_agents=sum(seen.edge == edge and self.agent_is_live(name) for name, seen in self.seen_agents.items()),
-        )
 
 
 def _require_room(known: Mapping[str, object], name: str) -> None:
@@ -390,7 +374,12 @@ def _heard(seen: dict[str, LastSeen], name: str, now: float, ttl_s: float) -> La
 
 
 def _is_live(seen: LastSeen, now: float) -> bool:
-    return seen.is_live(now) and seen.left_out_at is None
+    return seen.is_live(now) and seen.out_since(now) is None
+
+
+def _is_stranger(process: str, entry: AgentEntry | EdgeEntry | None) -> bool:
+    """Whether a process says that it is another one than the one that has registered as its node."""
+    return entry is not None and bool(process and entry.process) and process != entry.process
 
 
 def _warn_if_left_out(kind: str, name: str, reason: str | None) -> None:

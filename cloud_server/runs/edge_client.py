@@ -108,6 +108,8 @@ class EdgeClient:
             return await self._post_order(edge_name, experiment, body, limit_s, order_key)
 
     def _check_alive(self, edge_name: str) -> None:
+        if edge_name in self.registry.edges and (why := self.registry.edge_reason(edge_name)):
+            raise Lost(f"edge {edge_name} takes part in no run: {why}")
         if not self.registry.edge_is_live(edge_name):
             raise Lost(f"edge {edge_name} was silent for more than {self.registry.ttl_s:g} s")
 

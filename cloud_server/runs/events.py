@@ -79,9 +79,16 @@ def profile_events(round_no: int, before: Mapping[int, str], profiles: Mapping[i
     ]
 
 
-def node_events(changes: Sequence[StateChange]) -> list[RunEvent]:
-    """An event for each agent or edge whose state has changed."""
-    return [RunEvent(f"node.{change.state}", {"kind": change.kind, "name": change.name}) for change in changes]
+def node_events(
+    changes: Sequence[StateChange], reason: Callable[[StateChange], str | None] = lambda change: None
+) -> list[RunEvent]:
+    """An event for each agent or edge whose state has changed, with the reason for which it is left out."""
+    found = []
+    for change in changes:
+        why = reason(change) if change.state == "left_out" else None
+        data = {"kind": change.kind, "name": change.name} | ({"reason": why} if why else {})
+        found.append(RunEvent(f"node.{change.state}", data))
+    return found
 
 
 def note_events(before: RunInfo, info: RunInfo) -> list[RunEvent]:
@@ -110,7 +117,7 @@ ROUND_FIELDS = frozenset(
 """The fields of a committed round that are logged."""
 WARNINGS = frozenset(
     {"contribution.lost", "round.retried", "node.lost", "node.left_out", "state.lost", "store.changed"}
-    | {"tracking.failed"}
+    | {"node.clock", "node.refused", "tracking.failed"}
 )
 
 

@@ -95,7 +95,8 @@ def reachable(
         if host.presence == "offline":
             found += failures_of([seat], edge, "offline", f"agent {host.agent} was taken offline")
         elif host.presence == "absent":
-            found += failures_of([seat], edge, "lost", f"the cloud receives no heartbeats from agent {host.agent}")
+            why = f"the cloud receives no heartbeats from agent {host.agent}, or it lacks what it needs"
+            found += failures_of([seat], edge, "lost", why)
     gone = {failure.seat for failure in found}
     return [request for request in requests if request.seat not in gone], found
 

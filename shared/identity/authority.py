@@ -28,7 +28,7 @@ from shared.identity.names import ANY_NODE, Identity
 log = logging.getLogger(__name__)
 AUTHORITY_DAYS = 3650
 """Days for which a new authority's own certificate holds."""
-SKEW = timedelta(minutes=5)
+SKEW = timedelta(hours=1)
 """How far apart the clocks of two machines may be: a certificate holds from so long before it is signed."""
 KEY_FILE, CERTIFICATE_FILE = "authority-key.pem", "authority.pem"
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import httpcore
 import httpx
 
+from shared.core.clocks import written
 from shared.core.errors import (
     DeadlineExceeded,
     Garbled,
@@ -186,7 +187,7 @@ class Caller:
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
         except httpx.TransportError as error:
-            raise Unreachable(f"{peer}: {type(error).__name__}: {error}") from None
+            raise Unreachable(f"{peer}: {type(error).__name__}: {error}{_clock_hint(error)}") from None
         if status >= 300:
             raise remote_error(status, body, url)
         try:
@@ -236,6 +237,13 @@ async def while_alive(request: Coroutine[Any, Any, T], check: Callable[[], None]
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def _clock_hint(error: Exception) -> str:
+    """What to look at where a certificate does not hold now: of two machines, one may have a wrong clock."""
+    if "certificate is not yet valid" not in str(error) and "certificate has expired" not in str(error):
+        return ""
+    return f" (by the clock of this machine, which says {written(time.time())}; is it right?)"
 
 
 async def _stream(body: codec.Body) -> AsyncIterator[bytes]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import ValidationError
 
+from shared.core.clocks import ahead_of, is_off, told_clock
 from shared.core.errors import BadInput, Busy, Forbidden, TooMany, TooSlow, Unreachable, WireError
 from shared.identity.authority import pem_of
 from shared.identity.join_tokens import JoinToken, read_token
@@ -115,7 +117,9 @@ def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx
     """
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-    raw = _ask("GET", f"{cloud_url}/identities/authority", None, unchecked, transport)
+    about = {"node_class": keys.identity.node_class, "name": keys.identity.name, "clock_s": f"{time.time():.0f}"}
+    raw, date = _ask("GET", f"{cloud_url}/identities/authority", None, unchecked, transport, about)
+    ahead_s = ahead_of(time.time(), date)
     authority = pem_of(_read(AuthorityInfo, raw).authority, token.fingerprint)
     if authority is None:
         raise Forbidden(f"the cloud at {cloud_url} is of another authority than the join token names")
@@ -124,19 +128,35 @@ def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx
     asked = CertificateRequest(
         node_class=keys.identity.node_class, name=keys.identity.name, request=keys.request(), secret=token.secret
     )
-    answer = _read(CertificateAnswer, _ask("POST", f"{cloud_url}/identities", asked.model_dump(), checked, transport))
+    try:
+        raw, _ = _ask("POST", f"{cloud_url}/identities", asked.model_dump(), checked, transport)
+    except Unreachable as error:
+        if not is_off(ahead_s):
+            raise
+        why = f"{told_clock('this machine', ahead_s or 0.0)}, compared with the cloud's: set it, as by NTP"
+        raise Unreachable(f"{why}; {error.detail}") from None
+    answer = _read(CertificateAnswer, raw)
     keys.install(answer.certificate, authority, answer.store_password)
 
 
-def _ask(method: str, url: str, body: Any, context: ssl.SSLContext, transport: httpx.BaseTransport | None) -> bytes:
+def _ask(
+    method: str,
+    url: str,
+    body: Any,
+    context: ssl.SSLContext,
+    transport: httpx.BaseTransport | None,
+    params: Mapping[str, str] | None = None,
+) -> tuple[bytes, str]:
+    """The body of an answer, and when it was sent by the clock of the other side, as its header says."""
     try:
         with Connections(verify=context, trust_env=False, timeout=ANSWER_S, transport=transport) as connections:
-            answer = connections.request(method, url, json=body, extensions={"sni_hostname": CLOUD.server_name})
+            name = {"sni_hostname": CLOUD.server_name}
+            answer = connections.request(method, url, json=body, params=params, extensions=name)
     except httpx.HTTPError as error:
         raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
     if answer.status_code != 200:
         raise remote_error(answer.status_code, bytearray(answer.content), url)
-    return answer.content
+    return answer.content, answer.headers.get("date", "")
 
 
 def _read(kind: Any, raw: bytes) -> Any:
@@ -192,6 +212,7 @@ class Renewal:
         self.keys, self.caller, self.cloud_url, self.revoked = keys, caller, cloud_url, revoked
         self.needed, self.clock = needed, clock
         self._checked_at = self._looked_at = clock()
+        self._renewed_at = -math.inf
         self._is_known = True
         self._looking = Repeating(LOOK_S, self.look, "the certificate is not renewed")
 
@@ -213,7 +234,7 @@ class Renewal:
         self._looked_at = now
         if slept or abs(now - self._checked_at) >= CHECK_S:
             await self._check()
-        if self._is_known and self.clock() < self.keys.renew_at and not self.needed():
+        if self._is_known and (self.clock() < self.keys.renew_at or self._just_renewed()) and not self.needed():
             return
         who, secret = self.keys.identity, self.keys.join_secret
         asked = CertificateRequest(node_class=who.node_class, name=who.name, request=self.keys.request(), secret=secret)
@@ -225,8 +246,12 @@ class Renewal:
         except ValidationError:
             raise WireError("the cloud answered with no certificate") from None
         self.keys.install(answer.certificate, answer.authority, answer.store_password)
-        self._is_known = True
+        self._is_known, self._renewed_at = True, time.monotonic()
         log.info("%s has renewed its certificate", who)
+
+    def _just_renewed(self) -> bool:
+        """Whether it was renewed a short time ago: by a clock that is days ahead, each new certificate is old."""
+        return time.monotonic() - self._renewed_at < CHECK_S
 
     async def _check(self) -> None:
         body = CheckRequest(revoked=self.revoked.issue).model_dump(mode="json")

@@ -23,6 +23,7 @@ from shared.identity.node_keys import NodeKeys
 from shared.runtime import logs
 from shared.runtime.compute_thread import pin_threads
 from shared.runtime.signals import heeded
+from shared.runtime.state_lock import alone_in
 from shared.runtime.streams import open_standard
 from shared.service.app import log_mode
 from shared.service.http_protocol import KEEP_ALIVE_S, Limits, Protocol
@@ -169,6 +170,7 @@ def serve(
         settings = read_settings()
         logs.configure(tier, getattr(settings, "name", tier))
         pin_threads()
+        held = None if tier == "cloud" else alone_in(settings.state_dir, tier)  # of clouds, one owns what is stored
         bound = listen(settings)
         log_mode(tier, settings)
         log.info("%s listens on %s:%s", tier, settings.host, settings.port)
@@ -178,5 +180,6 @@ def serve(
         raise SystemExit(f"{tier} could not start: {error.detail}") from None
     server = Server(configure(app, settings, websockets=websockets, keys=keys), app)
     server.run(sockets=[bound])
+    del held
     if not server.started:
         raise SystemExit(f"{tier} could not start; see the log above")

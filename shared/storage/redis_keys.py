@@ -39,6 +39,11 @@ def user_of_edge(edge_id: str) -> str:
     return f"edge:{_part(edge_id)}"
 
 
+def edge_probe(edge_id: str) -> str:
+    """Written again and again to see whether Redis takes writes. Owner: edge. `1`. Expiry: the TTL."""
+    return f"{edge_prefix(edge_id)}probe"
+
+
 # --- cloud: ownership
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from shared.core.bounds import LARGEST_DEVICES, Amount, Count
+from shared.core.bounds import LARGEST_DEVICES, Amount, Count, Real
 from shared.core.records import Record
 from shared.core.validation import ID, Id, visible
 from shared.identity.revocations import SignedList
@@ -20,6 +21,15 @@ Name = Annotated[str, Field(max_length=100)]
 Word = Annotated[str, Field(max_length=500), AfterValidator(visible)]
 """An id or an address, which is sent on."""
 Versions = Annotated[dict[Name, Name], Field(max_length=50)]
+Lack = Annotated[str, Field(max_length=300)]
+"""What a node lacks, in words that others show; empty if nothing."""
+ProcessId = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]*$")]
+"""Tells one process of a node from another; empty if its sender is of an older version."""
+
+
+def process_of(nonce: str) -> str:
+    """Returns the id of the process that registers with a nonce, which it does not disclose."""
+    return hashlib.sha256(nonce.encode()).hexdigest()[:16]
 
 
 class AgentRegistration(Record):
@@ -28,6 +38,7 @@ class AgentRegistration(Record):
     Attributes:
         versions: of the agent's Python and packages; an agent whose versions are not the cloud's takes part in no run.
         plugins: the digests of its plug-in packages by name; a run needs those that its spec uses.
+        max_body_bytes: the largest body that it takes; 0 if it does not say.
     """
 
     agent: str = Field(pattern=ID)
@@ -38,6 +49,7 @@ class AgentRegistration(Record):
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
     plugins: Versions = Field(default_factory=dict)
+    max_body_bytes: Count = 0
 
 
 class AgentRegistrationAnswer(Record):
@@ -49,6 +61,7 @@ class AgentRegistrationAnswer(Record):
         runs: all runs; the agent deletes what it keeps of others, which were deleted while it was away.
         left_out: why it takes part in no run, None if it does.
         cloud_key: the key with which the cloud signs what nodes pass on (PEM); empty where nodes show no certificates.
+        clock_s: the cloud's wall clock, seconds since the epoch; None of an older version.
     """
 
     edge: str = ""
@@ -56,6 +69,7 @@ class AgentRegistrationAnswer(Record):
     runs: tuple[Word, ...] = ()
     left_out: str | None = None
     cloud_key: str = ""
+    clock_s: float | None = None
 
 
 class AgentHeartbeat(Record):
@@ -65,22 +79,29 @@ class AgentHeartbeat(Record):
         visiting: the seat whose visit runs now.
         waiting: number of orders running or waiting.
         revoked: the issue of the list of revoked certificates that the agent knows.
+        process: of the agent.
+        lacks: what it lacks to answer orders.
+        clock_s: its wall clock, seconds since the epoch.
     """
 
     agent: str = Field(pattern=ID)
     visiting: Count | None = None
     waiting: Count = 0
     revoked: Issue = NEVER
+    process: ProcessId = ""
+    lacks: Lack = ""
+    clock_s: Amount | None = None
 
 
 class EdgeRegistration(Record):
-    """Edge to cloud; `versions` and `plugins` as in `AgentRegistration`."""
+    """Edge to cloud; `versions`, `plugins` and `max_body_bytes` as in `AgentRegistration`."""
 
     edge: str = Field(pattern=ID)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
     plugins: Versions = Field(default_factory=dict)
+    max_body_bytes: Count = 0
 
 
 class EdgeRegistrationAnswer(Record):
@@ -91,28 +112,36 @@ class EdgeRegistrationAnswer(Record):
         url: the address at which other tiers reach the edge.
         runs: all runs; the edge deletes what it keeps of others, which were deleted while it was away.
         left_out: why it takes part in no run, None if it does.
+        clock_s: as in `AgentRegistrationAnswer`.
     """
 
     url: str
     runs: tuple[Word, ...] = ()
     left_out: str | None = None
     cloud_key: str = ""
+    clock_s: float | None = None
 
 
 class RosterEntry(Record):
-    """An agent as an edge last heard it."""
+    """An agent as an edge last heard it; `ahead_s`: by how much its clock is ahead of the edge's."""
 
     agent: str = Field(pattern=ID)
     age_s: Amount
     visiting: Count | None = None
+    process: ProcessId = ""
+    lacks: Lack = ""
+    ahead_s: Real | None = None
 
 
 class EdgeHeartbeat(Record):
-    """Edge to cloud, with the roster of the agents that it hears; `revoked` as in `AgentHeartbeat`."""
+    """Edge to cloud, with the roster of the agents that it hears; the other fields as in `AgentHeartbeat`."""
 
     edge: str = Field(pattern=ID)
     roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
     revoked: Issue = NEVER
+    process: ProcessId = ""
+    lacks: Lack = ""
+    clock_s: Amount | None = None
 
 
 class HeartbeatAnswer(Record):
@@ -125,9 +154,11 @@ class HeartbeatAnswer(Record):
         deleted: recently deleted runs; the edge deletes what it keeps of them.
         left: agents that a fleet has stopped; no round waits for them.
         revoked: the list of revoked certificates, if it is newer than the edge's.
+        strangers: processes of the roster whose agents another process has registered since.
     """
 
     unknown: tuple[Word, ...] = ()
+    strangers: tuple[Word, ...] = ()
     heard: dict[Word, float] = Field(default_factory=dict)
     moved: dict[Word, Word] = Field(default_factory=dict)
     deleted: tuple[Word, ...] = ()

@@ -18,7 +18,7 @@ State = Literal["alive", "suspect", "lost", "revived", "left_out", "offline", "l
 - suspect: silent for more than half the TTL;
 - lost: silent for more than the TTL;
 - revived: heard again after a loss, within the last TTL;
-- left_out: alive, but in no run: its versions of code or packages are not the cloud's.
+- left_out: alive, but in no run: its versions of code or packages are not the cloud's, or it lacks what it needs.
 
 Of an agent also:
 
@@ -40,6 +40,7 @@ class AgentInfo(Record):
         visiting: the seat whose visit runs.
         online: whether it makes visits; changed by `PATCH /agents/{id}`.
         reason: why it is left out.
+        clock_ahead_s: by how much its wall clock is ahead of the cloud's, None if it is not known.
     """
 
     agent: str
@@ -54,6 +55,7 @@ class AgentInfo(Record):
     visiting: int | None = None
     online: bool = True
     reason: str | None = None
+    clock_ahead_s: float | None = None
 
 
 class AgentPage(Record):
@@ -63,7 +65,7 @@ class AgentPage(Record):
 
 
 class EdgeInfo(Record):
-    """A registered edge; `reason`: why it is left out."""
+    """A registered edge; `reason` and `clock_ahead_s` as of an agent."""
 
     edge: str
     url: str
@@ -71,6 +73,7 @@ class EdgeInfo(Record):
     last_seen_s: float
     n_agents: int
     reason: str | None = None
+    clock_ahead_s: float | None = None
 
 
 class VisitsInFlight(Record):

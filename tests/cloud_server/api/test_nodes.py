@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse
 
+from cloud_server.nodes.infos import agent_info
 from shared.storage.key_value import StoreUnavailable
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, PassOn, small_spec
 
@@ -193,7 +194,7 @@ async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(
         agent = fed.agent_id(1)
 
         def state() -> str:
-            return str(fed.apps["cloud"].state.cloud.registry.agent_info(agent).state)
+            return str(agent_info(fed.apps["cloud"].state.cloud.registry, agent).state)
 
         await fed.stop("agent-1")
         for share, expected in ((0.4, "alive"), (0.2, "suspect"), (0.5, "lost")):
@@ -212,7 +213,7 @@ async def test_an_edge_reports_a_new_agent_without_waiting_for_its_next_heartbea
     fed = Federation(tmp_path / "f", n_edges=1, agent_devices=(1,))
     fed.heartbeat_s = 3600.0
     async with fed:
-        assert fed.apps["cloud"].state.cloud.registry.agent_info(fed.agent_id(0)).edge == "edge-1"
+        assert agent_info(fed.apps["cloud"].state.cloud.registry, fed.agent_id(0)).edge == "edge-1"
 
 
 async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path: Path) -> None:

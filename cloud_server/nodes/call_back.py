@@ -1,0 +1,119 @@
+"""The cloud calls back each node that registers: it must answer at its address, as the process that has registered."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shared.core.addresses import Network, inside
+from shared.core.errors import Conflict, Forbidden, StrataError, Unreachable
+from shared.identity.names import Identity
+from shared.service.api.membership import AgentRegistration, EdgeRegistration, NonceAnswer, process_of
+from shared.service.client import Caller
+
+log = logging.getLogger(__name__)
+CALL_BACK_S = 5.0
+"""Longest wait for the nonce of a node that registers, in seconds."""
+HOLDER_S = 2.0
+"""Longest wait for the nonce of the process that has registered as the same node before."""
+MOST_TOLD = 100
+"""Refused registrations that are told apart; of further ones each is told again."""
+REACHED = "this deployment needs nodes that can be reached from the cloud (docs/limits.md)"
+OTHER = {
+    "device": "two agents have one id, as from a copied state folder: give this one an empty AGENT_STATE_DIR",
+    "edge": "two edges have one name: give this one another EDGE_NAME",
+}
+"""What to do about a second process of a node, by class."""
+
+
+class Refused(NamedTuple):
+    """A node whose registration was refused, as it is told to the runs that train."""
+
+    kind: str
+    name: str
+    reason: str
+
+
+@dataclass
+class CallBack:
+    """Calls nodes back.
+
+    Attributes:
+        caller: the HTTP client.
+        networks: in which nodes may be.
+        untold: refused registrations that the runs have not been told of.
+    """
+
+    caller: Caller
+    networks: list[Network]
+    untold: list[Refused] = field(default_factory=list)
+    _told: set[tuple[str, str]] = field(default_factory=set)
+
+    async def url_of(
+        self, node: Identity, source: str | None, registration: AgentRegistration | EdgeRegistration
+    ) -> str:
+        """The URL of the node that registers, once the process there has shown the nonce of the registration.
+
+        Raises:
+            Forbidden: it is outside the allowed networks, cannot be reached, or another process answers there.
+        """
+        if not inside(source, self.networks):
+            raise Forbidden(f"{source} is outside the allowed networks")
+        host, scheme = f"[{source}]" if ":" in str(source) else source, "https" if self.caller.keys else "http"
+        url = f"{scheme}://{host}:{registration.port}"
+        try:
+            shown = await self._nonce(node, url, CALL_BACK_S)
+        except Unreachable as error:
+            raise self._refusal(
+                node, url, f"the cloud cannot call you back at {url}: {REACHED}; {error.detail}"
+            ) from None
+        except (StrataError, ValueError) as error:
+            raise Forbidden(f"{url} did not show its nonce: {error}") from None
+        if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
+            raise Forbidden(f"{url} did not send this registration")
+        return url
+
+    async def check_alone(self, node: Identity, url: str, held_at: str, holder: str, nonce: str) -> None:
+        """Checks that no other process of a node, which has registered before, still answers.
+
+        Args:
+            node: that registers.
+            url: where it registers.
+            held_at: where the process answered that has registered before.
+            holder: that process; empty if it is not known.
+            nonce: of this registration.
+
+        Raises:
+            Conflict: it still answers: it goes on, and this one is refused.
+        """
+        if not holder or holder == process_of(nonce):
+            return
+        try:
+            shown = await self._nonce(node, held_at, HOLDER_S)
+        except (StrataError, ValueError):
+            return
+        if process_of(shown) == holder:
+            why = f"{node} at {held_at} goes on, and another process of that name at {url} is refused: "
+            raise Conflict(self._refusal(node, url, why + OTHER.get(node.node_class, "it has another name")).detail)
+
+    def take_untold(self) -> list[Refused]:
+        """The registrations that were refused since the last call, each once."""
+        found, self.untold = self.untold, []
+        return found
+
+    async def _nonce(self, node: Identity, url: str, limit_s: float) -> str:
+        raw = await self.caller.call_json("GET", f"{url}/nonce", limit_s=limit_s, peer=node)
+        return NonceAnswer.model_validate(raw).nonce
+
+    def _refusal(self, node: Identity, url: str, reason: str) -> Forbidden:
+        """The error of a refused registration, which is logged and kept for the runs when it is new."""
+        key = str(node), url
+        if key not in self._told:
+            log.warning("a registration as %s: %s", node, reason)
+            if len(self.untold) < MOST_TOLD:
+                self.untold.append(Refused("agent" if node.node_class == "device" else "edge", node.name, reason))
+            if len(self._told) < MOST_TOLD:
+                self._told.add(key)
+        return Forbidden(reason)
