@@ -38,7 +38,6 @@ class Roster:
     stopped: dict[str, float] = field(default_factory=dict)
     strangers: frozenset[str] = frozenset()
     lacking: dict[str, float] = field(default_factory=dict)
-    ahead: dict[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -65,8 +64,6 @@ class Roster:
         self.lacking = {agent: since for agent, since in self.lacking.items() if agent != beat.agent or beat.lacks}
         if beat.lacks:
             self.lacking.setdefault(beat.agent, self.clock())
-        if beat.clock_s is not None:
-            self.ahead[beat.agent] = beat.clock_s - self.wall()
 
     def fresh(self, ttl_s: float) -> list[AgentHeartbeat]:
         """The last heartbeats of the agents that were heard here within the last `ttl_s` seconds."""
@@ -107,10 +104,9 @@ class Roster:
 
     def entries(self) -> tuple[RosterEntry, ...]:
         """The roster as it is sent to the cloud, without the agents that were silent for long."""
-        now = self.clock()
+        now, wall = self.clock(), self.wall()
         self.heard = {agent: entry for agent, entry in self.heard.items() if now - entry[0] < FORGET_S}
         self.lacking = {agent: since for agent, since in self.lacking.items() if agent in self.heard}
-        self.ahead = {agent: ahead_s for agent, ahead_s in self.ahead.items() if agent in self.heard}
         self.moved = {agent: url for agent, url in self.moved.items() if agent in self.heard or agent in self.elsewhere}
         return tuple(
             RosterEntry(
@@ -119,7 +115,7 @@ class Roster:
                 visiting=beat.visiting,
                 process=beat.process,
                 lacks=beat.lacks,
-                ahead_s=self.ahead.get(agent),
+                ahead_s=None if beat.clock_s is None else beat.clock_s + now - at - wall,
             )
             for agent, (at, beat) in sorted(self.heard.items())
         )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.best import best_in, better
+from cloud_server.runs.body_checks import check_bodies
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation
 from cloud_server.runs.ends import NO_UPDATE, reached, with_lateness
 from cloud_server.runs.evaluation import evaluation_due
@@ -109,6 +110,8 @@ class RunExecutor:
             return
         check_nodes(self.services.registry, self.info.spec)
         state = self.state = await self._load_or_create_state()
+        ctx = self._ctx(state.experiment, state.checkpoint.round_no + 1)
+        await self.services.thread.run(check_bodies, self.services.registry, state, ctx)
         self.began = time.monotonic()
         await self.report_nodes()
         await self._set_status("running")
@@ -166,8 +169,8 @@ class RunExecutor:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
             info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)
             info = info.replace(classes=experiment.data.reading.classes)
-            events = placement_events(changes)
-            digest = await self.services.repository.commit(None, files, info, placement.placement, None, events)
+            commit = self.services.repository.commit
+            digest = await commit(None, files, info, placement.placement, None, placement_events(changes))
             self.info = info
         return RunState(experiment, placement, checkpoint, digest)
 
@@ -354,7 +357,6 @@ class RunExecutor:
         return True
 
     async def _halt(self) -> None:
-        """Pause or stop, as requested."""
         await self.end("paused" if self.requested == "pause" else "stopped", None)
 
     async def end(self, status: Literal["failed", "paused", "stopped"], reason: str | None) -> None:

@@ -226,7 +226,7 @@ def pem_of(text: str, expected: str) -> str | None:
 
 def renew_at(certificate: x509.Certificate) -> float:
     """Seconds since the epoch from which a certificate should be renewed: two thirds of its time have passed."""
-    begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    begins, ends = (certificate.not_valid_before_utc + SKEW).timestamp(), certificate.not_valid_after_utc.timestamp()
     return begins + (ends - begins) * 2 / 3
 
 

@@ -246,12 +246,12 @@ class Renewal:
         except ValidationError:
             raise WireError("the cloud answered with no certificate") from None
         self.keys.install(answer.certificate, answer.authority, answer.store_password)
-        self._is_known, self._renewed_at = True, time.monotonic()
+        self._is_known, self._renewed_at = True, self.clock()
         log.info("%s has renewed its certificate", who)
 
     def _just_renewed(self) -> bool:
         """Whether it was renewed a short time ago: by a clock that is days ahead, each new certificate is old."""
-        return time.monotonic() - self._renewed_at < CHECK_S
+        return abs(self.clock() - self._renewed_at) < CHECK_S
 
     async def _check(self) -> None:
         body = CheckRequest(revoked=self.revoked.issue).model_dump(mode="json")

@@ -17,6 +17,7 @@ from shared.identity.revocations import Revocations
 from shared.identity.signing import CloudKey
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
+from shared.service.needs import Needs
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
 HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
@@ -164,7 +165,16 @@ def membership(answers: dict[str, Any], heard: list[str], keeper: FakeHost | Non
     beat = AgentHeartbeat(agent="a-1")
     revoked = Revocations(CloudKey())
     return Membership(
-        caller, "http://cloud:8000", HELLO, lambda: beat, 0.01, list(networks), host, AgentMetrics(), revoked
+        caller,
+        "http://cloud:8000",
+        HELLO,
+        lambda: beat,
+        0.01,
+        list(networks),
+        host,
+        AgentMetrics(),
+        revoked,
+        Needs({}, {}),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ async def test_an_edge_that_lacks_its_redis_is_out_after_the_ttl_with_that_reaso
         [_, info] = (await fed.client.get("/edges")).json()["edges"]
         assert (info["state"], info["reason"]) == ("left_out", f"it lacks what it needs: {why}")
         await fed.until(lambda: bool(fed.apps["cloud"].state.cloud.runs.training[0].rounds))
+        while not await events_of(fed, run_id, "node.left_out"):  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.02)
         edge.needs.store = store
         await fed.until(lambda: registry.edge_is_live("edge-2"))
         gate.open.set()

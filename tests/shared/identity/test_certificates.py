@@ -254,7 +254,7 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_time(tmp_path: Path, a
     keys.install(pem(authority.issue(keys.request(), EDGE, 3 * DAY_S)), authority.pem)
     assert keys.certificate is not None
     ends = keys.certificate.not_valid_after_utc.timestamp()
-    assert ends - keys.renew_at == pytest.approx(DAY_S, rel=0.01)  # the five minutes before its beginning count too
+    assert ends - keys.renew_at == pytest.approx(DAY_S, rel=0.01)  # what lies before its issue does not count
 
 
 # ---- the authority's files
