@@ -29,6 +29,7 @@ from cloud_server.runs.round_map import round_map
 from cloud_server.runs.run_results import RunResults
 from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.starts import first_checkpoint
+from cloud_server.runs.wholeness import check_whole
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
@@ -141,9 +142,13 @@ class RunExecutor:
         kept = await services.repository.placement(self.info.run)
         reseat_after_s = spec.timeouts.reseat_after_s
         placement = PlacementManager(experiment.population, services.registry, kept, reseat_after_s, self._agents)
-        await services.repository.check_whole(self.info)
         found = await services.repository.checkpoint(self.info.run, experiment)
+        await self._check_whole(has_state=found is not None)
         return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
+
+    async def _check_whole(self, *, has_state: bool) -> None:
+        rounds = await self.services.repository.rounds(self.info.run)
+        check_whole(self.info, has_state=has_state, rounds={row.round_no for row in rounds})
 
     async def _reconcile(self, experiment: Experiment) -> None:
         """Check that a resumed run has what it began with; record another machine, or that nothing was recorded.
@@ -341,7 +346,7 @@ class RunExecutor:
         if result is None:
             await self._halt()
             return True
-        await self.services.repository.check_whole(self.info)
+        await self._check_whole(has_state=True)
         ctx = self._ctx(state.experiment, state.checkpoint.round_no)
         detail = with_means(result.detail, state.experiment)
         scores = await final_scores(self.services, self.info.run, state, ctx, detail)

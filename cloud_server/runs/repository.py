@@ -28,7 +28,7 @@ from cloud_server.runs.checkpoint import (
 from cloud_server.runs.events import EventListener, RunEvent
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.placement import Placement
-from cloud_server.runs.wholeness import check_whole, gone, needed
+from cloud_server.runs.wholeness import gone, needed
 from shared.core.errors import Conflict, NotFound, TooMany
 from shared.federation.experiment import Experiment
 from shared.run_records.events import Event
@@ -222,10 +222,9 @@ class RunRepository:
             Conflict: the state in the store is not the one that the round began from.
             StateUnreadable: something else of the run is gone from the store.
         """
-        expected = expected_digest.encode() if expected_digest else None
-        batch = Batch().expect(redis_keys.cloud_run_state(info.run), expected)
+        key, expected = redis_keys.cloud_run_state(info.run), expected_digest.encode() if expected_digest else None
+        batch = Batch().expect(key, expected).put(key, files.state.encode())
         batch.need(*(needed(info.run, info.rounds - (detail is not None)) if expected else {}))
-        batch.put(redis_keys.cloud_run_state(info.run), files.state.encode())
         self._with_document(batch, info)
         batch.put(redis_keys.cloud_placement(info.run), placement.model_dump_json().encode())
         if detail is not None:
@@ -239,18 +238,11 @@ class RunRepository:
         try:
             await self._commit(info.run, batch, *events)
         except GuardFailed:
-            raise Conflict(
-                f"the stored state of run {info.run} is not the one that this round began from: "
-                "was its Redis emptied, or does another cloud use it?"
-            ) from None
+            why = f"the stored state of run {info.run} is not the one that this round began from"
+            raise Conflict(f"{why}: was its Redis emptied, or does another cloud use it?") from None
         except KeyGone as error:
             raise gone(info.run, needed(info.run, info.rounds)[error.key]) from None
         return files.state
-
-    async def check_whole(self, info: RunInfo) -> None:
-        """See `check_whole`."""
-        has_state = await self.store.get(redis_keys.cloud_run_state(info.run)) is not None
-        check_whole(info, has_state=has_state, rounds={row.round_no for row in await self.rounds(info.run)})
 
     async def checkpoint(self, run_id: str, experiment: Experiment) -> tuple[Checkpoint[Any], str] | None:
         """The last checkpoint and the digest of its state, None before the first commit.
