@@ -58,6 +58,7 @@ class Sizes:
         train_s: seconds for each model of the training loop's row.
         methods: cases for the steps of the methods.
         half: cases for sub-networks of half the units.
+        pristine: visits before which a module is put back.
         stacked: cases for many devices at once.
         stacked_s: seconds for each of them.
     """
@@ -81,6 +82,7 @@ class Sizes:
     train_s: float
     methods: tuple[Case, ...]
     half: tuple[Case, ...]
+    pristine: tuple[Case, ...]
     stacked: tuple[Stack, ...]
     stacked_s: float
 
@@ -114,6 +116,10 @@ FULL = Sizes(
     methods=(
         Case("cnn_6_16", (3, 32, 32), batch_size=64, n_batches=16, projection=256),
         Case("cnn_digits", (3, 28, 28), batch_size=16, n_batches=4),
+    ),
+    pristine=(
+        Case("mlp", (1, 28, 28), batch_size=32, n_batches=4),
+        Case("cnn_mnist", (1, 28, 28), batch_size=32, n_batches=4),
     ),
     half=(
         Case("vgg_mnist", (1, 28, 28), batch_size=32, n_batches=4),
@@ -153,6 +159,7 @@ TINY = Sizes(
     train_s=0.0,
     methods=(Case("mlp", (3, 8, 8), batch_size=8, n_batches=2),),
     half=(Case("mlp", (1, 8, 8), batch_size=8, n_batches=2),),
+    pristine=(Case("mlp", (1, 8, 8), batch_size=8, n_batches=2),),
     stacked=(
         Stack("mlp", (1, 8, 8), n_devices=3, width=2, n_samples=16),
         Stack("mlp", (1, 8, 8), n_devices=3, width=2, n_samples=16, on_gpu=True),

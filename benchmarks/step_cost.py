@@ -89,7 +89,7 @@ def costs(methods: Mapping[str, Any], case: Case, n_turns: int) -> list[Cost]:
 
 def _visit(algorithm: Any, case: Case) -> Callable[[], Local]:
     """A visit of the only device in the middle of a run; it can be repeated any number of times."""
-    run, n_trained = ByHooks(_experiment(algorithm, case)), 0
+    run, n_trained = ByHooks(experiment_of(algorithm, case)), 0
     while n_trained < WARM_ROUNDS:
         run.round()
         n_trained += not run.collecting(run.round_no)
@@ -115,7 +115,8 @@ def _steps(done: Local) -> int:
     return done.trained.n_steps
 
 
-def _experiment(algorithm: Any, case: Case) -> Experiment:
+def experiment_of(algorithm: Any, case: Case) -> Experiment:
+    """Returns the experiment of one device that trains in a case by the value of a spec's `algorithm`."""
     x, y = random_samples(case)
     data = Dataset("cifar10", x, y, x[:10], y[:10], None, None, Classes(10), Sample(case.shape, images=True), "made up")
     fields = {

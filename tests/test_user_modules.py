@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -114,7 +113,7 @@ def test_two_clients_have_the_same_results_in_both_orders(model: str, user_packa
         for seat in map(run.population.seat, order):
             trainer = trainer_for(run, Task(batch_size=8), seat.train, seat.test, seat=seat.number)
             ctx = run.ctx(phase="train", round_no=1, n_clients=2, edge=0).at(seat=seat.number)
-            run.device.seed(ctx.seed("torch"), all_generators=run.has_own_module)
+            run.device.seed(ctx.seed("torch"), all_generators=run.has_plugins)
             fit = trainer.fit(ctx, run.initial)
             ends[seat.number] = trainer.evaluate(fit.model), codec.digest_of(save(fit.model))
     assert found[0] == found[1]
@@ -156,6 +155,7 @@ RAISES = """
 from collections import namedtuple
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import nn
 from strata.plugins import (
@@ -207,6 +207,10 @@ def build(s, t, p):
     return Net(64, t.n_outputs, p.how)
 
 
+def each(z, y):
+    return nn.functional.cross_entropy(z, y, reduction="none")
+
+
 def bad(*args):
     raise ValueError("my own words")  # raised: bad
 
@@ -215,6 +219,13 @@ NET = ModelFactory(name="net", description="d", params=How, build=build)
 DATA = DataSource(name="bad_data", description="d", arrays=bad)
 PART = Partitioner(name="bad_part", description="d", assign=bad)
 LOSS = Loss(name="bad_loss", description="d", kinds=frozenset({"classes"}), each=bad)
+IN_PLACE = Loss(
+    name="in_place", description="d", kinds=frozenset({"classes"}), each=lambda p, z, y: each(z, y.clamp_(0, 3))
+)
+DRAWS = Loss(
+    name="draws", description="d", kinds=frozenset({"classes"}),
+    each=lambda p, z, y: each(z, y) * np.random.rand() * torch.rand(()),
+)
 STATE = Metric(
     name="bad_state", description="d", kinds=frozenset({"classes"}), state=bad, value=bad, largest=lambda p, n: (1,)
 )
@@ -361,7 +372,6 @@ def test_a_module_that_cannot_work_is_refused_by_name(how: str, cause: str, user
 ODD = """
 import warnings
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import orthogonal
@@ -413,7 +423,6 @@ class Net(nn.Module):
             torch.set_default_dtype(torch.float64)
             torch.set_grad_enabled(True)
             torch.set_num_threads(2)
-            np.seterr(all="raise")
             warnings.simplefilter("error", ImportWarning)
         z = self.net(x)
         return {"detached": z.detach(), "slots": Slotted(z, x)}.get(self.how, z)
@@ -526,9 +535,9 @@ def test_a_plan_warns_of_a_softmax_before_a_loss_that_takes_logits(
 
 def test_settings_that_a_module_changes_are_put_back(user_package: Write) -> None:  # noqa: F811
     user_package(ODD)
-    before = (torch.get_default_dtype(), torch.get_num_threads(), np.geterr(), list(warnings.filters))
+    before = (torch.get_default_dtype(), torch.get_num_threads(), list(warnings.filters))
     try_run(experiment(**net("settings")))
-    assert (torch.get_default_dtype(), torch.get_num_threads(), np.geterr(), list(warnings.filters)) == before
+    assert (torch.get_default_dtype(), torch.get_num_threads(), list(warnings.filters)) == before
 
 
 def test_a_package_that_changes_the_default_dtype_is_refused_each_time(user_package: Write) -> None:  # noqa: F811

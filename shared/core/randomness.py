@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,19 +44,6 @@ def seeded_generators(seed: int) -> Iterator[None]:
         finally:
             random.setstate(of_python)
             np.random.set_state(of_numpy)
-
-
-def draws(work: Callable[[], object]) -> bool:
-    """Whether some work draws from one of the default generators; they are as before afterwards."""
-    with seeded_generators(0):
-        before = _states()
-        work()
-        return _states() != before
-
-
-def _states() -> tuple[object, ...]:
-    of_numpy: tuple[Any, ...] = np.random.get_state()  # type: ignore[assignment]
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy[1].tobytes(), of_numpy[2:]
 
 
 def _seed_others(seed: int) -> None:

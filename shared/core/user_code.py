@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from shared.core.errors import StrataError, UserCodeFailed
+from shared.core.errors import BadInput, StrataError, UserCodeFailed
 from shared.core.process_settings import settings_kept
 
 _SIGNALS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
@@ -34,7 +35,7 @@ Place = tuple[FrameType, int]
 
 
 @contextmanager
-def user_code(what: str, field: str | None = None) -> Iterator[None]:
+def user_code(what: str, field: str | None = None, **given: Any) -> Iterator[None]:
     """Runs code of a user, even one that calls `exit`. A `StrataError` that it raises is raised unchanged.
 
     Settings of the process are as before afterwards.
@@ -42,10 +43,13 @@ def user_code(what: str, field: str | None = None) -> Iterator[None]:
     Args:
         what: what is called, such as `the loss quantile`.
         field: the field of the spec that names it.
+        given: tensors by name that it must not change, since others use them after it.
 
     Raises:
         UserCodeFailed: the code raised anything else.
+        BadInput: it changed one of the tensors in place.
     """
+    versions = {name: tensor._version for name, tensor in given.items()}
     try:
         with settings_kept():
             yield
@@ -55,6 +59,9 @@ def user_code(what: str, field: str | None = None) -> Iterator[None]:
         if isinstance(error, _SIGNALS) and not _raised_by_user(error):
             raise
         raise UserCodeFailed(f"{what} failed: {described(error)}", field=field) from error
+    for name, tensor in given.items():
+        if tensor._version != versions[name]:
+            raise BadInput(f"{what} changes its {name} in place: work on a clone of them", field=field)
 
 
 def _raised_by_user(error: BaseException) -> bool:

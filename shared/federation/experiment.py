@@ -167,12 +167,12 @@ class Experiment:
 
     @cached_property
     def has_plugins(self) -> bool:
-        """Whether the run calls code of a user."""
+        """Whether the run calls code of a user, which may draw from the default generators; hooks may not."""
         return bool(packages_of(self.spec))
 
     @cached_property
     def has_own_module(self) -> bool:
-        """Whether the model is a user's, which may draw from the generators of numpy and Python; hooks may not."""
+        """Whether the model is a user's."""
         return models.MODEL_FACTORIES.package_of(self.spec.model.name) is not None
 
     @cached_property
@@ -191,16 +191,12 @@ class Experiment:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Gives a model that draws at random when it is evaluated the same draws in each evaluation."""
-        if not self._draws_in_evaluation:
+        """Gives code of a user that draws at random in evaluations, as of a model or loss, the same draws in each."""
+        if not self.has_plugins:
             yield
             return
         with seeded_generators(stream_seed(f"{self.spec.seed}|evaluation")):
             yield
-
-    @cached_property
-    def _draws_in_evaluation(self) -> bool:
-        return self.has_own_module and models.draws_in_evaluation(self.design)
 
     @cached_property
     def stack_trainer(self) -> StackTrainer:

@@ -86,14 +86,14 @@ class LossOfRun:
             BadInput: the loss's own function returned another type or shape.
         """
         rows, y = rows_of(self.target, outputs, targets)
-        with user_code(f"the loss {self.loss.name}", "loss"):
+        with user_code(f"the loss {self.loss.name}", "loss", outputs=rows, targets=y):
             each = self.loss.each(self.params, rows, y)
         return self._checked(each, len(y), "one loss for each")
 
     def _weights(self, y: Tensor) -> Tensor | None:
         if self.loss.weights is None:
             return None
-        with user_code(f"the weights of the loss {self.loss.name}", "loss"):
+        with user_code(f"the weights of the loss {self.loss.name}", "loss", targets=y):
             found = self.loss.weights(self.params, y)
         return None if found is None else self._checked(found, len(y), "one weight for each")
 

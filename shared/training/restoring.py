@@ -50,20 +50,19 @@ class Remembered:
         self.has_code_of_user = False
         self.loose: list[str] = []
         self._empty: list[dict[Any, Any]] = []
-        self._dicts: list[dict[Any, Any]] = []
-        self._saved: list[dict[Any, Any]] = []
+        self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []  # with keys and values
         self._others: list[Callable[[], object]] = []
         self._seen: dict[int, Any] = {}  # holds what it has seen, so that no id is used twice
         self.add(root, path)
 
     def restore(self) -> None:
         """Puts all of it back."""
-        for held in self._empty:
-            if held:
+        if any(self._empty):
+            for held in self._empty:
                 held.clear()
-        for held, saved in zip(self._dicts, self._saved, strict=True):
-            if len(held) != len(saved) or not all(map(is_, held.values(), saved.values())) or [*held] != [*saved]:
-                _refill(held, saved)
+        for held, keys, values in self._dicts:
+            if [*held] != keys or not all(map(is_, held.values(), values)):
+                _refill(held, dict(zip(keys, values, strict=True)))
         for restore in self._others:
             restore()
 
@@ -119,8 +118,7 @@ class Remembered:
 
     def _dict(self, value: dict[Any, Any]) -> None:
         if value:
-            self._dicts.append(value)
-            self._saved.append(dict(value))
+            self._dicts.append((value, [*value], [*value.values()]))
         else:
             self._empty.append(value)
 

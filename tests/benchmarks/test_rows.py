@@ -37,6 +37,7 @@ LINES = {
     "train": ("mlp 1x8x8", "cnn_mnist 1x28x28"),
     "methods": ("fedavg, mlp: 1.00 x operations", "moon, mlp", "fedser n=4, mlp", "lafl_cpn, mlp"),
     "half": ("mlp: 0.50 x operations, 0.50 x bytes",),
+    "pristine": ("mlp, 2 steps: a visit of",),
     "stacked": ("mlp, 3 devices: one by one", "mlp, 3 devices: 2 at once"),
     "events": ("CPU a round, 0 clients", "CPU a round, 2 clients"),
     "tls": ("mlp: a round over mutual TLS", "mlp: a round without", "transport: a round over mutual TLS"),

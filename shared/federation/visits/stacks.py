@@ -72,8 +72,8 @@ class StackVisit:
         if isinstance(fit, Exception):
             raise fit
         visit, hooks = self.open, self.open.experiment.algorithm.device
-        own_module = visit.experiment.has_own_module
-        visit.experiment.device.seed(self.ctx.seed("torch, trained"), all_generators=own_module)
+        experiment = visit.experiment
+        experiment.device.seed(self.ctx.seed("torch, trained"), all_generators=experiment.has_plugins)
         return visit.end(hooks.learned(visit.ctx, visit.state, visit.message, self.training, fit, visit.trainer))
 
 

@@ -131,7 +131,7 @@ class MetricOfRun:
         Raises:
             BadInput: the metric's own function returned another type or shape.
         """
-        with user_code(f"the metric {self.label}", "metrics"):
+        with user_code(f"the metric {self.label}", "metrics", outputs=outputs, targets=targets):
             found: Any = self.metric.state(self.params, outputs, targets)
         if self.tally is not None and isinstance(found, Tally):
             return found

@@ -14,7 +14,7 @@ from torch import nn
 
 from shared.core.errors import BadInput, UserCodeFailed
 from shared.core.plugins import Kind, Value
-from shared.core.randomness import draws, seeded_generators
+from shared.core.randomness import seeded_generators
 from shared.core.user_code import user_code
 from shared.training.description import Classes, Sample, Target
 from shared.training.models.axes import check_image
@@ -265,18 +265,6 @@ def layers_of(design: Design) -> tuple[Layer, ...]:
     with seeded_generators(0):  # as dropout, which draws from the default generator
         order = forward_order(made, lambda: outputs_of(made, design.name, x))
     return tuple(layers(made, order))
-
-
-def draws_in_evaluation(design: Design) -> bool:
-    """Whether a model draws at random when it is evaluated, as by dropout that is never switched off.
-
-    Raises:
-        UnknownName, BadInput: as for `built`.
-    """
-    made = built(design, 0).eval()
-    x = described(design.sample, design.target)[0].example(2)
-    with torch.no_grad():
-        return draws(lambda: outputs_of(made, design.name, x))
 
 
 def first_outputs(design: Design, x: torch.Tensor) -> tuple[torch.Tensor, str]:

@@ -302,7 +302,7 @@ class Counting(nn.Module):
 def test_a_copy_of_a_module_shares_nothing_with_it():
     model = Counting()
     check_features(model, torch.ones(2, 3), "a method")
-    made = copied(model, "a method makes use")
+    made: Any = copied(model, "a method makes use")
     made(torch.ones(2, 3))
     assert (made.n, model.n) == (1, 0)
 
