@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.core.errors import NotFound
 from shared.core.field_errors import told
 from shared.core.records import Record
+from shared.run_records.older_records import run_of
 from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo
 from shared.run_records.visits import VisitRow
@@ -34,6 +35,12 @@ MAX_CELL_CHARS = 2**27
 """Characters that a table's cell may have: a round in which 100,000 seats fail needs some 12 million."""
 ROUND_FIELDS = tuple(name for name in RoundInfo.model_fields if name != "edges")
 """Fields of a round that have a column of their name in `rounds.csv`; edges are in `edges.ndjson`."""
+
+
+class ResultsUnreadable(NotFound):
+    """Results are there, but they are damaged, of another version, or not for this user (404); the message says it."""
+
+    code = "results_unreadable"
 
 
 def model_path(folder: Path, name: str) -> Path:
@@ -83,18 +90,19 @@ def read_run(folder: Path) -> RunInfo:
     """The run of a results folder.
 
     Raises:
-        NotFound: the folder holds no `run.json`, or one that this version cannot read.
+        NotFound: the folder holds no `run.json`.
+        ResultsUnreadable: it holds one that this version cannot read.
     """
     path = folder / RUN
     try:
-        return RunInfo.model_validate_json(path.read_bytes())
+        return run_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"no results in {folder}: it holds no {RUN}") from None
     except OSError as error:
-        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+        raise ResultsUnreadable(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         kind = "damaged" if error.errors()[0]["type"] == "json_invalid" else "of another version"
-        raise NotFound(f"{path} is {kind}: {told(error)}") from None
+        raise ResultsUnreadable(f"{path} is {kind}: {told(error)}") from None
 
 
 def read_rounds(folder: Path) -> tuple[RoundInfo, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.core.errors import NotFound
 from shared.core.os_errors import of_system
-from shared.results.folder import RUN, read_run
+from shared.results.folder import RUN, ResultsUnreadable, read_run
 from shared.run_records.run_order import sequence_of, sequence_of_id
 from shared.run_records.runs import RunInfo, RunPage, UnreadableRun
 
@@ -59,29 +59,28 @@ class RunList:
         """Returns the folder of the newest run that can be read; a newer one that cannot be is logged.
 
         Raises:
-            NotFound: there is none; of runs that cannot be read it gives the reason of the newest.
+            NotFound: there is none; ResultsUnreadable: none can be read; gives the reason of the newest.
         """
         if not self.runs:
             if not self.unreadable:
                 raise NotFound(f"no run in {self.runs_dir}")
             n, newest = len(self.unreadable), self.unreadable[0].listed
-            raise NotFound(
-                f"none of {n} runs in {self.runs_dir} can be read; the newest, {newest.run}: {newest.reason}"
-            )
+            have = f"none of {n} runs in {self.runs_dir} can be read"
+            raise ResultsUnreadable(f"{have}; the newest, {newest.run}: {newest.reason}")
         folder, info = self.runs[0]
         self._skip([each for each in self.unreadable if (each.sequence, each.listed.run) > info.order])
         return folder
 
     def named(self, name: str) -> list[Path]:
-        """Returns the folders of all runs of a name, the oldest first; one that cannot be read is logged.
+        """Returns the folders of all runs of a name, the oldest first, if any; one that cannot be read is logged.
 
         Raises:
-            NotFound: there is none that can be read; gives the reason of one that cannot.
+            ResultsUnreadable: there are some, and none can be read; gives the reason of one.
         """
         found = [folder for folder, info in reversed(self.runs) if info.name == name]
         lost = [each for each in self.unreadable if name in each.words]
         if lost and not found:
-            raise NotFound(lost[0].listed.reason)
+            raise ResultsUnreadable(lost[0].listed.reason)
         self._skip(lost)
         return found
 

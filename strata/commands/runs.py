@@ -285,9 +285,11 @@ def from_cloud_or_folder(
     """Data of a run from the cloud or, if no cloud is known, answers or knows the run, from its results folder.
 
     Raises:
-        StrataError: neither has the run; the cloud's error takes precedence over the folder's.
+        StrataError: neither has the run; the cloud's error takes precedence over the folder's, unless the folder has
+            results of it that cannot be read.
     """
     from shared.core.errors import NotFound, StrataError, Unreachable
+    from shared.results.folder import ResultsUnreadable
 
     refusal: StrataError | None = None
     if known_url(url):
@@ -302,6 +304,8 @@ def from_cloud_or_folder(
     try:
         folder = _only_folder(runs_dir, run)
         return read(folder), folder
+    except ResultsUnreadable:
+        raise
     except NotFound as error:
         raise refusal or error from None
 

@@ -71,6 +71,16 @@ def test_a_run_of_another_version_is_listed_with_its_reason_at_its_place(tmp_pat
     assert ([info.run for info in short.runs], [each.run for each in short.unreadable]) == ([], ["c"])
 
 
+def test_a_record_whose_earlier_form_is_known_is_read(tmp_path: Path) -> None:
+    """`sync` once named when the edge averages."""
+    spec = json.loads(a_run().model_dump_json())["spec"]
+    put(tmp_path, "a", spec={**spec, "sync": "round"})
+    [(_, info)] = runs_in(tmp_path).runs
+    assert (info.spec.average_every, info) == ("visit", a_run(run="a", created_at="2026-01-02T00:00:00Z"))
+    put(tmp_path, "b", spec={**spec, "sync": "step", "surplus": 1})
+    assert "spec.surplus: unknown field" in runs_in(tmp_path).unreadable[0].listed.reason
+
+
 def test_latest_and_names_leave_no_unreadable_run_out_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
