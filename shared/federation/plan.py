@@ -29,7 +29,8 @@ TRIED, CLOSE = 8, 1e-3
 
 def plan_of(experiment: Experiment) -> tuple[str, ...]:
     """Returns the plan of an experiment, a sentence a line."""
-    lines = [line if len(line) <= LINE else f"{line[: LINE - 4]} ..." for line in _lines(experiment)]
+    whole = [line.replace("\r", "\\r").replace("\n", "\\n") for line in _lines(experiment)]  # names may have some
+    lines = [line if len(line) <= LINE else f"{line[: LINE - 4]} ..." for line in whole]
     if len(lines) > LINES:
         lines[LINES - 1 :] = [f"... and {len(lines) - LINES + 1} more lines"]
     return tuple(lines)

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.training.data.layouts import (
-    channels_first,
     channels_last,
     check_has_channels,
     images_channels_last,
     statistic_channels_last,
 )
+from shared.training.data.masks import apply_masks
 from shared.training.data.plain import named_groups, plain
 from shared.training.data.precision import before_float32
 from shared.training.data.reading import Read, Reading, listed
@@ -127,7 +127,7 @@ def checked(
     found["train_y"], found["test_y"] = targets.arrays
     groups, group_names = named_groups(arrays, where)
     found |= groups
-    _apply_masks(found, arrays, padding, layout, where)
+    apply_masks(found, arrays, padding, layout, where)
     sample = _sample(found["train_x"], _vocabulary(found, vocabulary, padding, where), padding)
     sample = replace(sample, layout=_layout_of(sample, layout, masked))
     target = _target(found, sample, targets, n_classes, padding, where)
@@ -251,46 +251,6 @@ def _vocabulary(arrays: Arrays, given: int | None, padding: int | None, where: s
         what = f"samples have indices {low}..{high}, expected 0..{most - 1}"
         raise DataMalformed(f"{where}: {what} (integers other than uint8 are indices: save numbers as floats)")
     return high + 1 if given is None else given
-
-
-# ---- masks
-
-
-def _as_mask(mask: npt.NDArray[Any], x: npt.NDArray[Any], what: str) -> npt.NDArray[np.bool_]:
-    if x.dtype == np.uint8 or mask.shape != x.shape[:2]:
-        raise DataMalformed(f"{what} has shape {mask.shape}; masks are (n, length), for samples (n, length, ...)")
-    if not np.isin(mask, (0, 1)).all():
-        raise DataMalformed(f"{what} holds other values than 0 (padding) and 1")
-    return mask.astype(np.bool_)
-
-
-def _apply_masks(found: Arrays, arrays: Arrays, padding: int | None, layout: Layout | None, where: str) -> None:
-    """Writes masks into the samples, whose channels are last, and moves the channels where the layout has them."""
-    if (MASKS[0] in arrays) != (MASKS[1] in arrays):
-        raise DataMalformed(f"{where}: {MASKS[0]} and {MASKS[1]} go together, one is missing")
-    for samples, labels, mask in zip(IMAGES, LABELS, MASKS, strict=True):
-        if mask in arrays:
-            _mask(found, samples, labels, _as_mask(arrays[mask], found[samples], f"{where}: {mask}"), padding, where)
-        if found[samples].dtype == np.float32:
-            found[samples] = channels_first(found[samples], layout)
-
-
-def _mask(
-    arrays: Arrays, samples: str, labels: str, real: npt.NDArray[np.bool_], padding: int | None, where: str
-) -> None:
-    """Writes a mask into the samples: indices get the padding value, numbers one more channel, which is the mask."""
-    x, y = arrays[samples], arrays[labels]
-    if x.dtype == np.int64:
-        if padding is None:
-            raise DataMalformed(f"{where}: a mask of indices needs the key padding, the index of padded positions")
-        arrays[samples] = np.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)), x, padding)
-        if y.dtype == np.int64 and y.shape == real.shape:
-            arrays[labels] = np.where(real, y, padding)
-        return
-    channels = x[..., None] if x.ndim == 2 else x
-    shown = real.reshape(*real.shape, *[1] * (channels.ndim - 2)).astype(np.float32)
-    last = np.broadcast_to(shown, (*channels.shape[:-1], 1))
-    arrays[samples] = np.concatenate([channels * shown, last], axis=-1)
 
 
 # ---- targets

@@ -51,7 +51,8 @@ def _pixels(paths: Sequence[Path], folder: Path, spec: DataSpec) -> tuple[npt.ND
         cause = f"images of {len(sizes)} sizes (such as {sorted(sizes)[:2]})"
         raise DataMalformed(f"{folder.name} has {cause}; data.size resizes them")
     width, height = next(iter(sizes)) if spec.size is None else (spec.size, spec.size)
-    mode, channels = ("L", ()) if {head.mode for head in heads} <= GREY | DEEP else ("RGB", (3,))
+    grey = [head.mode in GREY | DEEP for head in heads]
+    mode, channels = ("L", ()) if all(grey) else ("RGB", (3,))
     shape = (len(paths), height, width, *channels)
     _check_memory(shape, folder)
     deep = [path for path, head in zip(paths, heads, strict=True) if head.mode in DEEP]
@@ -60,7 +61,15 @@ def _pixels(paths: Sequence[Path], folder: Path, spec: DataSpec) -> tuple[npt.ND
     found = np.empty(shape, np.uint8)
     for image, path in zip(found, paths, strict=True):
         image[...] = pixels.of(path)
-    return found, pixels.notes()
+    return found, (*_coloured(paths, grey, folder), *pixels.notes())
+
+
+def _coloured(paths: Sequence[Path], grey: Sequence[bool], folder: Path) -> tuple[str, ...]:
+    """Returns a note of grey images that are read in three colours, as others have colours or a palette."""
+    if not any(grey) or all(grey):
+        return ()
+    other = paths[grey.index(False)].relative_to(folder)
+    return (f"{sum(grey)} grey images are read in three colours, as {len(grey) - sum(grey)} others, such as {other}",)
 
 
 def _check_memory(shape: tuple[int, ...], folder: Path) -> None:

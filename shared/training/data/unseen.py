@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shared.core.errors import BadInput
 from shared.training.data.layouts import channels_first, channels_last, images_channels_last
+from shared.training.data.masks import as_mask, masked
 from shared.training.data.picture_files import PICTURES, opened
 from shared.training.data.pixels import DEEP, GREY, LARGEST, Pixels, head_of
 from shared.training.data.plain import plain
@@ -22,8 +23,8 @@ from shared.training.data.tables.unseen import inputs_of, written
 from shared.training.preprocessing import Preprocessing
 from shared.training.table_specs import CsvSpec, is_table
 
-ARRAYS = ("x", "test_x")
-"""The keys of an `.npz` that hold new samples; the first that is there counts."""
+ARRAYS = {"x": "mask", "test_x": "test_mask"}
+"""The keys of an `.npz` that hold new samples, and their masks; the first that is there counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +113,29 @@ def _text(value: Any, decimal: str) -> str:
 
 
 def _of_archive(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
-    found = read_npz(path, ARRAYS)
+    found = read_npz(path, [*ARRAYS, *ARRAYS.values()])
     key = next((key for key in ARRAYS if key in found), None)
     if key is None:
         raise DataMalformed(f"{path.name} has neither {' nor '.join(ARRAYS)}, which hold samples")
-    return _array(found[key], f"{path.name}: {key}", preprocessing)
+    x, mask, what = found[key], found.get(ARRAYS[key]), f"{path.name}: {key}"
+    return _array(x if mask is None else _with_mask(x, mask, what, preprocessing), what, preprocessing)
+
+
+def _with_mask(
+    x: npt.NDArray[Any], mask: npt.NDArray[Any], what: str, preprocessing: Preprocessing
+) -> npt.NDArray[Any]:
+    """Returns sequences with their mask, in the layout in which they are given."""
+    sample, layout = preprocessing.description.sample, preprocessing.source.layout
+    x = channels_last(plain(x, what).astype(np.int64 if sample.dtype == "int64" else np.float64), layout)
+    x = masked(x, as_mask(mask, x, f"the mask of {what}"), sample.padding, what)
+    return np.moveaxis(x, -1, 1) if layout == "channels_first" and x.ndim > 2 else x
 
 
 def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.NDArray[Any]:
     """Returns samples in the dtype in which a data set stores them.
 
-    Those of a table are numbers as they are, categories and indicators 0 or 1, in the order of its inputs.
+    Those of a table are numbers as they are, categories and indicators 0 or 1, in the order of its inputs. Series of
+    numbers that were trained with masks have the mask as their last channel.
     """
     sample, layout, x = preprocessing.description.sample, preprocessing.source.layout, plain(x, what)
     if x.dtype.kind in "iuf" and preprocessing.scale is not None:

@@ -45,6 +45,18 @@ def test_it_says_what_a_sample_and_a_target_are_and_the_size_of_the_model(
     assert (found[0], found[-1]) == lines
 
 
+def test_a_name_with_a_line_break_does_not_break_a_line(tmp_path: Path) -> None:
+    rows = [f'{n % 7}.5,"{("a", "b")[n % 2]}\nline","c{n % 2}"' for n in range(60)]
+    (tmp_path / "t.csv").write_text("x,kind,state\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    spec = ExperimentSpec.model_validate(
+        {"data": {"file": "t.csv", "target": "state"}, "model": {"name": "mlp"}, "num_devices": 2, "num_edges": 1}
+    )
+    opened = open_data(spec.data, data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    found = plan_of(Experiment(spec.resolved(n_devices=2, n_edges=1), opened))
+    assert not [line for line in found if "\n" in line]
+    assert r"kind 2 categories (a\nline, b\nline)" in found[1]
+
+
 async def test_the_record_of_a_run_has_its_plan(tmp_path: Path) -> None:
     async with Federation(tmp_path) as fed:
         info = await fed.run(small_spec(num_rounds=1))

@@ -149,6 +149,13 @@ def is_date(text: str) -> bool:
     return any(form.fullmatch(text) for form in (YEAR_FIRST, YEAR_LAST, CLOCK, OTHER))
 
 
+def how_dates_are_read(text: str) -> str:
+    """Returns why a text is not read as a date, and what is."""
+    if YEAR_LAST.fullmatch(text):
+        return "the column does not tell whether days or months are first: write dates as in 2024-01-31"
+    return "a date is read if it is 2024-01-31, 31.1.2024, or 2024-01-31T08:30:00Z"
+
+
 def seconds(texts: Iterable[str]) -> list[float]:
     """Returns dates as seconds since 1970 and times of day as seconds since midnight, NaN where a text is neither.
 

@@ -249,10 +249,7 @@ def _dates(cells: Cells) -> Values:
     numbers = np.array(forms.seconds(cells.texts))
     odd = np.flatnonzero(np.isnan(numbers) & ~cells.missing)
     if len(odd):
-        read = "a date is read if it is 2024-01-31, 31.1.2024, or 2024-01-31T08:30:00Z"
-        if forms.YEAR_LAST.fullmatch(cells.texts[odd[0]]):
-            read = "the column does not tell whether days or months are first: write dates as in 2024-01-31"
-        raise Asked(f"{cells.at(odd[0])}; {read}")
+        raise Asked(f"{cells.at(odd[0])}; {forms.how_dates_are_read(cells.texts[odd[0]])}")
     return Values(Column(name=cells.name, kind="date"), numbers, cells.missing)
 
 

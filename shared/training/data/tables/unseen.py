@@ -85,7 +85,8 @@ def _numbers(column: Column, cells: Cells, notation: Notation) -> npt.NDArray[np
     numbers = np.array(forms.seconds(texts)) if column.kind == "date" else notation.numbers(texts)
     wrong = np.flatnonzero(~np.isfinite(numbers) & ~cells.missing)
     if len(wrong):
-        raise Asked(f"{cells.at(int(wrong[0]))}; it is a column of {column.kind}s{_of_unit(column)}")
+        hint = f"; {forms.how_dates_are_read(texts[wrong[0]])}" if column.kind == "date" else ""
+        raise Asked(f"{cells.at(int(wrong[0]))}; it is a column of {column.kind}s{_of_unit(column)}{hint}")
     found: npt.NDArray[np.float64] = np.where(cells.missing, column.missing or 0.0, numbers).astype(np.float64)
     return found
 
