@@ -33,6 +33,22 @@ def check_skip(init: Init, names: Collection[str]) -> None:
         )
 
 
+def widened(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Returns the tensors with floats of fewer bits as the run's model has them, which is exact, and from which dtypes.
+
+    Args:
+        model: the tensors with which the run would begin.
+        shapes: of the run's model.
+    """
+    found, dtypes = dict(model), set[str]()
+    for name, tensor in model.items():
+        own = shapes[name].dtype if name in shapes else tensor.dtype
+        if own != tensor.dtype and tensor.is_floating_point() and torch.promote_types(tensor.dtype, own) == own:
+            found[name] = tensor.to(own)
+            dtypes.add(str(tensor.dtype).removeprefix("torch."))
+    return found, tuple(sorted(dtypes))
+
+
 def check_fit(model: Mapping[str, Tensor], shapes: Mapping[str, Tensor], init: Init, names: Collection[str]) -> None:
     """Checks names, shapes, dtypes and values against the run's model.
 
@@ -86,12 +102,15 @@ def _prefix_hint(shapes: Collection[str], names: Collection[str]) -> str | None:
     return None
 
 
-def line_of(init: Init, n_taken: int, names: Collection[str], kept: Collection[str]) -> tuple[str, ...]:
-    """Returns a line of the run's plan that says which tensors `init` gave, which not; none where it gave all."""
+def line_of(
+    init: Init, n_taken: int, names: Collection[str], kept: Collection[str], dtypes: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Returns a line of the run's plan that says which tensors `init` gave, which not; none where it gave all as is."""
     unused = sorted(name for name in names if init.renamed(name) is None)
-    if not kept and not unused:
+    if not kept and not unused and not dtypes:
         return ()
     parts = [f"{n_taken} tensors of {init.file or init.run}"]
+    parts += [f"converted from {', '.join(dtypes)}, without rounding"] if dtypes else []
     parts += [f"drawn by the seed: {listed(sorted(kept))}"] if kept else []
     parts += [f"not used: {listed(unused)}"] if unused else []
     return (f"begins with {'; '.join(parts)}",)

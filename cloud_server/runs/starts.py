@@ -18,7 +18,7 @@ from cloud_server.runs.checkpoint import Checkpoint
 from cloud_server.runs.loose_checkpoint import checkpoint_type
 from cloud_server.runs.provenance import reopened
 from cloud_server.runs.run_state import CloudServices, RunState
-from cloud_server.runs.start_checks import check_fit, check_skip, line_of
+from cloud_server.runs.start_checks import check_fit, check_skip, line_of, widened
 from shared.core.errors import BadInput, Conflict, NotFound
 from shared.core.tensor_records import TensorMap
 from shared.core.tensors import digest, n_bytes, only, private_copies
@@ -65,8 +65,9 @@ async def initial_model(services: CloudServices, experiment: Experiment) -> tupl
     kept = {name for name in experiment.shapes if init.skips(name)}
     check_skip(init, names | experiment.shapes.keys())
     whole = taken | only(experiment.initial, kept) if kept else taken
+    whole, dtypes = widened(whole, experiment.shapes)
     check_fit(whole, experiment.shapes, init, names)
-    return whole, line_of(init, len(taken), names, kept)
+    return whole, line_of(init, len(taken), names, kept, dtypes)
 
 
 async def source_of(services: CloudServices, init: Init) -> RunInfo | Path:

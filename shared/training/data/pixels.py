@@ -59,10 +59,10 @@ def scale_of(deep: Sequence[Path], folder: Path, given: tuple[float, float] | No
             raise DataMalformed(f"data.value_range: {folder.name} has no grey images of more than eight bits")
         return given
     spans = [_span(path, folder) for path in deep]
-    low, high = min((span[0] for span in spans), default=0.0), max((span[1] for span in spans), default=float(LARGEST))
-    if not np.isfinite((low, high)).all():
-        odd = next(path for path, span in zip(deep, spans, strict=True) if not np.isfinite(span).all())
+    odd = next((path for path, span in zip(deep, spans, strict=True) if not np.isfinite(span).all()), None)
+    if odd is not None:
         raise DataMalformed(f"{odd.relative_to(folder)} holds NaN or infinity")
+    low, high = min((span[0] for span in spans), default=0.0), max((span[1] for span in spans), default=float(LARGEST))
     if low < 0 or not HALF <= high <= LARGEST:
         many = f"{len(deep)} images of more than eight bits (such as {deep[0].relative_to(folder)})"
         raise DataMalformed(

@@ -90,6 +90,24 @@ async def test_a_model_that_does_not_fit_fails_the_run_and_names_the_tensor(tmp_
         assert (other.status, "init.run: " in (other.reason or "")) == ("failed", True)
 
 
+async def test_floats_of_fewer_bits_are_taken_without_rounding_and_said(tmp_path: Path) -> None:
+    async with Federation(tmp_path / "f") as fed:
+        good = await fed.run(small_spec(num_rounds=1))
+        runs = tmp_path / "f" / "runs"
+        model = load_file(runs / good.run / "model.safetensors")
+        halves = {name: tensor.half() for name, tensor in model.items()}
+        first = sorted(model)[0]
+        save_file({**halves, first: model[first].bfloat16()}, runs / "h.safetensors")
+        save_file(
+            {**{name: half.float() for name, half in halves.items()}, first: model[first].bfloat16().float()},
+            runs / "f.safetensors",
+        )
+        found = [await fed.run(small_spec(num_rounds=1, init={"file": f"{name}.safetensors"})) for name in "hf"]
+    assert found[0].model_sha256 == found[1].model_sha256
+    assert found[0].init_sha256 == found[1].init_sha256
+    assert found[0].plan[-1].endswith("; converted from bfloat16, float16, without rounding")
+
+
 async def test_a_model_is_taken_over_in_part_and_what_was_not_is_said(tmp_path: Path) -> None:
     """With a rate of nearly 0 a run ends with the model with which it began."""
     async with Federation(tmp_path / "f") as fed:
