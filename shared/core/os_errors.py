@@ -14,6 +14,8 @@ from shared.core.errors import StrataError
 FOLDERS = "STRATA_HOME, STRATA_CACHE_DIR and --runs-dir choose other folders"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class SystemRefused(StrataError):
@@ -43,11 +45,26 @@ def check_writable(folder: Path) -> None:
     """Checks that files may be written into a folder, or that it may be made; changes nothing.
 
     Raises:
-        SystemRefused: this user may not.
+        SystemRefused: this user may not, the file system is read-only, or a file has the name of the folder.
     """
     above = _nearest(folder)
+    if not os.path.isdir(above):
+        raise of_system(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above))
     if not os.access(above, os.W_OK | os.X_OK):
-        raise of_system(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
+        cause = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
+        raise of_system(OSError(cause, os.strerror(cause), str(folder)))
+
+
+def check_working_folder() -> None:
+    """Checks that the working folder is there, without which relative paths and much else lead nowhere.
+
+    Raises:
+        SystemRefused: it has been removed, or may not be read.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise SystemRefused(f"the working folder: {error.strerror}; change to another one with `cd`") from None
 
 
 def _remedy(error: OSError, where: str) -> str:
@@ -57,19 +74,29 @@ def _remedy(error: OSError, where: str) -> str:
         return f"{_owner(where)}; {FOLDERS}"
     if error.errno == errno.EROFS:
         return f"; {FOLDERS}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in _NO_LOCKS:
+        return f": its file system has no locks; {FOLDERS}, TMPDIR another for temporary files"
+    if error.errno in _TOO_MANY:
         return ": `ulimit -n` shows and raises how many files a process may open"
+    if error.errno == errno.EAGAIN:
+        return ": `ulimit -u` and the container's limit say how many processes and threads may run"
+    if error.errno == errno.ENOMEM:
+        return ": no memory is left, or no more is allowed (`ulimit -v`, the container's limit)"
+    return ""
+
+
+def other_owner(where: str | os.PathLike[str]) -> str:
+    """Returns the user whose a file is, or the nearest folder above that is there; empty if it is this one's."""
+    with suppress(OSError):
+        owner = os.stat(_nearest(where)).st_uid
+        return "" if owner == os.geteuid() else _user(owner)
     return ""
 
 
 def _owner(where: str) -> str:
-    """Whose a file is, or the nearest folder above that is there; empty if it is of this user."""
-    path = _nearest(where)
-    with suppress(OSError):
-        owner, me = os.stat(path).st_uid, os.geteuid()
-        if owner != me:
-            return f": {path} belongs to {_user(owner)}, and this process runs as {_user(me)}"
-    return ""
+    owner = other_owner(where)
+    me = _user(os.geteuid())
+    return f": {_nearest(where)} belongs to {owner}, and this process runs as {me}" if owner else ""
 
 
 def _nearest(where: str | os.PathLike[str]) -> str:

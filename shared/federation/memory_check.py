@@ -23,7 +23,7 @@ from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.tensor_records import TensorMap
 from shared.core.update_annotations import PerClient, fields_with
-from shared.runtime.memory import available_bytes
+from shared.runtime.host_limits import available_bytes
 
 if TYPE_CHECKING:
     from shared.federation.hooks import Algorithm

@@ -1,11 +1,12 @@
-"""Free memory of the machine, and checks that images and processes fit into it."""
+"""Checks that images and processes fit into the free memory."""
 
 from __future__ import annotations
 
-import os
-
 from shared.core.errors import BadInput
+from shared.runtime.host_limits import available_bytes, memory_limit
 
+FORK_SERVER_BYTES = 320_000_000
+"""Memory of the launcher, redis-server and the fork server of a local topology, with the pages that others share."""
 PROCESS_BYTES = 40_000_000
 """Least memory of its own that a forked process of a local topology takes; an executed one takes four times as much."""
 
@@ -25,12 +26,13 @@ def check_images(n: int, size: int) -> None:
         )
 
 
-def check_processes(n: int, owed: int = 0) -> None:
+def check_processes(n: int, owed: int = 0, shared: int = 0) -> None:
     """Refuses to start more processes than fit into the free memory.
 
     Args:
         n: number of processes to start.
         owed: bytes of the free memory that running processes have yet to take.
+        shared: bytes that all of them need once.
 
     Raises:
         BadInput: names both amounts.
@@ -38,27 +40,15 @@ def check_processes(n: int, owed: int = 0) -> None:
     available = available_bytes()
     if available is None:
         return
-    free = max(available - owed, 0)
-    if n * PROCESS_BYTES > free:
+    needed, free = n * PROCESS_BYTES + shared, max(available - owed, 0)
+    if needed > free:
         raise BadInput(
-            f"{n} processes need at least {n * PROCESS_BYTES / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+            f"{n} processes need at least {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free{of_limit()}; "
             "use fewer edges, or more devices an agent (--agents)"
         )
 
 
-def available_bytes() -> int | None:
-    """Returns the free memory of this machine, None if the system does not report it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _cached_bytes()
-    except (ValueError, OSError):
-        return None
-
-
-def _cached_bytes() -> int:
-    """Returns the bytes of caches that Linux would give back: `MemAvailable` minus `MemFree`."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * (int(lines["MemAvailable"].split()[0]) - int(lines["MemFree"].split()[0]))
-    except (OSError, KeyError, ValueError):
-        return 0
+def of_limit() -> str:
+    """Returns a clause about the memory that this process' container allows; empty without a limit."""
+    limit = memory_limit()
+    return "" if limit is None else f" (this container allows {limit / 1e9:.2f} GB)"

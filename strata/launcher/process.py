@@ -15,7 +15,9 @@ from typing import Protocol
 
 from shared.core.errors import StrataError
 from shared.runtime import import_path
+from shared.runtime.host_limits import n_killed
 from shared.runtime.logs import read, unfolded
+from shared.runtime.memory import of_limit
 
 _PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 _TAIL_LINES = 15
@@ -148,9 +150,20 @@ class Process:
 
     def death(self) -> ProcessDied:
         """The error that names the process, says how it ended and quotes the end of its log."""
-        code = self.returncode
-        how = f"exit status {code}" if code is None or code >= 0 else f"signal {_signal_name(-code)}"
-        return ProcessDied(f"{self.name} ended ({how}); its log ends:\n{self.tail()}")
+        return ProcessDied(f"{self.name} ended {how_ended(self.returncode)}; its log ends:\n{self.tail()}")
+
+
+def how_ended(code: int | None) -> str:
+    """How a process ended, by its exit status (negative: the signal), in brackets; of SIGKILL also the likely cause."""
+    how = f"exit status {code}" if code is None or code >= 0 else f"signal {_signal_name(-code)}"
+    return f"({how}): {_out_of_memory()}" if code == -signal.SIGKILL else f"({how})"
+
+
+def _out_of_memory() -> str:
+    n, remedy = n_killed(), "allow more memory, or use fewer edges, or more devices an agent (--agents)"
+    if not n:
+        return f"the kernel does so where memory runs out, as `kill -9` and batch systems do; if so, {remedy}"
+    return f"memory has run out{of_limit()}, and the kernel has ended {n} processes; {remedy}"
 
 
 def _signal_name(number: int) -> str:

@@ -7,7 +7,6 @@ killed parent, and nothing keeps two of them from the same append-only file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -24,7 +23,8 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from shared.core.errors import DeadlineExceeded, NotFound, StrataError
-from strata.launcher.process import ends_with_parent
+from shared.core.locks import lock
+from strata.launcher.process import ProcessDied, ends_with_parent, how_ended
 
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
@@ -92,6 +92,11 @@ class RedisServer:
         """Whether the process runs. When the disk is full, Redis exits rather than lose an acknowledged write."""
         return self._process.poll() is None
 
+    def death(self) -> ProcessDied:
+        """The error that says how the process ended, and quotes the end of its log."""
+        how = how_ended(self._process.poll())
+        return ProcessDied(f"redis-server ended {how}; its log ends: {_log_tail(self._folder)}")
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the process, with SIGKILL after `timeout_s`; does nothing if it has already ended."""
         if self.alive:
@@ -121,7 +126,7 @@ class RedisServer:
     def _start(self) -> subprocess.Popen[bytes]:
         deadline = time.monotonic() + self._deadline_s
         _make_private(self._socket_path.parent)
-        with _locked(self._folder, deadline) as lock:
+        with _locked(self._folder, deadline) as held:
             process = subprocess.Popen(  # noqa: S603 - our own binary, no shell
                 ends_with_parent(self._command),
                 cwd=self._folder,
@@ -129,7 +134,7 @@ class RedisServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 umask=0o077,  # what it stores is for this user alone
-                pass_fds=(lock,),  # the server holds the lock as long as it lives
+                pass_fds=(held,),  # the server holds the lock as long as it lives
                 start_new_session=True,  # Ctrl-C in a terminal reaches only the launcher, which ends the server last
             )
         try:
@@ -215,14 +220,10 @@ def _locked(folder: Path, deadline: float) -> Iterator[int]:
     """Hold the folder's lock: two servers on one append-only file would destroy it."""
     descriptor = os.open(folder / "redis.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise DeadlineExceeded(f"another redis-server holds {folder}") from None
-                time.sleep(_POLL_S)
+        while not lock(descriptor, folder / "redis.lock"):
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"another redis-server holds {folder}")
+            time.sleep(_POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -231,7 +232,9 @@ def _locked(folder: Path, deadline: float) -> Iterator[int]:
 def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, deadline: float) -> None:
     while not _answers(path):
         if process.poll() is not None:
-            raise RedisServerFailed(f"redis-server ended with {process.returncode}: {_log_tail(folder)}")
+            raise RedisServerFailed(
+                f"redis-server ended {how_ended(process.returncode)}; its log ends: {_log_tail(folder)}"
+            )
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"redis-server in {folder} does not answer: {_log_tail(folder)}")
         time.sleep(_POLL_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,8 @@ from shared.core.errors import BadInput, DeadlineExceeded, NotFound, StrataError
 from shared.results.folder import read_run
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
-from shared.runtime.memory import check_processes
+from shared.runtime.host_limits import cpus
+from shared.runtime.memory import FORK_SERVER_BYTES, check_processes
 from shared.service.api.nodes import TopologyInfo
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
@@ -62,10 +62,10 @@ def planned_topology(
         BadInput: the numbers do not fit together, or this machine has too little memory for so many processes.
     """
     if parallel > 1:
-        devices, agents = parallel * devices, max(agents or os.cpu_count() or 1, parallel)
+        devices, agents = parallel * devices, max(agents or cpus(), parallel)
     env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
     topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
-    check_processes(1 + edges + len(topology.devices_per_agent))
+    check_processes(1 + edges + len(topology.devices_per_agent), shared=FORK_SERVER_BYTES)
     return topology
 
 

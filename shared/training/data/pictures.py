@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shared.runtime.memory import available_bytes
+from shared.runtime.host_limits import available_bytes
 from shared.training.data.picture_files import listed_pictures
 from shared.training.data.pixels import DEEP, GREY, Pixels, head_of, scale_of
 from shared.training.data.reading import Read, Reading

@@ -5,11 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shared.core import os_errors
-from shared.core.os_errors import FOLDERS, SystemRefused, check_writable, of_system, refusals
+from shared.core.os_errors import (
+    FOLDERS,
+    SystemRefused,
+    check_working_folder,
+    check_writable,
+    of_system,
+    refusals,
+)
+from strata.main import app_entry
 
 
 @pytest.mark.parametrize(
@@ -28,7 +37,20 @@ from shared.core.os_errors import FOLDERS, SystemRefused, check_writable, of_sys
             OSError(errno.EMFILE, "Too many open files"),
             "/cache: Too many open files: `ulimit -n` shows and raises how many files a process may open",
         ),
-        (OSError(errno.ENOLCK, "No locks available"), "/cache: No locks available"),
+        (
+            OSError(errno.ENOLCK, "No locks available"),
+            f"/cache: No locks available: its file system has no locks; {FOLDERS}, TMPDIR another for temporary files",
+        ),
+        (
+            OSError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "/cache: Resource temporarily unavailable: `ulimit -u` and the container's limit say how many processes "
+            "and threads may run",
+        ),
+        (
+            OSError(errno.ENOMEM, "Cannot allocate memory"),
+            "/cache: Cannot allocate memory: no memory is left, or no more is allowed (`ulimit -v`, the container's "
+            "limit)",
+        ),
         (OSError(), "/cache: OSError"),
     ],
 )
@@ -65,3 +87,26 @@ def test_a_folder_is_checked_without_being_made(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(SystemRefused, match="runs: Permission denied"):
         check_writable(tmp_path / "a" / "runs")
     assert asked == [str(tmp_path)]
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    with pytest.raises(SystemRefused, match="runs: Read-only file system"):
+        check_writable(tmp_path / "a" / "runs")
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(SystemRefused, match="runs: Not a directory"):
+        check_writable(tmp_path / "runs" / "a")
+
+
+def test_a_working_folder_that_was_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        with pytest.raises(SystemRefused, match="the working folder: No such file or directory; change"):
+            check_working_folder()
+        with pytest.raises(SystemExit):
+            app_entry(["algorithms"])
+    finally:
+        monkeypatch.undo()

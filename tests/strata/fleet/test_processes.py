@@ -35,11 +35,11 @@ def test_memory_must_suffice_for_starting_and_recently_started_agents(
     monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000_000)
     settled, ended = process(400_000_000), process(0, returncode=1)
     backend(agent_1=settled, agent_2=ended).check(25)
-    with pytest.raises(BadInput, match=r"26 processes need at least 1\.0 GB, 1\.0 GB are free"):
+    with pytest.raises(BadInput, match=r"26 processes need at least 1\.04 GB, 1\.00 GB are free"):
         backend(agent_1=settled, agent_2=ended).check(26)
     begun = {f"agent_{number}": process(10_000_000) for number in (1, 2)}  # of 40 MB each
     backend(**begun).check(23)
-    with pytest.raises(BadInput, match=r"24 processes need at least 1\.0 GB, 0\.9 GB are free"):
+    with pytest.raises(BadInput, match=r"24 processes need at least 0\.96 GB, 0\.94 GB are free"):
         backend(**begun).check(24)
 
 

@@ -47,7 +47,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_status(
     binary.write_text("#!/bin/sh\necho broken > redis.log\nexit 3\n")
     binary.chmod(0o700)
     monkeypatch.setenv("STRATA_REDIS_SERVER", str(binary))
-    with pytest.raises(RedisServerFailed, match="ended with 3"):
+    with pytest.raises(RedisServerFailed, match=r"ended \(exit status 3\); its log ends: broken"):
         start_redis(tmp_path / "data")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.runtime.memory import available_bytes
+from shared.runtime.host_limits import available_bytes
 from shared.training.data.reading import Read, Reading, listed
 from shared.training.data.sources import Arrays, DataMalformed
 from shared.training.data.splits import drawn_tests
