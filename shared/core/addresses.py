@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
@@ -19,6 +20,27 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def in_url(host: str) -> str:
+    """Returns a host as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def check_url(url: str, *schemes: str) -> str:
+    """Returns an address of a server, if it is one.
+
+    Raises:
+        ValueError: its scheme is none of these, or it has no host, or a port that is none.
+    """
+    parts, form = urlsplit(url), f"{schemes[0]}://HOST:PORT"
+    try:
+        whole = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ValueError(f"write it as {form}, an IPv6 address in brackets, as in {schemes[0]}://[::1]:8000")
+    return url
 
 
 def inside(address: str | None, networks: Sequence[Network]) -> bool:

@@ -23,13 +23,12 @@ class Connections:
     waits; an interrupted request ends by itself, and its answer is lost.
 
     Args:
-        trust_env: whether the user's proxies and authorities apply.
-        options: the other arguments of `httpx.Client`.
+        options: arguments of `httpx.Client`, which reads nothing from the environment.
     """
 
-    def __init__(self, *, trust_env: bool, **options: Any) -> None:
-        self._options = {"trust_env": trust_env, **options}
-        self._http, self._owner = httpx.Client(**self._options), os.getpid()
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._http, self._owner = httpx.Client(trust_env=False, **self._options), os.getpid()
         self.timeout = self._http.timeout
 
     def request(self, method: str, url: str, **options: Any) -> httpx.Response:
@@ -62,7 +61,7 @@ class Connections:
     def _of_this_process(self) -> httpx.Client:
         """The client; a forked process gets its own: on a shared one each would read answers to the other."""
         if os.getpid() != self._owner:
-            self._http, self._owner = httpx.Client(**self._options), os.getpid()
+            self._http, self._owner = httpx.Client(trust_env=False, **self._options), os.getpid()
         return self._http
 
     def __enter__(self) -> Self:

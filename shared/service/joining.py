@@ -149,7 +149,7 @@ def _ask(
 ) -> tuple[bytes, str]:
     """The body of an answer, and when it was sent by the clock of the other side, as its header says."""
     try:
-        with Connections(verify=context, trust_env=False, timeout=ANSWER_S, transport=transport) as connections:
+        with Connections(verify=context, timeout=ANSWER_S, transport=transport) as connections:
             name = {"sni_hostname": CLOUD.server_name}
             answer = connections.request(method, url, json=body, params=params, extensions=name)
     except httpx.HTTPError as error:

@@ -18,6 +18,7 @@ import uvloop
 from fastapi import FastAPI
 from uvicorn.server import HANDLED_SIGNALS
 
+from shared.core.addresses import in_url
 from shared.core.errors import StrataError
 from shared.identity.node_keys import NodeKeys
 from shared.runtime import logs
@@ -173,7 +174,7 @@ def serve(
         held = None if tier == "cloud" else alone_in(settings.state_dir, tier)  # of clouds, one owns what is stored
         bound = listen(settings)
         log_mode(tier, settings)
-        log.info("%s listens on %s:%s", tier, settings.host, settings.port)
+        log.info("%s listens on %s:%s", tier, in_url(settings.host), settings.port)
         keys = keys_of(settings) if settings.common.secure else None
         app = create_app(settings, keys=keys)
     except StrataError as error:

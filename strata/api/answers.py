@@ -79,12 +79,17 @@ def parse(kind: type[R], response: httpx.Response) -> R:
         ) from None
 
 
-def refused(response: httpx.Response) -> Refused:
-    """The error in an error response; a generic one if a proxy answered instead of the cloud."""
+def refused(response: httpx.Response, through: str = "") -> Refused:
+    """The error in an error response; a generic one if a proxy answered instead of the cloud.
+
+    Args:
+        response: the response.
+        through: a clause about the proxy that lies between; empty without one.
+    """
     try:
         problem = Problem.model_validate(json.loads(response.content))
         return _KINDS.get(problem.code, Refused)(problem, response.headers.get("retry-after", ""))
     except (ValueError, ValidationError):
         title = response.reason_phrase or "error"
-        detail = f"{response.request.url} answered {response.status_code} {title}"
+        detail = f"{response.request.url} answered {response.status_code} {title}{through}"
         return Refused(Problem(title=title, status=response.status_code, code="http", detail=detail))

@@ -10,8 +10,9 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from shared.core.addresses import is_loopback
+from shared.core.addresses import check_url, is_loopback
 from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
+from shared.core.proxies import proxy_of
 from shared.core.records import Record
 from shared.service.api.algorithms import AlgorithmList
 from shared.service.api.health import Health
@@ -62,17 +63,18 @@ class TopologyClient:
         self.url = url.rstrip("/")
         self._outages = Outages(self.url, reconnect_s, check)
         try:
-            trust_env = not is_loopback(httpx.URL(self.url).host)
-            self._connections = Connections(
-                base_url=self.url,
-                headers={"Authorization": f"Bearer {token}"} if token else {},
-                timeout=timeout_s,
-                transport=transport,
-                verify=_trusting(authority) or PublicTrust(trust_env=trust_env),
-                trust_env=trust_env,
-            )
-        except httpx.InvalidURL as error:
+            host = httpx.URL(check_url(self.url, "http", "https")).host
+        except (ValueError, httpx.InvalidURL) as error:
             raise Unreachable(f"{url!r} is not a valid address of a cloud: {error}") from None
+        self._proxy = proxy_of(self.url) if transport is None else None
+        self._connections = Connections(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=timeout_s,
+            transport=transport,
+            verify=_trusting(authority) or PublicTrust(trust_env=not is_loopback(host)),
+            proxy=self._proxy.url if self._proxy else None,
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,7 +113,7 @@ class TopologyClient:
         """Whether the cloud is ready for a run; not being ready is an answer here, not an error."""
         response = self._request("GET", "/readyz", errors=False)
         if response.is_error and response.status_code != 503:
-            raise refused(response)
+            raise refused(response, self._through())
         return parse(Health, response)
 
     # ---- identities
@@ -145,7 +147,7 @@ class TopologyClient:
             except httpx.HTTPError as error:
                 raise self._broken(error) from error
             if errors and response.is_error:
-                raise refused(response)
+                raise refused(response, self._through())
             return response
 
         return self.patiently(answer, again=again or method == "GET")
@@ -177,10 +179,13 @@ class TopologyClient:
 
     def _broken(self, error: httpx.HTTPError) -> Unreachable:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-            return NotConnected(f"no cloud answers at {self.url} ({error or 'in time'})")
+            return NotConnected(f"no cloud answers at {self.url} ({error or 'in time'}){self._through()}")
         if isinstance(error, httpx.TimeoutException):
-            return DeadlineExceeded(f"the cloud at {self.url} did not answer in time")
-        return Unreachable(f"no cloud answers at {self.url} ({error})")
+            return DeadlineExceeded(f"the cloud at {self.url} did not answer in time{self._through()}")
+        return Unreachable(f"no cloud answers at {self.url} ({error}){self._through()}")
+
+    def _through(self) -> str:
+        return f", through the proxy that {self._proxy.variable} names" if self._proxy else ""
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         try:

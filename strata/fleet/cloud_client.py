@@ -46,7 +46,6 @@ class CloudClient:
             headers=headers,
             timeout=ANSWER_S,
             transport=transport,
-            trust_env=False,
             verify=joining[0].client if joining else PublicTrust(),
         )
 

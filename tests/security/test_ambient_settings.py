@@ -144,14 +144,14 @@ async def test_a_user_reaches_a_cloud_elsewhere_through_the_proxy(monkeypatch: p
 
 def test_every_http_client_of_the_product_decides_about_the_environment() -> None:
     """httpx follows it unless told otherwise, so a client that does not say is a mistake."""
-    clients = ("httpx.Client", "httpx.AsyncClient", "Connections")
+    clients = ("httpx.Client", "httpx.AsyncClient")
     packages = ("cloud_server", "edge_server", "device_agent", "shared", "strata", "benchmarks")
     found = {}
     for path in (path for package in packages for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in clients:
                 found[path.name] = {keyword.arg for keyword in node.keywords}
-    assert {"client.py", "connections.py", "cloud_client.py", "topology_client.py", "mlflow.py"} <= found.keys()
+    assert {"client.py", "connections.py", "mlflow.py"} <= found.keys()
     assert [name for name, keywords in found.items() if "trust_env" not in keywords] == []
 
 

@@ -15,6 +15,7 @@ import httpx
 
 from shared.core.addresses import is_loopback
 from shared.core.errors import BadInput, Conflict, Unreachable
+from shared.core.proxies import proxy_of
 from shared.results.tracking.scalars import Tracked
 
 URI = "MLFLOW_TRACKING_URI"
@@ -44,11 +45,11 @@ class MlflowServer:
         transport: what carries the requests, for tests.
 
     Raises:
-        BadInput: the address is not that of a server.
+        BadInput: the address is not that of a server, or the proxy that the environment names cannot be used.
     """
 
     def __init__(self, uri: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        url = _url(uri)
+        url, proxy = _url(uri), proxy_of(uri) if transport is None else None
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
         self.address = f"{url.scheme}://{url.netloc.decode()}"  # without a password that the address may hold
         self._http = httpx.AsyncClient(
@@ -57,7 +58,9 @@ class MlflowServer:
             auth=(user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
             timeout=_ANSWER_S,
             transport=transport,
-            trust_env=not is_loopback(url.host),
+            proxy=proxy.url if proxy else None,
+            verify=httpx.create_ssl_context(trust_env=not is_loopback(url.host)),
+            trust_env=False,
         )
 
     async def __aenter__(self) -> MlflowServer:

@@ -81,7 +81,7 @@ def test_after_an_interrupt_at_any_step_connections_answer_and_close(
     url: str, work: Callable[[Connections, str], Any], result: Any
 ) -> None:
     for at in count(1):
-        with Connections(trust_env=False) as connections:
+        with Connections() as connections:
             assert work(connections, url) == result  # so that there is a connection to use again
             if not interrupted(lambda connections=connections: work(connections, url), at):  # type: ignore[misc]
                 break
@@ -102,7 +102,7 @@ def test_an_item_is_read_when_it_is_asked_for_and_the_answer_closed_when_no_more
             closed.set()
 
     transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=Body()))
-    with Connections(trust_env=False, transport=transport) as connections:
+    with Connections(transport=transport) as connections:
         items = connections.stream(lines, "GET", "http://a")
         assert list(islice(items, 3)) == ["0", "1", "2"]
         assert len(taken) < 10
@@ -120,13 +120,11 @@ def test_an_error_of_the_connection_and_one_of_the_reader_are_raised_where_the_i
         raise ValueError(f"status {response.status_code}")
 
     with (
-        Connections(trust_env=False, transport=httpx.MockTransport(refuse)) as connections,
+        Connections(transport=httpx.MockTransport(refuse)) as connections,
         pytest.raises(httpx.ConnectError, match="nobody listens"),
     ):
         connections.request("GET", "http://a")
-    with Connections(
-        trust_env=False, transport=httpx.MockTransport(lambda request: httpx.Response(204))
-    ) as connections:
+    with Connections(transport=httpx.MockTransport(lambda request: httpx.Response(204))) as connections:
         items = connections.stream(fail, "GET", "http://a")
         assert next(items) == "first"
         with pytest.raises(ValueError, match="status 204"):
