@@ -27,6 +27,11 @@ def known_url(url: str | None) -> str | None:
     return running.url if running else None
 
 
+def note_of_another(url: str | None) -> str:
+    """A sentence, if the running `strata up` that would be used is another user's, or one may be hidden; else empty."""
+    return "" if named_url(url) else home.of_another()
+
+
 def connect(url: str | None, *, token: str | None = None, authority: Path | None = None) -> Client:
     """A client of the cloud that the user named, else of a running `strata up`.
 
@@ -43,7 +48,11 @@ def connect(url: str | None, *, token: str | None = None, authority: Path | None
 
     found, running = known_url(url), home.running()
     if found is None:
-        raise NotFound("no cloud found: start one with `strata up`, or give its address with --url or STRATA_URL")
+        hidden = home.of_another()
+        raise NotFound(
+            "no cloud found: start one with `strata up`, or give its address with --url or STRATA_URL"
+            f"{hidden and f' ({hidden})'}"
+        )
     if authority is None and running is not None and running.url == found and running.authority:
         authority = Path(running.authority)
     return Client(found, token=token, authority=authority)

@@ -6,33 +6,20 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from shared.core.errors import StrataError
+from strata.host_checks import Check as Check
+from strata.host_checks import check_host
+from strata.launcher import home
 
-State = Literal["ok", "warn", "fail"]
-_MIN_MEMORY = 2e9
-_MIN_DISK = 2e9
-_PROCESS_BYTES = 0.1e9
 _ASK_S = 10.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One row of the table: what was checked, its state, what was found, and what to do if it is not ok."""
-
-    name: str
-    state: State
-    found: str
-    todo: str = ""
 
 
 def check_all(url: str | None, runs_dir: Path) -> list[Check]:
     """Run all checks, in the order in which problems are best fixed."""
+    host = list(check_host(runs_dir))  # before torch, which takes memory, is imported
     return [
         python_version(),
         torch_version(),
@@ -42,10 +29,7 @@ def check_all(url: str | None, runs_dir: Path) -> list[Check]:
         *service_links(),
         algorithms(),
         *data_sets(),
-        cores(),
-        memory(),
-        disk("disk (results)", runs_dir),
-        disk("disk (temporary)", Path(tempfile.gettempdir())),
+        *host,
         *docker(),
         topology(url),
     ]
@@ -187,36 +171,6 @@ def _data_set(name: str, folder: Path | None) -> Check:
     return Check(what, "warn", "not found", f"put {name}.npz into STRATA_DATA_DIR{also}")
 
 
-def cores() -> Check:
-    """Check the number of cores: each trains one agent at a time."""
-    count = os.cpu_count() or 1
-    if count > 1:
-        return Check("cores", "ok", f"{count}, for as many agents at once")
-    return Check("cores", "warn", "1", "agents train one after another; more cores train more at once")
-
-
-def memory() -> Check:
-    """Check the memory: a process takes about 300 MB."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return Check("memory", "warn", "unknown on this system", "each process takes about 100 MB")
-    found = f"{total / 1e9:.1f} GB, for about {int(total * 0.8 / _PROCESS_BYTES)} processes"
-    if total >= _MIN_MEMORY:
-        return Check("memory", "ok", found)
-    return Check("memory", "warn", found, "use fewer agents with more devices each: --agents")
-
-
-def disk(name: str, folder: Path) -> Check:
-    """Check the free space where a folder is or will be created."""
-    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    found = f"{free / 1e9:.1f} GB free in {there}"
-    if free >= _MIN_DISK:
-        return Check(name, "ok", found)
-    return Check(name, "warn", found, "free some space: the state and results of a run may take gigabytes")
-
-
 def docker() -> Iterator[Check]:
     """Check Docker's engine and Compose, which only containers need."""
     only = "needed only for containers (make up, make compose-test)"
@@ -237,14 +191,18 @@ def topology(url: str | None) -> Check:
     """Check whether a running topology is ready for a run."""
     from strata.api.client import Client
 
+    other = home.of_another()
+    if url is None and other:
+        return Check("topology", "warn", other, "ask that user, or set STRATA_HOME")
     if url is None:
         return Check("topology", "ok", "none is running; `strata run` starts its own, `strata up` a lasting one")
+    whose = ", of another user" if url in other else ""
     try:
         with Client(url, timeout_s=_ASK_S) as client:
             ready, info = client.readiness(), client.topology()
     except StrataError as error:
         return Check("topology", "warn", error.detail, "start it (`strata up`), or give another address with --url")
-    found = f"{url}: {len(info.edges)} edges, {info.n_agents} agents, {info.n_devices} devices"
+    found = f"{url}{whose}: {len(info.edges)} edges, {info.n_agents} agents, {info.n_devices} devices"
     if ready.status == "ok" and not ready.warnings:
         return Check("topology", "ok", found)
     if ready.status == "ok":

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shared.core.errors import StrataError
-from shared.core.os_errors import of_system
+from shared.core.os_errors import check_working_folder, of_system
 from shared.core.versions import VERSION
 from shared.runtime.streams import unbroken
 from strata.commands import (
@@ -99,6 +99,7 @@ def app_entry(arguments: Sequence[str] | None = None) -> None:
 
 def _status_of(arguments: Sequence[str] | None) -> int | str | None:
     try:
+        check_working_folder()
         app(args=list(arguments) if arguments is not None else None, prog_name="strata")
     except SystemExit as ended:
         return ended.code

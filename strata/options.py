@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.connection import connect as connect
 from strata.connection import known_url as known_url
 from strata.connection import named_url as named_url
+from strata.connection import note_of_another
+
+if TYPE_CHECKING:
+    from strata.api.client import Client
 
 
 class Format(StrEnum):
@@ -62,6 +65,27 @@ ReadRunArgument = Annotated[
 ]
 
 RUNS_DIR = Path("runs")
+
+
+def connect(url: str | None) -> Client:
+    """A client of the cloud that the user named, else of a running `strata up`; says so if that is another user's.
+
+    Raises:
+        NotFound: no cloud was named and none runs here.
+    """
+    from strata import connection
+
+    client = connection.connect(url)
+    say_of_another(url)
+    return client
+
+
+def say_of_another(url: str | None) -> None:
+    """Say on stderr if the running `strata up` that would be used is another user's, or one may be hidden."""
+    from strata.output import stderr
+
+    if note := note_of_another(url):
+        stderr().print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def server_of(url: str | None, agents: int | None, local: bool = False) -> str | None:

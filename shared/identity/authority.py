@@ -6,7 +6,6 @@ check who a node is. Keys are of the curve P-256, signatures ECDSA with SHA-256 
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import logging
 import os
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared.core.errors import BadInput, NotFound
+from shared.core.locks import lock
 from shared.identity.names import ANY_NODE, Identity
 
 log = logging.getLogger(__name__)
@@ -163,8 +163,8 @@ def locked(folder: Path) -> Iterator[None]:
     if not os.access(folder, os.W_OK):
         yield
         return
-    with (folder / ".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+    with (folder / ".lock").open("ab") as file:
+        lock(file.fileno(), file.name, wait=True)
         yield
 
 

@@ -17,9 +17,18 @@ _ZIP = "python{}{}.zip".format(*sys.version_info[:2])
 
 def installed_first() -> None:
     """Orders the path: Python's library, our packages, PYTHONPATH, what is installed, and last the working folder."""
-    found, here = [os.path.abspath(entry) for entry in sys.path], os.getcwd()  # "" is the working folder
+    here = _working_folder()
+    found = [os.path.abspath(entry) for entry in sys.path if here or os.path.isabs(entry)]  # "" is the working folder
     rest = (entry for entry in found if entry != here)
-    sys.path[:] = dict.fromkeys([*filter(_of_python, found), ROOT, *rest, here])
+    sys.path[:] = dict.fromkeys([*filter(_of_python, found), ROOT, *rest, *([here] if here else [])])
+
+
+def _working_folder() -> str:
+    """The working folder; empty if it has been removed meanwhile."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _of_python(entry: str) -> bool:

@@ -18,6 +18,7 @@ from strata.options import (
     RunsDirOption,
     ServerOption,
     connect,
+    say_of_another,
     server_of,
 )
 
@@ -59,6 +60,8 @@ def run(
         if not override.partition("=")[0] or "=" not in override:
             raise typer.BadParameter(f"an override has the form key=value, not {override!r}")
     cloud = server_of(url, agents, local)
+    if cloud is None and not local and agents is None:
+        say_of_another(url)
     experiment = read_spec(spec, overrides or [], check_names=False)
     with as_interrupt():
         if cloud:

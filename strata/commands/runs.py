@@ -20,6 +20,7 @@ from strata.options import (
     UrlOption,
     connect,
     known_url,
+    say_of_another,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def ls(
         with connect(url) as client:
             page = client.run_page(limit)
     else:
+        say_of_another(url)
         page = runs_in(runs_dir).page(limit)
     if format is Format.json:
         lost = [{**each.model_dump(mode="json"), "status": "unreadable"} for each in page.unreadable]

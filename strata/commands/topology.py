@@ -16,7 +16,7 @@ from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
 from strata.launcher import home
 from strata.launcher.signals import as_interrupt, status_of
-from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect
+from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect, say_of_another
 
 if TYPE_CHECKING:
     from shared.service.api.nodes import TopologyInfo
@@ -62,6 +62,7 @@ def up(
     running = home.running()
     if running:
         raise Conflict(f"a topology is already running at {running.url}; `strata down` stops it")
+    home.check()
     topology = Topology(
         edges=edges,
         devices=devices,
@@ -94,12 +95,12 @@ def _until_stopped() -> Iterator[None]:
 
 def _port(requested: int | None) -> int:
     """The requested port; without one, 8000 if it is free, else 0 (any free port)."""
-    from strata.launcher.environment import listening
+    from strata.launcher.environment import listening, loopback
 
     if requested is not None:
         return requested
     try:
-        listening("127.0.0.1", _PORT).close()
+        listening(loopback(), _PORT).close()
     except BadInput:
         return 0
     return _PORT
@@ -165,6 +166,7 @@ def down(format: FormatOption = Format.table) -> None:
         stdout().print(f"stopped the topology at {running.url}", highlight=False)
     else:
         stdout().print("no `strata up` is running here; to stop containers: docker compose down -v")
+        say_of_another(None)
 
 
 def _alive(pid: int) -> bool:

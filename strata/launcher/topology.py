@@ -17,15 +17,16 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from shared.core.addresses import in_url
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
 from shared.core.os_errors import check_writable
 from shared.runtime.streams import open_standard
 from shared.service.api.nodes import TopologyInfo
 from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, work_folder
-from strata.launcher.environment import Modules, listening, spread
+from strata.launcher.environment import Modules, check_files, listening, loopback, spread
 from strata.launcher.fork_server import ForkServer
-from strata.launcher.process import Process, ProcessDied, end_all, execute
+from strata.launcher.process import Process, end_all, execute
 from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from strata.launcher.redis_server import RedisServer
 
 
-_HOST = "127.0.0.1"
 _GRACE_S = 5.0
 _POLL_S = 0.1
 
@@ -98,6 +98,7 @@ class Topology:
         self._given_folder = folder
         self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
         self._port = port
+        self._host = ""
         self._modules = modules or Modules()
         self._fork = fork
         self.secure = secure
@@ -132,6 +133,8 @@ class Topology:
             return
         open_standard()
         check_writable(self._runs_dir)
+        check_files(len(self.edge_names))
+        self._host = loopback()
         self._work = work_folder.WorkFolder(self._given_folder)
         if self._fork is True:  # it imports the tiers while redis-server starts
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
@@ -225,7 +228,7 @@ class Topology:
             ProcessDied: a process has ended; names the first one and quotes the end of its log.
         """
         if self._redis is not None and not self._redis.alive:  # checked first: the others may have ended because of it
-            raise ProcessDied("redis-server ended")
+            raise self._redis.death()
         if self._fork_server is not None and self._fork_server.process.returncode is not None:
             raise self._fork_server.process.death()
         for process in self.dead():
@@ -310,7 +313,7 @@ class Topology:
     def _start_cloud(self) -> None:
         env = {"CLOUD_REDIS_URL": self.redis.url, "CLOUD_RUNS_DIR": str(self._runs_dir)}
         self._spawn("cloud", "CLOUD", self._modules.cloud, env, port=self.ports.get("cloud", self._port))
-        self.url = f"{'https' if self.secure else 'http'}://{_HOST}:{self.ports['cloud']}"
+        self.url = f"{'https' if self.secure else 'http'}://{in_url(self._host)}:{self.ports['cloud']}"
 
     def _start_edge(self, name: str) -> None:
         env = {"EDGE_NAME": name, "EDGE_CLOUD_URL": self.url, "EDGE_REDIS_URL": self.redis.url}
@@ -322,9 +325,9 @@ class Topology:
 
     def _spawn(self, name: str, tier: str, module: str, env: Mapping[str, str], port: int = 0) -> None:
         """Start a process on a socket bound here: so its port is known and no other program can take it."""
-        with listening(_HOST, port) as listener:
+        with listening(self._host, port) as listener:
             self.ports[name] = listener.getsockname()[1]
-            own = {"HOST": _HOST, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
+            own = {"HOST": self._host, "PORT": str(self.ports[name]), "STATE_DIR": str(self.folder / name)}
             everything = self._environment(
                 {
                     **env,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from shared.core.errors import Conflict
+from shared.core.locks import lock
 
 _PREFIX = f"strata-topology-{os.getuid()}-"
 _KEPT = f"strata-state-{os.getuid()}-"
@@ -35,10 +35,10 @@ class WorkFolder:
         else:
             given.mkdir(parents=True, exist_ok=True)
             made = given
-        lock = _take(made)
-        if lock is None:
+        taken = _take(made)
+        if taken is None:
             raise Conflict(f"another topology uses {made}")
-        self._lock = lock
+        self._lock = taken
         if self._temporary:  # `_sweep` finds it by this name, so it gets it only once it is locked
             made = made.rename(made.with_name(made.name.removeprefix(".")))
         self.path = made.resolve()
@@ -62,12 +62,13 @@ class WorkFolder:
 def _take(folder: Path) -> int | None:
     """The descriptor of the folder's lock, None if another process holds it."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    free = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        free = lock(descriptor, folder / _LOCK)
+    finally:
+        if not free:
+            os.close(descriptor)
+    return descriptor if free else None
 
 
 def _sweep(parent: Path) -> None:
@@ -76,7 +77,7 @@ def _sweep(parent: Path) -> None:
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
-            lock = _take(folder)
-            if lock is not None:
+            taken = _take(folder)
+            if taken is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock)
+                os.close(taken)

@@ -6,7 +6,6 @@ because `np.load` ignores `mmap_mode` for `.npz`, so that each process would hol
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from shared.core.files import sync
+from shared.core.locks import lock
 from shared.training.data.checks import Description, checked, checked_images, of_images
 from shared.training.data.class_names import CLASS_NAMES
 from shared.training.data.groups import Groups
@@ -278,7 +278,7 @@ def _sizes(found: Description) -> Arrays:
 def _lock(path: Path) -> Iterator[None]:
     """Holds an exclusive lock between processes; the kernel releases it if the process dies."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), path, wait=True)
         yield
 
 

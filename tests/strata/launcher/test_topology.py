@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +18,8 @@ import pytest
 import redis
 
 from shared.core.errors import BadInput, Conflict, NotReady
+from shared.core.os_errors import SystemRefused
+from strata.launcher import environment
 from strata.launcher import home as strata_home
 from strata.launcher.environment import MALLOC, Modules, spread
 from strata.launcher.process import ProcessDied
@@ -56,13 +60,13 @@ def test_devices_are_spread_evenly(devices: int, agents: int | None, devices_per
 
 
 def test_default_is_one_agent_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(environment, "cpus", lambda: 4)
     assert spread(10) == [3, 3, 2, 2]
     assert spread(3) == [1, 1, 1]
 
 
 def test_very_many_devices_need_no_more_agents_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(environment, "cpus", lambda: 2)
     assert spread(20_001) == [10_001, 10_000]
     assert spread(1_000_000, 4) == [250_000] * 4
 
@@ -165,13 +169,57 @@ def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
         wait_until_gone(agent.pid)
 
 
+def test_a_host_without_ipv4_is_reached_by_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no ::1")
+    refuse(monkeypatch, "127.0.0.1")
+    with topology() as running:
+        assert running.url == f"http://[::1]:{running.ports['cloud']}"
+        running.wait_ready(HANG_S)
+        assert env_of(running.folder, "edge-1")["EDGE_CLOUD_URL"] == running.url
+        assert env_of(running.folder, "agent-1")["AGENT_HOST"] == "::1"
+    refuse(monkeypatch, "127.0.0.1", "::1")
+    with pytest.raises(SystemRefused, match=r"neither 127\.0\.0\.1 nor ::1"):
+        topology().start()
+
+
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Takes these addresses from this process."""
+
+    class Socket(socket.socket):
+        def bind(self, address: Any) -> None:
+            if address[0] in hosts:
+                raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            super().bind(address)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+
+
+@pytest.mark.parametrize(("hard", "edges", "needed"), [(63, 1, 64), (75, 12, 76)])
+def test_too_few_open_files_are_known_before_a_process_starts(
+    hard: int, edges: int, needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (hard, hard))
+    with pytest.raises(SystemRefused, match=f"{hard} files may be open .* {edges} edges needs {needed}: raise"):
+        topology(edges=edges).prepare()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (needed, needed))
+    environment.check_files(edges)
+
+
 def test_restarted_redis_has_its_data() -> None:
     with topology() as running:
         running.wait_ready(HANG_S)
         with redis.Redis.from_url(running.redis.url) as client:
             client.set("kept", "yes")
             real_redis.kill(running.redis)
-            with pytest.raises(ProcessDied, match="redis-server ended"):
+            with pytest.raises(ProcessDied, match=r"redis-server ended \(signal SIGKILL\): .*allow more memory"):
                 running.check()
             real_redis.restart(running.redis)
             assert client.get("kept") == b"yes"
