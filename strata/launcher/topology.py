@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from shared.core.addresses import in_url
 from shared.core.errors import BadInput, NotFound, NotReady, StrataError
@@ -97,8 +97,7 @@ class Topology:
         self._runs_dir = runs_dir.resolve()
         self._given_folder = folder
         self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
-        self._port = port
-        self._host = ""
+        self._port, self._host = port, ""
         self._modules = modules or Modules()
         self._fork = fork
         self.secure = secure
@@ -109,8 +108,7 @@ class Topology:
         self._redis: RedisServer | None = None
         self._processes: dict[str, Process] = {}
         self.ports: dict[str, int] = {}
-        self.tier_token = token_hex(16)
-        self.url = ""
+        self.tier_token, self.url = token_hex(16), ""
 
     # ---- start and stop
 
@@ -148,8 +146,8 @@ class Topology:
         from strata.launcher.redis_server import start_redis
 
         self.prepare()
-        fsync: Literal["always", "everysec"] = "always" if self._lasting else "everysec"
-        self._redis = start_redis(self.folder / "redis", fsync=fsync, users=self.secure)
+        lasting, folder = self._lasting, self.folder / "redis"
+        self._redis = start_redis(folder, fsync="always" if lasting else "everysec", users=self.secure)
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)

@@ -139,7 +139,7 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
     def port(request: Request) -> int:
         return request.client.port if request.client else 0
 
-    with served(app) as url, Connections(trust_env=False, base_url=url) as connections:
+    with served(app) as url, Connections(base_url=url) as connections:
         ours = [connections.request("GET", "/port").json() for _ in range(2)]
         reader, writer = os.pipe()
         if (pid := os.fork()) == 0:
