@@ -113,7 +113,7 @@ def test_two_clients_have_the_same_results_in_both_orders(model: str, user_packa
         for seat in map(run.population.seat, order):
             trainer = trainer_for(run, Task(batch_size=8), seat.train, seat.test, seat=seat.number)
             ctx = run.ctx(phase="train", round_no=1, n_clients=2, edge=0).at(seat=seat.number)
-            run.device.seed(ctx.seed("torch"), all_generators=run.has_plugins)
+            run.device.seed(ctx.seed("torch"), all_generators=run.draws_freely)
             fit = trainer.fit(ctx, run.initial)
             ends[seat.number] = trainer.evaluate(fit.model), codec.digest_of(save(fit.model))
     assert found[0] == found[1]
@@ -407,6 +407,8 @@ class Net(nn.Module):
             self.shift = torch.zeros(1).expand(n)
             with torch.inference_mode():
                 self.scale = torch.ones(())
+        if how == "dropped":
+            self.register_state_dict_post_hook(lambda module, state, prefix, _: state.__delitem__(f"{prefix}net.bias"))
         if how == "loose":
             self.hidden, self.scale = [nn.Linear(n, n)], torch.ones((), requires_grad=True)
 
@@ -454,6 +456,7 @@ async def test_a_module_of_any_kind_trains(how: str, tmp_path: Path, user_packag
     [
         ("scripted", "the model net is TorchScript: build the module"),
         ("expanded", "offsets of the model net has one element at several places"),
+        ("dropped", "the parameter net.bias of the model net is not in its state under that name"),
         ("nan", "the parameter net.bias of the model net begins with NaN or infinity"),
         ("infinite", "the buffer mask of the model net holds NaN or infinity, but float buffers are averaged"),
         ("detached", "no parameter of the model can be trained: its outputs are detached"),
@@ -561,7 +564,7 @@ class Params(Record):
 
 
 def act(ctx, at):
-    if ctx.params.at == at:
+    if ctx.params.at == at and ctx.params.what != "type":
         if ctx.params.what == "exit":
             sys.exit("my own words")
         raise {  # raised: here
@@ -572,19 +575,19 @@ def act(ctx, at):
 class Cloud(CloudHooks):
     def aggregate(self, ctx, state, update):
         act(ctx, "cloud")
-        return super().aggregate(ctx, state, update)
+        return None if ctx.params.at == "cloud" else super().aggregate(ctx, state, update)
 
 
 class Edge(EdgeHooks):
     def select(self, ctx, state, seats, view):
         act(ctx, "edge")
-        return super().select(ctx, state, seats, view)
+        return 3 if ctx.params.at == "edge" else super().select(ctx, state, seats, view)
 
 
 class Device(DeviceHooks):
     def training(self, ctx, state, message):
         act(ctx, "device")
-        return super().training(ctx, state, message)
+        return message if ctx.params.at == "device" else super().training(ctx, state, message)
 
 
 ALGORITHM = Algorithm(name="raising", paper="none", params=Params, cloud=Cloud(), edge=Edge(), device=Device())
@@ -603,6 +606,29 @@ async def test_hooks_end_a_run_whatever_they_raise_and_no_process(
             algorithm = {"name": "raising", "params": {"at": at, "what": what}}
             info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, algorithm=algorithm)))
             assert info.status == "failed"
+            assert f"at the {at} of raising failed: " in str(info.reason)
             assert "my own words" in str(info.reason)
             assert f"{package}/__init__.py:" in str(info.reason)
         assert (await fed.run(small_spec(num_devices=2, num_edges=1))).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("at", "cause"),
+    [
+        ("cloud", "the hook aggregate at the cloud of raising returns NoneType, not GlobalModel"),
+        ("edge", "the hook select at the edge of raising returns int, not Collection"),
+        ("device", "the hook training at the device of raising returns Broadcast, not Training"),
+    ],
+)
+async def test_a_hook_that_returns_something_else_is_named(
+    at: str,
+    cause: str,
+    tmp_path: Path,
+    user_package: Write,  # noqa: F811
+) -> None:
+    user_package(HOOKS)
+    algorithm = {"name": "raising", "params": {"at": at, "what": "type"}}
+    async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
+        info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, algorithm=algorithm)))
+    assert info.status == "failed"
+    assert cause in str(info.reason)

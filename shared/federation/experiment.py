@@ -34,7 +34,8 @@ from shared.federation.groups import groups_of
 from shared.federation.hooks import Algorithm, Direction, Phase
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
-from shared.federation.plugin_checks import packages_of
+from shared.federation.own_hooks import with_checked_hooks
+from shared.federation.plugin_checks import draws_freely, packages_of
 from shared.federation.population import Population, Seat, population, seated
 from shared.federation.population.population import KEPT_SEATS
 from shared.federation.registry import load_algorithm, load_local
@@ -65,6 +66,7 @@ class Experiment:
     Attributes:
         params: parameters of the spec's algorithm.
         local, local_params: the algorithm that gives the local objective, and its parameters.
+        draws_freely: whether code of a user may draw from the default generators.
         wire_types: the bodies that tiers exchange, parametrised with the algorithm's records.
         shapes: the model's tensors as shapes and dtypes, without elements; a tied tensor once, by its first name.
         norm_names: names of the parameters of the model's batch-norm.
@@ -83,10 +85,12 @@ class Experiment:
 
     def __init__(self, spec: ExperimentSpec, data: Dataset) -> None:
         self.spec, self.data = spec, data
-        self.algorithm: Algorithm = with_server_optimizers(load_algorithm(spec.algorithm.name), spec)
+        found = with_checked_hooks(load_algorithm(spec.algorithm.name))
+        self.algorithm: Algorithm = with_server_optimizers(found, spec)
         self.params: Record = self.algorithm.parse_params(spec.algorithm.params)
         self.local, self.local_params = load_local(spec)
         check_data(spec, data, self.algorithm, self.local)
+        self.draws_freely = draws_freely(spec)
         self.wire_types = wire_types(
             broadcast=self.algorithm.broadcast,
             message=self.algorithm.message_type,
@@ -167,7 +171,7 @@ class Experiment:
 
     @cached_property
     def has_plugins(self) -> bool:
-        """Whether the run calls code of a user, which may draw from the default generators; hooks may not."""
+        """Whether the run calls code of a user."""
         return bool(packages_of(self.spec))
 
     @cached_property
@@ -192,7 +196,7 @@ class Experiment:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Gives code of a user that draws at random in evaluations, as of a model or loss, the same draws in each."""
-        if not self.has_plugins:
+        if not self.draws_freely:
             yield
             return
         with seeded_generators(stream_seed(f"{self.spec.seed}|evaluation")):

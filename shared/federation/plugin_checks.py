@@ -43,6 +43,13 @@ def packages_of(spec: ExperimentSpec) -> dict[str, str]:
     return {package: digest_of(package) for package in sorted(used - {None}, key=str) if package is not None}
 
 
+def draws_freely(spec: ExperimentSpec) -> bool:
+    """Whether the model, the loss or a metric is a user's: they may draw from the default generators, hooks may not."""
+    loss = spec.loss is not None and LOSS_VALUES.package_of(spec.loss.name) is not None
+    metrics = (METRIC_VALUES.package_of(metric.name) is not None for metric in spec.metrics)
+    return loss or MODEL_FACTORIES.package_of(spec.model.name) is not None or any(metrics)
+
+
 def differing_package(needed: Mapping[str, str], found: Mapping[str, str]) -> str | None:
     """What a node lacks, or has otherwise, of the packages that a spec needs; None if it has them."""
     for package, digest in sorted(needed.items()):

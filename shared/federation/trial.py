@@ -59,7 +59,7 @@ def _depends(experiment: Experiment, name: str) -> str:
 def _trained(experiment: Experiment, seat: Seat) -> dict[str, Tensor]:
     """Trains a client's model for some steps and evaluates it."""
     trainer, ctx = _trainer(experiment, seat), _context(experiment, seat)
-    experiment.device.seed(ctx.seed("torch"), all_generators=experiment.has_plugins)
+    experiment.device.seed(ctx.seed("torch"), all_generators=experiment.draws_freely)
     with user_code(f"a training step of {experiment.spec.model}", "model.name"):
         return _fitted(experiment, trainer, ctx)
 

@@ -43,7 +43,7 @@ def begin_visit(
     trainer = trainer_for(experiment, visit.task, own, lambda: seat.test, stopped, seat.number)
     ctx = ctx.at(edge_round=wave_id.edge_round, wave=wave_id.wave, seat=seat.number, n_samples=trainer.n_samples)
     device = experiment.device
-    device.seed(ctx.seed("torch"), all_generators=experiment.has_plugins)
+    device.seed(ctx.seed("torch"), all_generators=experiment.draws_freely)
     owner, with_residual = StateOwner(wave_id.run_id, f"seat-{seat.number}"), experiment.compressor.keeps_residual
     kept = ClientStateAccess(algorithm, states, owner, visit.base, with_residual, keep_from)
     state, residual, fresh = kept.load()

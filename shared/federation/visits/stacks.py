@@ -73,7 +73,7 @@ class StackVisit:
             raise fit
         visit, hooks = self.open, self.open.experiment.algorithm.device
         experiment = visit.experiment
-        experiment.device.seed(self.ctx.seed("torch, trained"), all_generators=experiment.has_plugins)
+        experiment.device.seed(self.ctx.seed("torch, trained"), all_generators=experiment.draws_freely)
         return visit.end(hooks.learned(visit.ctx, visit.state, visit.message, self.training, fit, visit.trainer))
 
 

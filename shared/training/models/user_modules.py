@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from shared.core.errors import BadInput
-from shared.training.models.classifier import Classifier, own_state
+from shared.training.models.classifier import Classifier, own_state, trainable_names
 from shared.training.restoring import slots_of
 
 LOGITS = "logits"
@@ -32,6 +32,10 @@ def taken(made: object, name: str) -> nn.Module:
     for key, value in made.state_dict(keep_vars=True).items():
         if (why := _why_not(value)) is not None:
             raise BadInput(f"{key} of the model {name} {why}", field="model.name")
+    dropped = [key for key in trainable_names(made) if key not in own_state(made)]
+    if dropped:
+        why = "is not in its state under that name: `state_dict` has to hold all parameters that are trained"
+        raise BadInput(f"the parameter {dropped[0]} of the model {name} {why}", field="model.name")
     if type(made) is not Classifier:
         made.register_forward_hook(_OutputsOf(name))
     return made
