@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shared.core.files import sync
+from shared.core.field_errors import told
+from shared.core.files import sync, write_file
 from shared.core.locks import lock
 from shared.training.data.checks import Description, checked, checked_images, of_images
 from shared.training.data.class_names import CLASS_NAMES
@@ -37,6 +38,7 @@ from shared.training.data.sources import (
     LABELS,
     WRITERS,
     Arrays,
+    DataMalformed,
     check_name,
     fetched,
     folder_of,
@@ -189,7 +191,19 @@ def as_targets(y: npt.NDArray[Any]) -> Tensor:
 
 
 def open_unpacked(name: str, folder: Path, n_classes: int | None, domains: tuple[str, ...] = ()) -> Dataset:
-    """Maps the arrays of a folder that `unpack_once` has written; `n_classes` as there."""
+    """Maps the arrays of a folder that `unpack_once` has written; `n_classes` as there.
+
+    Raises:
+        DataMalformed: the folder is damaged, or of another version.
+    """
+    try:
+        return _mapped(name, folder, n_classes, domains)
+    except (ValueError, LookupError, TypeError, EOFError, FileNotFoundError) as error:
+        why = f"{folder}, an unpacked copy of the data, is damaged or of another version"
+        raise DataMalformed(f"{name}: {why} ({told(error)}): remove that folder, and it is made anew") from None
+
+
+def _mapped(name: str, folder: Path, n_classes: int | None, domains: tuple[str, ...]) -> Dataset:
     files = folder.glob("*.npy")
     with _READING:
         maps: Arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
@@ -301,15 +315,13 @@ def file_digest(path: Path, cache_dir: Path) -> str:
     stat = path.stat()
     seen = [str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
     note = cache_dir / f".digest-{hashlib.sha256(seen[0].encode()).hexdigest()[:24]}.json"  # type: ignore[attr-defined]
-    if note.is_file():
+    with suppress(OSError, ValueError, TypeError, LookupError):  # a damaged note counts as none
         remembered = json.loads(note.read_text(encoding="utf-8"))
         if remembered[:-1] == seen:
             return str(remembered[-1])
     with path.open("rb") as file:
         value = hashlib.file_digest(file, "sha256").hexdigest()
-    part = note.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps([*seen, value]), encoding="utf-8")
-    part.replace(note)
+    write_file(note, json.dumps([*seen, value]).encode())
     return value
 
 

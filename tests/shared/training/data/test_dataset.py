@@ -6,6 +6,7 @@ import hashlib
 import io
 import multiprocessing
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -164,6 +165,23 @@ def test_a_file_of_the_same_size_and_time_of_modification_is_read_anew(tmp_path:
     os.utime(path, ns=(1, 1))
     assert dataset.file_digest(path, tmp_path) == hashlib.sha256(b"a;b").hexdigest() != first[0]
     assert dataset.folder_digest(path.parent) != first[1]
+
+
+@pytest.mark.parametrize(("file", "content"), [("meta.json", ""), ("meta.json", "[]"), ("train_x.npy", "")])
+def test_a_damaged_copy_of_the_data_is_named_and_a_damaged_note_is_none(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    folder = write(tmp_path / "d")
+    first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    for note in (tmp_path / "c").glob(".digest-*"):
+        note.write_text("")
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
+    copy = next((tmp_path / "c").glob("mnist-*/")) / file
+    copy.write_text(content)
+    with pytest.raises(DataMalformed, match=r"mnist-.*is damaged or of another version .*: remove that folder"):
+        load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
+    shutil.rmtree(copy.parent)
+    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
 
 
 def _digest_of(folders: tuple[Path, Path]) -> str:
