@@ -7,7 +7,6 @@ budget stand on the page as not run. What an earlier call has run is kept; an in
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import get_args
@@ -20,7 +19,8 @@ from benchmarks.papers.settings import Size
 from benchmarks.papers.train import trainer
 from shared.core.files import write_file
 from shared.results.matplotlib_figures import draw
-from strata.launcher.signals import INTERRUPTED, as_interrupt
+from shared.runtime.host_limits import cpus
+from strata.launcher.signals import as_interrupt, status_of
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--size", choices=get_args(Size), default="small", help="which settings to run; default: small")
     parser.add_argument("--cpu-hours", type=float, default=4.0, help="budget of the size's runs; default: 4")
-    parser.add_argument("--agents", type=int, default=os.cpu_count() or 1, help="processes; default: one per core")
+    parser.add_argument("--agents", type=int, default=cpus(), help="processes; default: one per core")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="of the results folders; default: runs")
     parser.add_argument("--plan", action="store_true", help="only print the plan, without trials")
     parser.add_argument("--page", action="store_true", help="only write the page, from what has run")
@@ -39,9 +39,9 @@ def main() -> None:
         try:
             with as_interrupt():
                 _train(page, options.size, budget_s, options.runs_dir, None if options.plan else options.agents)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             print("interrupted; the same command goes on, and --page writes what has run", file=sys.stderr)
-            sys.exit(INTERRUPTED)
+            sys.exit(status_of(interrupt))
     if not options.plan:
         write(page, Kept.read(page.name))
 

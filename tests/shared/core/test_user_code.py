@@ -108,7 +108,9 @@ async def test_signals_pass_but_not_those_that_the_code_raises_itself():
     with pytest.raises(KeyboardInterrupt), user_code("anything"):
         signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, before)
-    asyncio.current_task().cancel()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
     with pytest.raises(asyncio.CancelledError), user_code("anything"):
         await asyncio.sleep(0)
     for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()):

@@ -282,6 +282,7 @@ def test_grey_images_beside_others_are_told_and_no_number_is_no_value(tmp_path: 
     two_classes(tmp_path / "pets", np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8))
     notes = opened(tmp_path, file="pets").reading.notes
     assert notes == ("10 grey images are read in three colours, as 10 others, such as b/0.png",)
-    two_classes(tmp_path / "scans", *(np.full((4, 6), value, np.float32) for value in (0.5, np.nan)), ending="tif")
+    a, b = (np.full((4, 6), value, np.float32) for value in (0.5, np.nan))
+    two_classes(tmp_path / "scans", a, b, ending="tif")
     with pytest.raises(DataMalformed, match=r"b/0\.tif holds NaN or infinity"):
         opened(tmp_path, file="scans")

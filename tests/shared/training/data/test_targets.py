@@ -293,7 +293,7 @@ def test_ids_of_either_sign_stay_apart_beyond_float64(tmp_path: Path) -> None:
     assert got.reading.classes == tuple(str(2**60 + n) for n in range(4))
     with pytest.raises(DataMalformed, match=f"holds {2**60 * 8 + 3 * 8}, beyond int64: save such ids as texts"):
         of_arrays(tmp_path, "classes", train_x=x, train_y=ids.astype(np.uint64) * 8, test_x=x, test_y=ids)
-    groups = {f"{part}_group": ids.astype(np.uint64) * 8 for part in ("train", "test")}
+    groups: dict[str, Any] = {f"{part}_group": ids.astype(np.uint64) * 8 for part in ("train", "test")}
     with pytest.raises(DataMalformed, match=r"mine\.npz: train_group holds .* beyond int64"):
         of_arrays(tmp_path, train_x=x, train_y=ids % 4, test_x=x, test_y=ids % 4, **groups)
 

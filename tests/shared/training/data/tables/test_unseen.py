@@ -71,9 +71,9 @@ def test_an_array_holds_the_numbers_of_a_table_as_they_are(tmp_path: Path) -> No
     times = 1_700_000_000 + np.random.default_rng(0).integers(0, 3000, N)
     rows = [f"{times[n]},{n % 9}.5,{'ab'[n % 2]}" for n in range(N)]
     kept = trained(tmp_path, "x,c,y\n" + "\n".join(rows) + "\n")
-    new = {"x": [1_700_000_100, 1_700_000_101], "c": [2.5, 3.5]}
-    expected = unseen(new, kept).x
+    x, c = [1_700_000_100, 1_700_000_101], [2.5, 3.5]
+    expected = unseen({"x": x, "c": c}, kept).x
     assert expected[0, 0] != expected[1, 0]
-    assert np.array_equal(unseen(np.column_stack([*new.values()]), kept).x, expected)
+    assert np.array_equal(unseen(np.column_stack([x, c]), kept).x, expected)
     with pytest.raises(StrataError, match=r"the array has shape \(2, 5\), a sample of the model \(2,\)"):
         unseen(np.ones((2, 5)), kept)
