@@ -42,6 +42,7 @@ from shared.identity.join_tokens import load_tokens
 from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import RevocationSigner
 from shared.identity.signing import Signer
+from shared.runtime.awake import awake
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.app import guards_of, make_app
 from shared.service.body_limit import JSON_BYTES, BodyLimit
@@ -131,7 +132,7 @@ def build(
     ownership = Ownership(store, installation, settings.lease_s)
     store = FencedStore(store, ownership)
     signer = Signer(keys, next_count(folder / "starts")) if keys else None
-    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, clock)
+    registry = Registry(store, caller, settings.allowed_networks, settings.ttl_s, awake(settings.ttl_s, clock))
     blobs = Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync)
     tracking = tracking_of(settings.runs_dir, transport)
     repository = RunRepository(

@@ -25,6 +25,7 @@ from shared.federation.experiment import ExperimentCache
 from shared.identity.node_keys import NodeKeys
 from shared.identity.revocations import Revocations
 from shared.identity.signing import CloudKey
+from shared.runtime.awake import awake
 from shared.runtime.compute_thread import ComputeThread
 from shared.service.api.membership import EdgeRegistration
 from shared.service.app import guards_of, make_app
@@ -92,7 +93,7 @@ def build(
     revoked: Revocations,
 ) -> Edge:
     """Builds the objects of an edge and connects them."""
-    metrics, roster, thread = EdgeMetrics(), Roster(clock=clock), ComputeThread()
+    metrics, roster, thread = EdgeMetrics(), Roster(clock=awake(settings.ttl_s, clock)), ComputeThread()
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     registration = EdgeRegistration(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +22,9 @@ HOLDER_S = 2.0
 """Longest wait for the nonce of the process that has registered as the same node before."""
 MOST_TOLD = 100
 """Refused registrations that are told apart; of further ones each is told again."""
-REACHED = "this deployment needs nodes that can be reached from the cloud (docs/limits.md)"
+REACHED = "that can be reached from the cloud, not behind NAT or a firewall (docs/limits.md)"
+RECENT_S = 60.0
+"""Seconds for which `/readyz` tells a refused registration."""
 OTHER = {
     "device": "two agents have one id, as from a copied state folder: give this one an empty AGENT_STATE_DIR",
     "edge": "two edges have one name: give this one another EDGE_NAME",
@@ -44,12 +48,14 @@ class CallBack:
         caller: the HTTP client.
         networks: in which nodes may be.
         untold: refused registrations that the runs have not been told of.
+        clock: monotonic seconds.
     """
 
     caller: Caller
     networks: list[Network]
     untold: list[Refused] = field(default_factory=list)
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    clock: Callable[[], float] = time.monotonic
+    _told: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
 
     async def url_of(
         self, node: Identity, source: str | None, registration: AgentRegistration | EdgeRegistration
@@ -66,9 +72,9 @@ class CallBack:
         try:
             shown = await self._nonce(node, url, CALL_BACK_S)
         except Unreachable as error:
-            raise self._refusal(
-                node, url, f"the cloud cannot call you back at {url}: {REACHED}; {error.detail}"
-            ) from None
+            kind = "edges" if node.node_class == "edge" else "devices"
+            why = f"the cloud cannot call you back at {url}: this deployment needs {kind} {REACHED}; {error.detail}"
+            raise self._refusal(node, url, why) from None
         except (StrataError, ValueError) as error:
             raise Forbidden(f"{url} did not show its nonce: {error}") from None
         if not hmac.compare_digest(shown.encode(), registration.nonce.encode()):
@@ -98,6 +104,11 @@ class CallBack:
             why = f"{node} at {held_at} goes on, and another process of that name at {url} is refused: "
             raise Conflict(self._refusal(node, url, why + OTHER.get(node.node_class, "it has another name")).detail)
 
+    def recent(self) -> list[str]:
+        """The registrations that were refused in the last `RECENT_S` seconds, in words."""
+        since = self.clock() - RECENT_S
+        return [f"{node}: {why}" for (node, _), (at, why) in sorted(self._told.items()) if at >= since]
+
     def take_untold(self) -> list[Refused]:
         """The registrations that were refused since the last call, each once."""
         found, self.untold = self.untold, []
@@ -114,6 +125,6 @@ class CallBack:
             log.warning("a registration as %s: %s", node, reason)
             if len(self.untold) < MOST_TOLD:
                 self.untold.append(Refused("agent" if node.node_class == "device" else "edge", node.name, reason))
-            if len(self._told) < MOST_TOLD:
-                self._told.add(key)
+        if key in self._told or len(self._told) < MOST_TOLD:
+            self._told[key] = self.clock(), reason
         return Forbidden(reason)

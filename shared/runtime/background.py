@@ -27,7 +27,8 @@ async def _wait(wake: asyncio.Event, limit_s: float) -> None:
 class Repeating:
     """Repeats `work` in a task of its own. A failed turn is logged and does not end the task.
 
-    Of several failures in a row, expected errors (`StrataError`) after the first are logged at level DEBUG only.
+    Of several failures in a row, expected errors (`StrataError`) after the first of their kind are logged at level
+    DEBUG only.
 
     Attributes:
         every_s: seconds between the end of a turn and the next one.
@@ -45,6 +46,7 @@ class Repeating:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _stopping: bool = False
+    _failed_by: str = ""
 
     def start(self) -> None:
         """Begins with the first turn, after a stop again."""
@@ -76,7 +78,9 @@ class Repeating:
         try:
             await self.work()
         except StrataError as error:
-            log.log(logging.DEBUG if failures else logging.WARNING, "%s: %s", self.failing, error.detail)
+            told = failures and error.code == self._failed_by
+            log.log(logging.DEBUG if told else logging.WARNING, "%s: %s", self.failing, error.detail)
+            self._failed_by = error.code
             return False
         except Exception:
             log.exception(self.failing)

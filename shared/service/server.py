@@ -168,6 +168,7 @@ def serve(
     """
     open_standard()
     try:
+        logs.configure(tier, tier)  # what is said of the settings has the form of all lines
         settings = read_settings()
         logs.configure(tier, getattr(settings, "name", tier))
         pin_threads()

@@ -151,9 +151,13 @@ async def test_a_node_that_the_cloud_cannot_reach_is_told_why(tmp_path: Path) ->
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
         hello = {"agent": "a-1", "name": "a", "devices": 1, "profile": "standard", "port": 9400, "nonce": "x" * 16}
         refused = await fed.client.post("/agents", json=hello)
+        ready = await fed.client.get("/readyz")
     assert refused.status_code == 403
     said = refused.json()["detail"]
-    assert said.startswith("the cloud cannot call you back at http://127.0.0.1:9400: this deployment needs nodes that")
+    assert said.startswith(
+        "the cloud cannot call you back at http://127.0.0.1:9400: this deployment needs devices that"
+    )
+    assert ready.json()["warnings"] == [f"agent a-1: {said}"]
 
 
 # ---- clocks
