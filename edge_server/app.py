@@ -144,5 +144,6 @@ def _needs(settings: EdgeSettings, store: Store) -> Needs:
 
     async def writes() -> None:
         await store.put(key, b"1", ttl_s)
+        await store.delete(key)
 
     return Needs({"its state": settings.state_dir}, {"STRATA_DATA_DIR": settings.common.data_dir}, writes)

@@ -40,7 +40,7 @@ def user_of_edge(edge_id: str) -> str:
 
 
 def edge_probe(edge_id: str) -> str:
-    """Written again and again to see whether Redis takes writes. Owner: edge. `1`. Expiry: the TTL."""
+    """Written and deleted again and again: does Redis take writes? Owner: edge. `1`. Expiry: the TTL."""
     return f"{edge_prefix(edge_id)}probe"
 
 
