@@ -336,6 +336,14 @@ def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, use
         list(experiment(**spec).population.seats)
 
 
+def test_a_data_source_that_returns_no_arrays_is_named(user_package: Write) -> None:  # noqa: F811
+    user_package(
+        "from strata.plugins import DataSource\nDATA = DataSource(name='no_data', description='d', arrays=lambda: None)\n"
+    )
+    with pytest.raises(BadInput, match="the data source no_data returns a NoneType, not a dictionary of arrays"):
+        experiment(data={"name": "no_data"})
+
+
 @pytest.mark.parametrize("how", ["dict", "one", "object", "tuple", "nested", "named", "sometimes", "values"])
 def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(how: str, user_package: Write) -> None:  # noqa: F811
     user_package(RAISES)

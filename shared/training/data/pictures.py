@@ -29,7 +29,7 @@ def read_images(folder: Path, spec: DataSpec) -> Read:
     """
     listing = listed_pictures(folder)
     paths = [path for found in listing.parts.values() for path, _ in found]
-    x, notes = _pixels(paths, folder, spec)
+    x, values, notes = _pixels(paths, folder, spec)
     numbers = {label: number for number, label in enumerate(listing.classes)}
     y = np.array([numbers[label] for found in listing.parts.values() for _, label in found])
     test = np.arange(len(y)) >= len(listing.parts["train"]) if "train" in listing.parts else drawn_tests(y)
@@ -40,11 +40,17 @@ def read_images(folder: Path, spec: DataSpec) -> Read:
         "test_y": y[test],
         "n_classes": np.array(len(numbers)),
     }
-    return Read(arrays, Reading(classes=listing.classes, notes=(*listing.notes, *notes)))
+    reading = Reading(classes=listing.classes, value_range=values, notes=(*listing.notes, *notes))
+    return Read(arrays, reading)
 
 
-def _pixels(paths: Sequence[Path], folder: Path, spec: DataSpec) -> tuple[npt.NDArray[np.uint8], tuple[str, ...]]:
-    """Returns the pixels of images, (n, height, width) or (n, height, width, 3), and what was converted."""
+def _pixels(
+    paths: Sequence[Path], folder: Path, spec: DataSpec
+) -> tuple[npt.NDArray[np.uint8], tuple[float, float] | None, tuple[str, ...]]:
+    """Returns the pixels of images, (n, height, width) or (n, height, width, 3), and what was converted.
+
+    The second value says which values of more than eight bits are black and white; None if there are none.
+    """
     heads = [head_of(path, folder) for path in paths]
     sizes = {head.size for head in heads}
     if spec.size is None and len(sizes) > 1:
@@ -61,7 +67,7 @@ def _pixels(paths: Sequence[Path], folder: Path, spec: DataSpec) -> tuple[npt.ND
     found = np.empty(shape, np.uint8)
     for image, path in zip(found, paths, strict=True):
         image[...] = pixels.of(path)
-    return found, (*_coloured(paths, grey, folder), *pixels.notes())
+    return found, (black, white) if deep else None, (*_coloured(paths, grey, folder), *pixels.notes())
 
 
 def _coloured(paths: Sequence[Path], grey: Sequence[bool], folder: Path) -> tuple[str, ...]:

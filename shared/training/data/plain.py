@@ -22,7 +22,7 @@ def plain(given: Any, what: str) -> npt.NDArray[Any]:
     """
     if isinstance(given, np.ma.MaskedArray) and np.ma.getmaskarray(given).any():
         raise DataMalformed(f"{what} has masked values: fill them, or leave these samples out")
-    found = np.asarray(given)
+    found = _as_array(given, what)
     if found.dtype.kind == "O":
         found = _of_objects(found, what)
     if found.dtype.kind == "T":
@@ -41,14 +41,26 @@ def plain(given: Any, what: str) -> npt.NDArray[Any]:
         raise DataMalformed(f"{what} holds bytes that are no text in UTF-8: {error}") from None
 
 
+def _as_array(given: Any, what: str) -> npt.NDArray[Any]:
+    if hasattr(given, "detach") and hasattr(given, "cpu"):  # a tensor, which numpy may not read as it is
+        given = given.detach().cpu()
+        given = given.float() if given.is_floating_point() and given.itemsize < 4 else given
+    try:
+        return np.asarray(given)
+    except Exception as error:  # of whatever a plug-in returns
+        hint = "series of unequal lengths are padded, and train_mask and test_mask say where they have content"
+        raise DataMalformed(f"{what} is a {type(given).__name__} that is no array: {error} ({hint})") from None
+
+
 def _of_objects(found: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     values = found.ravel().tolist()
     for kinds in (str, (bool, int, float, np.number, np.bool_)):
         if values and all(isinstance(value, kinds) for value in values):
             return np.array(found.tolist())
-    odd = next((value for value in values if not isinstance(value, (str, bool, int, float, np.number))), values[:1])
+    known = (str, bool, int, float, np.number, np.bool_)
+    odd = next((type(value).__name__ for value in values if not isinstance(value, known)), "texts beside numbers")
     raise DataMalformed(
-        f"{what} is an array of objects, such as {type(odd).__name__}: numbers or texts alone are needed (series of "
+        f"{what} is an array of objects, such as {odd}: numbers or texts alone are needed (series of "
         "unequal lengths are padded, and train_mask and test_mask say where they have content)"
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.core.errors import BadInput
 from shared.core.plugins import Kind, Value, digest_of
 from shared.core.user_code import user_code
 from shared.training.data.dataset import READERS, Dataset, open_unpacked, unpack_once
@@ -66,7 +67,11 @@ def open_plugged(spec: DataSpec, cache_dir: Path) -> Dataset:
 
     def read() -> Arrays | Read:
         with user_code(f"the data source {spec.name}", "data.name"):
-            return source.arrays() if params is None else source.arrays(params)
+            found: Any = source.arrays() if params is None else source.arrays(params)
+        if not isinstance(found, Read | dict):
+            what = f"the data source {spec.name} returns a {type(found).__name__}, not a dictionary of arrays"
+            raise BadInput(what, field="data.name")
+        return found
 
     try:
         unpack_once(folder, read, None, spec.kind, spec.layout, standardise=spec.standardise_target, where=spec.name)

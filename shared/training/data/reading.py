@@ -81,6 +81,7 @@ class Reading(Record):
         groups: names of the groups, in the order of their numbers; empty if they have no names.
         decimal, thousands: how a table's file writes numbers, where it is not with a point alone.
         scale: by which arrays were normalised before they became float32; None if they were not.
+        value_range: the values of images of more than eight bits that are black and white; None if there were none.
         notes: what was left out or converted, and why: a plain sentence each.
     """
 
@@ -91,6 +92,7 @@ class Reading(Record):
     decimal: Annotated[str | None, LEFT_OUT] = None
     thousands: Annotated[str | None, LEFT_OUT] = None
     scale: Annotated[Scale | None, LEFT_OUT] = None
+    value_range: Annotated[tuple[float, float] | None, LEFT_OUT] = None
     notes: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from shared.core.errors import BadInput
 from shared.training.data.layouts import channels_first, channels_last, images_channels_last
 from shared.training.data.masks import as_mask, masked
 from shared.training.data.picture_files import PICTURES, opened
-from shared.training.data.pixels import DEEP, GREY, LARGEST, Pixels, head_of
+from shared.training.data.pixels import DEEP, GREY, Pixels, head_of, scale_of
 from shared.training.data.plain import plain
 from shared.training.data.reading import Scale
 from shared.training.data.sources import DataMalformed, read_npz
@@ -47,14 +48,14 @@ def unseen(source: Any, preprocessing: Preprocessing) -> Unseen:
 
     Args:
         source: the path of a table, an `.npz`, an image, or a folder of images; or a `DataFrame`, a map of columns, an
-            array of samples as an `.npz` holds them.
+            array or a tensor of samples as an `.npz` holds them.
         preprocessing: of the model.
 
     Raises:
         DataMalformed: a row, an image or an array cannot be read as the training data were; names where.
         BadInput: the model takes other samples.
     """
-    if isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray | Tensor):
         return Unseen(_array(source, "the array", preprocessing))
     if not isinstance(source, str | Path):
         return _of_table(_frame(source, written(preprocessing.reading).decimal), preprocessing)
@@ -131,7 +132,7 @@ def _with_mask(
     return np.moveaxis(x, -1, 1) if layout == "channels_first" and x.ndim > 2 else x
 
 
-def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.NDArray[Any]:
+def _array(x: Any, what: str, preprocessing: Preprocessing) -> npt.NDArray[Any]:
     """Returns samples in the dtype in which a data set stores them.
 
     Those of a table are numbers as they are, categories and indicators 0 or 1, in the order of its inputs. Series of
@@ -151,7 +152,7 @@ def _array(x: npt.NDArray[Any], what: str, preprocessing: Preprocessing) -> npt.
     if tuple(x.shape[1:]) != tuple(shape) or not fits or x.dtype.kind not in "iuf" or not len(x):
         raise BadInput(f"{what} is {x.dtype} {x.shape}; the model takes {np.dtype(dtype)} (n, {str(tuple(shape))[1:]}")
     with np.errstate(over="ignore"):
-        found = x.astype(dtype)
+        found: npt.NDArray[Any] = x.astype(dtype)
     if not np.isfinite(found).all():
         raise DataMalformed(f"{what} holds NaN, infinity, or numbers beyond float32")
     if sample.vocabulary is not None and not 0 <= x.min() <= x.max() < sample.vocabulary:
@@ -176,12 +177,14 @@ def _images(path: Path, preprocessing: Preprocessing) -> Unseen:
     folder = path if path.is_dir() else path.parent
     paths = [path] if path.is_file() else _pictures(path)
     channels, height, width = sample.shape
-    black, white = spec.value_range or (0.0, float(LARGEST))
+    heads = {each: head_of(each, folder) for each in paths}
+    deep = [each for each, head in heads.items() if head.mode in DEEP]
+    black, white = preprocessing.reading.value_range or scale_of(deep, folder, spec.value_range if deep else None)
     side = spec.size if spec.file is not None else None
     pixels = Pixels(folder, "L" if channels == 1 else "RGB", side, black, white, spec.background or "white")
     found = np.empty((len(paths), height, width, *([] if channels == 1 else [channels])), np.uint8)
     for image, each in zip(found, paths, strict=True):
-        head = head_of(each, folder)
+        head = heads[each]
         if side is None and head.size != (width, height):
             raise DataMalformed(
                 f"{each.name} has {head.size[0]} x {head.size[1]} pixels, the model takes {width} x {height}"
@@ -194,7 +197,11 @@ def _images(path: Path, preprocessing: Preprocessing) -> Unseen:
 
 def _pictures(folder: Path) -> list[Path]:
     """The images of a folder and of those within, in order; hidden files are left out, any other is refused."""
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
     for file in files:
         opened(file, folder).close()
     if not files:

@@ -14,8 +14,12 @@ import pytest
 from PIL import Image
 
 from shared.training.data.dataset import Dataset
+from shared.training.data.open_data import open_data
 from shared.training.data.sources import DataMalformed
+from shared.training.data.unseen import unseen
 from shared.training.description import Classes, Sample
+from shared.training.preprocessing import ModuleDesign, Preprocessing
+from shared.training.specs import DataSpec
 from tests.shared.training.data.test_files import opened
 
 
@@ -286,3 +290,24 @@ def test_grey_images_beside_others_are_told_and_no_number_is_no_value(tmp_path: 
     two_classes(tmp_path / "scans", a, b, ending="tif")
     with pytest.raises(DataMalformed, match=r"b/0\.tif holds NaN or infinity"):
         opened(tmp_path, file="scans")
+
+
+def test_new_images_of_more_bits_are_scaled_as_those_of_the_training_or_asked_about(tmp_path: Path) -> None:
+    dark = np.full((4, 6), 400, np.uint16)
+    saved(tmp_path / "new" / "dark.png", dark)
+    saved(tmp_path / "new" / ".thumbs" / "x.png", np.zeros((9, 9), np.uint8))
+    two_classes(tmp_path / "deep", np.full((4, 6), 40_000, np.uint16), dark)
+    two_classes(tmp_path / "plain", np.zeros((4, 6), np.uint8), np.full((4, 6), 9, np.uint8))
+
+    def new_of(name: str) -> Any:
+        spec = DataSpec.model_validate({"file": name})
+        data = open_data(spec, data_dir=tmp_path, cache_dir=tmp_path / "cache")
+        kept = Preprocessing.of(spec, data, ModuleDesign(name="cnn_mnist"), None)
+        return unseen(tmp_path / "new", Preprocessing.of_json(kept.to_json()))
+
+    assert (new_of("deep").x == round(400 / 65_535 * 255)).all()
+    assert new_of("deep").files == ("dark.png",)
+    with pytest.raises(
+        DataMalformed, match=r"new has 1 images of more than eight bits .* 400 to 400: data\.value_range"
+    ):
+        new_of("plain")

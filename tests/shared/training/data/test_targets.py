@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from shared.training.data.checks import checked
 from shared.training.data.dataset import Dataset
@@ -317,3 +318,20 @@ def test_durations_are_no_indices(tmp_path: Path) -> None:
     x = np.ones((40, 2), "timedelta64[s]")
     with pytest.raises(DataMalformed, match=r"train_x has dtype timedelta64\[s\], .*; save them as float32"):
         of_arrays(tmp_path, train_x=x, train_y=np.arange(40) % 2, test_x=x, test_y=np.arange(40) % 2)
+
+
+def test_tensors_of_any_kind_are_arrays() -> None:
+    for given in (torch.ones(2, 3, requires_grad=True), torch.ones(2, 3).bfloat16(), torch.ones(2, 3).half()):
+        assert np.array_equal(plain(given, "mine: train_x"), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([[1.0], [1.0, 2.0]], "mine: train_x is a list that is no array: .*inhomogeneous.*series of unequal lengths"),
+        (np.array(["a", 1], dtype=object), "such as texts beside numbers"),
+    ],
+)
+def test_what_is_no_array_is_named(given: Any, message: str) -> None:
+    with pytest.raises(DataMalformed, match=message):
+        plain(given, "mine: train_x")
