@@ -337,9 +337,8 @@ def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, use
 
 
 def test_a_data_source_that_returns_no_arrays_is_named(user_package: Write) -> None:  # noqa: F811
-    user_package(
-        "from strata.plugins import DataSource\nDATA = DataSource(name='no_data', description='d', arrays=lambda: None)\n"
-    )
+    made = "DataSource(name='no_data', description='d', arrays=lambda: None)"
+    user_package(f"from strata.plugins import DataSource\nDATA = {made}\n")
     with pytest.raises(BadInput, match="the data source no_data returns a NoneType, not a dictionary of arrays"):
         experiment(data={"name": "no_data"})
 
