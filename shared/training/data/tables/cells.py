@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cached_property
 
 import numpy as np
@@ -69,7 +69,11 @@ class Notation:
 
     def exact(self, text: str) -> Decimal:
         """Returns a finite number without rounding: ids of 17 digits are no longer told apart as float64."""
-        return Decimal(self._for_python(text) or "NaN")
+        plain = self._for_python(text) or "NaN"
+        try:
+            return Decimal(plain)
+        except InvalidOperation:  # its exponent has too many digits: it is 0 as float64
+            return Decimal(float(plain))
 
     def numbers(self, texts: Sequence[str]) -> Numbers:
         """Returns texts as numbers, NaN where one is none, or is beyond float64."""

@@ -155,9 +155,9 @@ class _Columns:
         for name, cells in self.cells.items():
             if name == self.spec.target:
                 self.target = self.questions.of(lambda cells=cells: self._target(cells))  # type: ignore[misc]
-            elif name == self.spec.group:
+            if name == self.spec.group:
                 self.group = self._values(cells, uses.get(name) and "categories", "names")
-            elif name not in self.roles:
+            if name not in self.roles:
                 values = self._values(cells, uses.get(name), "input")
                 self.inputs += [values] if values else []
         if not self.inputs and not self.questions.texts:

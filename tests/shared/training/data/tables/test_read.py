@@ -258,6 +258,19 @@ def test_ids_that_float64_rounds_to_one_number_stay_apart(tmp_path: Path) -> Non
     assert np.bincount(np.concatenate([classes.train_y, classes.test_y])).tolist() == [15] * 4
 
 
+def test_categories_of_any_exponent_are_numbers(tmp_path: Path) -> None:
+    tiny = "1e-99999999999999999999"
+    got = opened(tmp_path, with_column("x", lambda n: (tiny, "5", "-2")[n % 3]), columns={"x": "categories"})
+    assert got.reading.columns[0].categories == ("-2", tiny, "5")
+
+
+def test_the_target_may_be_the_group(tmp_path: Path) -> None:
+    got = opened(tmp_path, text_of(ROWS), group="state")
+    assert got.reading.groups == got.reading.classes
+    assert got.train_group is not None
+    assert np.array_equal(got.train_group, got.train_y)
+
+
 def test_a_text_of_another_encoding_is_asked_by_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataMalformed, match=r"line 3: its text is not UTF-8: data\.csv: \{encoding: cp1252\}"):
         opened(tmp_path, text_of([ROWS[0], ("ü", 1, 2), *ROWS]).encode("latin-1"))
