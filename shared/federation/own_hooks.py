@@ -55,7 +55,7 @@ def with_checked_hooks(algorithm: Algorithm) -> Algorithm:
 def _checked(hooks: Any, base: type, returns: Returns, where: str) -> Any:
     """Returns the hooks of a tier as of a class below theirs; those that are not their own stay the default ones."""
     kind = type(hooks)
-    found = {name: inspect.getattr_static(kind, name) for name in returns}
+    found = {name: inspect.getattr_static(kind, name, None) for name in returns}  # a wrapper may have them dynamically
     own = {
         name: _called(hook, returns[name], f"the hook {name} at the {where}")
         for name, hook in found.items()
