@@ -138,7 +138,7 @@ def build(
     repository = RunRepository(
         store, blobs, thread, settings.max_runs, to_all(metrics.on_event, log_run_event, tracking.on_event)
     )
-    results = ResultsFolders(settings.runs_dir, evaluating)
+    results = ResultsFolders(settings.runs_dir, evaluating, settings.state_dir)
     services = CloudServices(
         ownership=ownership,
         repository=repository,

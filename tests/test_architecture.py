@@ -112,8 +112,8 @@ WITHIN = {
     "strata.options": "connection launcher api output",
     "strata.host_checks": "launcher",
     "strata.doctor": "api launcher host_checks",
-    "strata.runs": "api launcher output",
-    "strata.sweeps": "api output runs spec_files",
+    "strata.runs": "api launcher fleet output",
+    "strata.sweeps": "api launcher output runs spec_files",
     "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
     "checks sweeps plugin_listing",

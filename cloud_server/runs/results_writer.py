@@ -23,8 +23,10 @@ from shared.federation.experiment import Experiment
 from shared.federation.groups import groups_of
 from shared.federation.inference import Trained
 from shared.federation.population import counts_of
+from shared.results.folder import SETTLED
 from shared.results.manifest import Manifest
 from shared.results.writer import has_seats, last_round, write_begun, write_results
+from shared.results.writer_lock import WriterLock
 from shared.run_records.groups import group_fields
 from shared.run_records.rounds import Evaluation, RoundInfo
 from shared.run_records.runs import FINAL, SEATS_A_PAGE, RunInfo, SeatInfo
@@ -64,17 +66,20 @@ class ResultsFolder:
     Attributes:
         runs_dir: the parent of the folders.
         thread: the thread that writes; not the one that the next round waits for.
+        state: the folder in which the cloud keeps its state.
         started: by run, when this process first wrote its folder.
     """
 
     runs_dir: Path
     thread: ComputeThread
+    state: Path = Path()
     started: dict[str, str] = field(default_factory=dict)
     _waiting: list[RoundDone] = field(default_factory=list)
     _writing: asyncio.Task[None] | None = None
     _settling: bool = False
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _wrote_at: float = -EVERY_S
+    _lock: WriterLock | None = None
 
     def folder(self, run_id: str) -> Path:
         """The folder of a run."""
@@ -87,8 +92,18 @@ class ResultsFolder:
 
     def _begun(self, info: RunInfo) -> None:
         folder = self.folder(info.run)
-        with result_errors(info.run, folder):
+        with self._writing_of(info, folder):
             write_begun(folder, info)
+
+    @contextmanager
+    def _writing_of(self, info: RunInfo, folder: Path) -> Iterator[None]:
+        """Hold the folder's lock from the first write on until one that records an end or a pause."""
+        self._lock = self._lock or WriterLock(folder, self.state)
+        with result_errors(info.run, folder):
+            self._lock.take()
+            yield
+        if info.status in SETTLED:
+            self._lock.release(completed=info.status == "completed")
 
     async def last(self, run_id: str) -> int:
         """The last training round in a run's folder, 0 for none, and where files were removed from it."""
@@ -147,6 +162,8 @@ class ResultsFolder:
             await self.settle()
         except StrataError as error:
             log.warning("results folder: %s", error.detail)
+        if self._lock is not None:
+            self._lock.release(completed=False)
 
     async def ended(
         self,
@@ -176,7 +193,7 @@ class ResultsFolder:
         folder = self.folder(info.run)
         listed = NumberSet(experiment.population.seats.numbers.array[:SEATS_A_PAGE])
         seats = () if has_seats(folder) else seat_infos(info.run, experiment, placement, {}, listed)
-        with result_errors(info.run, folder):
+        with self._writing_of(info, folder):
             for _ in range(REMOVED):
                 with suppress(FileNotFoundError):
                     return write_results(folder, info, rounds, model=trained, manifest=manifest, seats=seats)
@@ -207,10 +224,12 @@ class ResultsFolders:
     Attributes:
         runs_dir: the parent of the folders.
         thread: the thread that writes.
+        state: the folder in which the cloud keeps its state.
     """
 
     runs_dir: Path
     thread: ComputeThread
+    state: Path = Path()
     _runs: dict[str, ResultsFolder] = field(default_factory=dict)
 
     def folder(self, run_id: str) -> Path:
@@ -219,7 +238,7 @@ class ResultsFolders:
 
     def of(self, run_id: str) -> ResultsFolder:
         """The writer of a run's folder."""
-        return self._runs.setdefault(run_id, ResultsFolder(self.runs_dir, self.thread))
+        return self._runs.setdefault(run_id, ResultsFolder(self.runs_dir, self.thread, self.state))
 
     async def close(self) -> None:
         """Write the waiting rounds of all runs; errors are only logged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -12,14 +13,19 @@ from pydantic import ValidationError
 
 from shared.core.errors import NotFound
 from shared.core.field_errors import told
+from shared.core.files import write_file
 from shared.core.records import Record
+from shared.results.writer_lock import abandoned
 from shared.run_records.older_records import run_of
 from shared.run_records.rounds import EdgeRow, RoundDetail, RoundInfo
-from shared.run_records.runs import RunInfo
+from shared.run_records.runs import FINAL, RunInfo
 from shared.run_records.visits import VisitRow
 
 RUN = "run.json"
 """Written last: once it says that a run has ended, all other files are complete."""
+SETTLED = FINAL | {"paused"}
+"""Statuses that stay what they are when the cloud ends."""
+UNRECORDED = "the cloud that ran it has ended, and could not record why"
 MODEL, BEST_MODEL = "model.safetensors", "model_best.safetensors"
 ROUNDS, LINKS = "rounds.csv", "links.csv"
 DEVICES = "devices.ndjson"
@@ -87,12 +93,33 @@ def file_names(folder: Path) -> list[str]:
 
 
 def read_run(folder: Path) -> RunInfo:
-    """The run of a results folder.
+    """The run of a results folder. One whose cloud has ended without recording an end is recorded as `stopped`.
 
     Raises:
         NotFound: the folder holds no `run.json`.
         ResultsUnreadable: it holds one that this version cannot read.
     """
+    info = _recorded(folder)
+    return info if info.status in SETTLED else with_end(folder, UNRECORDED)
+
+
+def with_end(folder: Path, reason: str) -> RunInfo:
+    """The run of a results folder; if it has not ended, but its cloud has, it is recorded as `stopped` for a reason.
+
+    Raises:
+        NotFound: as `read_run`.
+    """
+    info = _recorded(folder)
+    with contextlib.suppress(OSError), abandoned(folder) as ended:
+        info = _recorded(folder)
+        if ended and info.status not in SETTLED:
+            info = info.replace(status="stopped", reason=f"interrupted: {reason}"[:2000])
+            content = json.dumps(info.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+            write_file(folder / RUN, content.encode(), durable=True)
+    return info
+
+
+def _recorded(folder: Path) -> RunInfo:
     path = folder / RUN
     try:
         return run_of(path.read_bytes())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from shared.run_records.rounds import RoundInfo
     from shared.run_records.runs import RunInfo
     from shared.spec.run import RunSpec
-    from strata.fleet.reconciler import Fleet
+    from strata.api.client import Client
     from strata.launcher.topology import Topology
 
 NOTHING = ""
@@ -84,42 +85,47 @@ def _on_cloud(url: str, spec: RunSpec, runs_dir: Path, format: Format) -> int:
 
 
 def _locally(spec: RunSpec, agents: int | None, runs_dir: Path, format: Format) -> int:
-    from strata.api.client import Client
-    from strata.fleet.processes import fleet_of
-    from strata.runs.run_and_wait import await_results, follow_until_end, keep_if_incomplete, local_topology
+    from strata.runs.run_and_wait import local_topology
     from strata.runs.spec_check import topology_size, with_topology_size
 
     edges, devices = topology_size(spec)
     spec = with_topology_size(spec)
-    with local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s, unchecked=spec) as topology:
-        with Client(topology.url) as client, fleet_of(topology, "strata-run") as fleet:
-            info = client.create_run(spec.model_dump(mode="json", exclude_none=True))
-            info, interrupted = follow_until_end(client, info, check=partial(_tend, topology, fleet))
-            rounds = client.rounds(info.run).rounds
-        await_results(info, runs_dir / info.run)
-        if info.status == "failed":
-            _keep_logs(topology, runs_dir / info.run)
-        incomplete = keep_if_incomplete(topology, info, runs_dir / info.run)
-    code = report(info, rounds, runs_dir, format, interrupted, stored=incomplete or NOTHING)
-    return code or (1 if incomplete else 0)
+
+    def begin(client: Client) -> RunInfo:
+        return client.create_run(spec.model_dump(mode="json", exclude_none=True))
+
+    topology = local_topology(edges, devices, agents, runs_dir, spec.timeouts.ready_s, unchecked=spec)
+    return follow_and_report(topology, begin, runs_dir, format)
 
 
-def _tend(topology: Topology, fleet: Fleet) -> None:
-    """Check that all processes run, and bring the number of devices to that requested by `strata scale`."""
-    topology.check()
-    fleet.settle()
+def follow_and_report(
+    starting: AbstractContextManager[Topology], begin: Callable[[Client], RunInfo], runs_dir: Path, format: Format
+) -> int:
+    """Start a local topology, follow a run in it to its end, print how it ended, and return the exit status.
 
+    Args:
+        starting: starts the topology and stops it.
+        begin: begins the run, or lets it go on.
+        runs_dir: the folder of results folders.
+        format: of the output.
+    """
+    from strata.runs.locally import follow_in, say_how_to_resume
 
-def _keep_logs(topology: Topology, folder: Path) -> None:
-    from strata.output import stderr
+    known = list[Path]()
+
+    def noted(client: Client) -> RunInfo:
+        info = begin(client)
+        known.append(runs_dir / info.run)
+        return info
 
     try:
-        topology.keep_logs(folder / "logs")
-    except OSError as error:  # the disk may be full, which the run failed of
-        why = error.strerror or "not all could be copied"
-        stderr().print(f"the logs of all processes are not kept in {folder / 'logs'}: {why}", highlight=False)
-        return
-    stderr().print(f"logs of all processes: {folder / 'logs'}", highlight=False)
+        with starting as topology:
+            info, rounds, interrupted, incomplete = follow_in(topology, noted, runs_dir)
+        code = report(info, rounds, runs_dir, format, interrupted, stored=incomplete or NOTHING)
+        return code or (1 if incomplete else 0)
+    finally:
+        for folder in known:
+            say_how_to_resume(folder)
 
 
 def report(

@@ -213,13 +213,45 @@ def resume(
     ] = False,
     url: UrlOption = None,
     format: FormatOption = Format.table,
+    runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
     """Resume a paused, stopped or failed run from its last committed round.
 
-    It is refused if the run began with other data, seats, code or packages; --accept-changes records what differs.
+    It is refused if the run began with other data, seats, code or packages; --accept-changes records what differs. A
+    run of a local topology that has ended, however it ended, goes on in one that is started for it, and is followed to
+    its end as by `strata run`.
     """
-    with connect(url) as client:
-        _print(client.resume(client.run(run).run, accept_changes=accept_changes), format)
+    from shared.core.errors import NotFound, StrataError, Unreachable
+
+    refusal: StrataError | None = None
+    if known_url(url):
+        try:
+            with connect(url) as client:
+                _print(client.resume(client.run(run).run, accept_changes=accept_changes), format)
+            return
+        except (NotFound, Unreachable) as error:  # it may be one of an earlier topology
+            refusal = error
+    try:
+        folder = _only_folder(runs_dir, run)
+    except NotFound as error:
+        raise refusal or error from None
+    raise typer.Exit(_resume_here(folder, runs_dir, accept_changes, format))
+
+
+def _resume_here(folder: Path, runs_dir: Path, accept_changes: bool, format: Format) -> int:
+    """Start a local topology on the state of a run, let the run go on, and return the exit status."""
+    from shared.results.folder import read_run
+    from strata.commands.run import follow_and_report
+    from strata.launcher.signals import as_interrupt
+    from strata.runs.locally import resumed, topology_of
+    from strata.runs.run_and_wait import ready_topology
+
+    info = read_run(folder)
+    topology = ready_topology(topology_of(info, folder, runs_dir), info.spec.timeouts.ready_s)
+    with as_interrupt():
+        return follow_and_report(
+            topology, lambda client: resumed(client, info.run, accept_changes=accept_changes), runs_dir, format
+        )
 
 
 def stop(run: RunArgument, url: UrlOption = None, format: FormatOption = Format.table) -> None:

@@ -85,12 +85,12 @@ def up(
 @contextlib.contextmanager
 def _until_stopped() -> Iterator[None]:
     """Ctrl-C and SIGTERM are how a topology is meant to end: exit status 0. SIGHUP, of a lost terminal, is 129."""
-    try:
-        with as_interrupt():
+    with as_interrupt():
+        try:
             yield
-    except KeyboardInterrupt as interrupt:
-        if status_of(interrupt) not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            raise typer.Exit(status_of(interrupt)) from None
+        except KeyboardInterrupt as interrupt:
+            if status_of(interrupt) not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+                raise
 
 
 def _port(requested: int | None) -> int:
@@ -125,19 +125,13 @@ def _say_ready(topology: Topology, format: Format) -> None:
 
 
 def _keep(topology: Topology, fleet: Fleet) -> None:
-    """Keep running until interrupted. A lost edge or agent is reported once; losing the cloud or Redis is an error."""
+    """Keep running until interrupted. A lost edge or agent is started again; losing the cloud or Redis is an error."""
+    from strata.launcher.upkeep import Upkeep
     from strata.output import print_error
 
-    reported: set[str] = set()
+    upkeep = Upkeep(topology, print_error)
     while True:
-        for process in topology.dead():
-            if process.name == "cloud":
-                topology.check()  # raises, with what the cloud ended of: Redis, the fork server, or itself
-            if process.name not in reported:
-                reported.add(process.name)
-                print_error(process.death())
-        if not topology.redis.alive:
-            topology.check()
+        upkeep.look()
         topology.trim_logs()
         fleet.settle()
         time.sleep(_LOOK_S)

@@ -25,10 +25,18 @@ _LONGEST_LOG = 2**26
 """Bytes of a log before it is truncated; as many bytes of older lines are kept beside it."""
 
 
+LOG_ENDS = "; its log ends:"
+
+
 class ProcessDied(StrataError):
     """A process of the topology ended by itself; the message names it and quotes the end of its log."""
 
     code = "process_died"
+
+    @property
+    def how(self) -> str:
+        """The message without the end of the log."""
+        return self.detail.partition(LOG_ENDS)[0]
 
 
 def ends_with_parent(command: Sequence[str]) -> list[str]:

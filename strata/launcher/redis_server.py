@@ -110,10 +110,7 @@ class RedisServer:
             contextlib.suppress(DeadlineExceeded),
             _locked(self._folder, 0.0),
         ):  # else it is a successor's
-            self._socket_path.unlink(missing_ok=True)  # a killed server leaves it
-            if self._socket_path.parent != self._folder:
-                with contextlib.suppress(OSError):
-                    self._socket_path.parent.rmdir()
+            remove_socket(self._folder)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +159,8 @@ def start_redis(
         folder: Holds the append-only file, the log and, if its path is short enough, the socket; created if
             absent. One server at a time uses a folder; a second one waits until the first has ended.
         fsync: `always` loses no acknowledged write even if the power fails, and a full disk ends the server (see
-            `RedisServer.alive`). `everysec` may lose two seconds of writes, also when only the process is killed.
+            `RedisServer.alive`). `everysec` may lose two seconds of writes, also when only the process is killed; `no`
+            loses nothing then, and half a minute of writes if the power fails.
         users: Whether a file in the folder keeps users and what they may do.
         deadline_s: Longest wait in seconds.
 
@@ -205,6 +203,28 @@ def _socket_path(folder: Path) -> Path:
     folders = [Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - made private, see `_make_private`
     paths = [folder / f"strata-{os.getuid()}-{name}" / _SOCKET for folder in folders]
     return next((path for path in paths if len(os.fsencode(path)) <= _MAX_SOCKET_PATH), paths[-1])
+
+
+def remove_socket(folder: Path) -> None:
+    """Remove the socket that a killed server of a folder left behind, and the folder that was made for it."""
+    path = _socket_path(folder.resolve())
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        if path.parent != folder.resolve():
+            path.parent.rmdir()
+
+
+def check_sockets(folder: Path) -> None:
+    """Check that sockets can be made in a folder, which network file systems may refuse.
+
+    Raises:
+        OSError: they cannot.
+    """
+    path = folder / _SOCKET
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:  # else the socket lies elsewhere
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(path))
+        path.unlink()
 
 
 def _make_private(folder: Path) -> None:

@@ -32,9 +32,15 @@ def as_interrupt() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does, so that the command cleans up.
 
     One that is ignored, as SIGHUP under `nohup`, stays ignored.
+
+    Raises:
+        SystemExit: such an interrupt was left to the end of the context; its status is that of `status_of`.
     """
     with _handled(_interrupt):
-        yield
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            raise SystemExit(status_of(interrupt)) from None
 
 
 @contextlib.contextmanager

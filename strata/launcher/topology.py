@@ -1,8 +1,7 @@
 """A local topology: redis-server, one cloud, edges and agents as processes on loopback.
 
-The processes run the same code and protocol as in containers. Nothing outlives the launcher: `stop` ends all
-processes in order; if the launcher is killed, the kernel ends them (`parent_death`), and the next launcher removes
-the temporary folder that was left behind.
+The processes run the same code and protocol as in containers. None outlives the launcher: `stop` ends all in order; if
+the launcher is killed, the kernel ends them (`parent_death`). What a run needs to go on stays (`local_state`).
 """
 
 from __future__ import annotations
@@ -18,15 +17,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from shared.core.addresses import in_url
-from shared.core.errors import BadInput, NotFound, NotReady, StrataError
+from shared.core.errors import BadInput, NotFound, NotReady
 from shared.core.os_errors import check_writable
 from shared.runtime.streams import open_standard
 from shared.service.api.nodes import TopologyInfo
 from strata.api.topology_client import TopologyClient
-from strata.launcher import environment, work_folder
+from strata.launcher import environment, local_state, work_folder
 from strata.launcher.environment import Modules, check_files, listening, loopback, spread
 from strata.launcher.fork_server import ForkServer
-from strata.launcher.process import Process, end_all, execute
+from strata.launcher.local_state import Shape
+from strata.launcher.polling import poll_topology
+from strata.launcher.process import Process, ProcessDied, end_all, execute
 from strata.launcher.signals import postponed
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Topology:
         devices: number of devices, spread over the agents.
         agents: number of agent processes, named `agent-1` and so on; None = as many as `spread` chooses.
         runs_dir: the folder into which the cloud writes results.
-        folder: the folder for state and logs, which is kept; None = a temporary one, which `stop` removes.
+        folder: the folder for state and logs, which is kept; None = one of its own, which is kept only as long as a run
+            in it has not completed (`local_state`).
+        own: whether the given folder is one that an earlier topology made for itself.
         port: port of the cloud; 0 = any free one.
         order: the order in which agents start, as indices from 0, for tests; results must not depend on it.
         profiles: the profile of each agent; None = `standard` for all.
@@ -75,6 +78,7 @@ class Topology:
         agents: int | None = None,
         runs_dir: Path = Path("runs"),
         folder: Path | None = None,
+        own: bool = False,
         port: int = 0,
         order: Sequence[int] | None = None,
         profiles: Sequence[str] | None = None,
@@ -95,8 +99,8 @@ class Topology:
         if len(self._profiles) != len(self.devices_per_agent):
             raise BadInput(f"{len(self._profiles)} profiles for {len(self.devices_per_agent)} agents", field="profiles")
         self._runs_dir = runs_dir.resolve()
-        self._given_folder = folder
-        self._lasting = folder is not None  # the data of a temporary folder need not survive a power failure
+        self._given_folder, self._own = folder, own
+        self._lasting = folder is not None and not own  # shall survive a power failure
         self._port, self._host = port, ""
         self._modules = modules or Modules()
         self._fork = fork
@@ -133,7 +137,9 @@ class Topology:
         check_writable(self._runs_dir)
         check_files(len(self.edge_names))
         self._host = loopback()
-        self._work = work_folder.WorkFolder(self._given_folder)
+        self._work = work_folder.WorkFolder(self._given_folder, self._runs_dir, own=self._own)
+        shape = Shape(str(self._runs_dir), len(self.edge_names), tuple(self.devices_per_agent), self.secure)
+        local_state.note(self.folder, shape)
         if self._fork is True:  # it imports the tiers while redis-server starts
             env = self._environment({"NICEGUI_STORAGE_PATH": str(self.folder / "nicegui")})
             self._fork_server = ForkServer(env, self.folder / "logs" / "fork-server.log", self._modules.preloaded)
@@ -146,8 +152,8 @@ class Topology:
         from strata.launcher.redis_server import start_redis
 
         self.prepare()
-        lasting, folder = self._lasting, self.folder / "redis"
-        self._redis = start_redis(folder, fsync="always" if lasting else "everysec", users=self.secure)
+        lasting, folder = self._lasting, self.folder / "redis"  # both ways lose nothing if a process is killed
+        self._redis = start_redis(folder, fsync="always" if lasting else "no", users=self.secure)
         self._start_cloud()
         for name in self.edge_names:
             self._start_edge(name)
@@ -155,13 +161,13 @@ class Topology:
             self._start_agent(f"agent-{index + 1}", self.devices_per_agent[index], self._profiles[index])
 
     def stop(self) -> None:
-        """End all processes and remove a temporary folder; does nothing if nothing runs.
+        """End all processes and remove a folder of its own that no run needs; does nothing if nothing runs.
 
         The cloud ends first: it decides rounds and would otherwise record the end of the others as lost work. A
-        signal that arrives meanwhile waits.
+        signal that arrives meanwhile waits. Runs that had not ended are recorded as stopped, with the reason.
         """
         with postponed():
-            self.url = ""
+            self.url, why = "", self._why_it_ends()
             cloud = [process for name, process in self._processes.items() if name == "cloud"]
             others = [process for name, process in self._processes.items() if name != "cloud"]
             end_all(cloud, _GRACE_S)
@@ -174,8 +180,16 @@ class Topology:
                 self._redis.stop()
                 self._redis = None
             if self._work is not None:
-                self._work.close()
+                self._work.close(keep=bool(local_state.unfinished(self._work.path, why)))
                 self._work = None
+
+    def _why_it_ends(self) -> str:
+        """What ends it: a process without which nothing goes on, or the launcher."""
+        try:
+            self.check_vital()
+        except ProcessDied as died:
+            return died.how
+        return "the program that ran it has ended"
 
     def __enter__(self) -> Self:
         return self.start()
@@ -219,8 +233,8 @@ class Topology:
         """The processes that ended by themselves."""
         return [process for process in self._processes.values() if process.returncode is not None]
 
-    def check(self) -> None:
-        """Check that all processes run.
+    def check_vital(self) -> None:
+        """Check what no run survives: Redis, the fork server and the cloud. A lost edge or agent only costs seats.
 
         Raises:
             ProcessDied: a process has ended; names the first one and quotes the end of its log.
@@ -229,6 +243,17 @@ class Topology:
             raise self._redis.death()
         if self._fork_server is not None and self._fork_server.process.returncode is not None:
             raise self._fork_server.process.death()
+        cloud = self._processes.get("cloud")
+        if cloud is not None and cloud.returncode is not None:
+            raise cloud.death()
+
+    def check(self) -> None:
+        """Check that all processes run, as at the start.
+
+        Raises:
+            ProcessDied: a process has ended; names the first one and quotes the end of its log.
+        """
+        self.check_vital()
         for process in self.dead():
             raise process.death()
 
@@ -261,7 +286,7 @@ class Topology:
         shutil.copytree(self.folder / "logs", into, dirs_exist_ok=True)
 
     def keep_state(self) -> Path:
-        """Have its state outlive it also in a temporary folder; returns the folder for `strata up --state-dir`."""
+        """Have its state outlive it in any case; returns the folder for `strata up --state-dir`."""
         if self._work is None:
             raise NotFound("the topology has not been started")
         return self._work.keep()
@@ -371,30 +396,3 @@ class Topology:
         """The environment that all processes of this topology share, updated with `more`."""
         fsync = {"STRATA_FSYNC": "1" if self._lasting else "0"}
         return environment.common({**fsync, **self._env, **more}, self.tier_token)
-
-
-def poll_topology(
-    client: TopologyClient, edges: Sequence[str], agents: Mapping[str, int]
-) -> tuple[TopologyInfo | None, list[str]]:
-    """The topology as the cloud knows it, and a description of every edge and agent that is missing.
-
-    Args:
-        client: client of the cloud.
-        edges: names of the edges that must be connected.
-        agents: names of the agents that must be connected, with their numbers of devices.
-    """
-    try:
-        info, ready = client.topology(), client.readiness()
-    except StrataError as error:
-        return None, [f"cloud ({error.detail})"]
-    here = {edge.edge for edge in info.edges if edge.state == "alive"}
-    missing = [name for name in edges if name not in here]
-    alive = {agent.name for agent in info.agents if agent.state == "alive"}
-    absent = [name for name in agents if name not in alive]
-    wanted = sum(agents.values())
-    if absent or info.n_devices < wanted:
-        who = f" ({', '.join(absent)})" if absent else ""
-        missing.append(f"{wanted - info.n_devices} of {wanted} devices{who}")
-    if not missing and ready.status != "ok":  # all are connected, and the cloud waits for something else
-        missing = list(ready.missing) or ["the cloud is not ready and gives no reason"]
-    return info, missing

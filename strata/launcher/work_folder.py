@@ -1,4 +1,4 @@
-"""The folder of a local topology: a given one, which is kept, or a temporary one, which usually is removed."""
+"""The folder of a local topology: a given one, which is kept, or one of its own, which goes when no run needs it."""
 
 from __future__ import annotations
 
@@ -10,53 +10,98 @@ from pathlib import Path
 
 from shared.core.errors import Conflict
 from shared.core.locks import lock
+from strata.launcher import local_state
+from strata.launcher.redis_server import check_sockets, remove_socket
 
 _PREFIX = f"strata-topology-{os.getuid()}-"
-_KEPT = f"strata-state-{os.getuid()}-"
-"""`_sweep` leaves a folder of this name."""
 _LOCK = "launcher.lock"
+_REMOVABLE = "removable"
+"""A mark without which `_sweep` leaves a folder; it is there from the start, so that a full disk hinders nobody."""
+_PLACE = ".topologies"
+"""The folder below that of results: what lies there outlives a restart of the machine and cleaners of /tmp."""
 
 
 class WorkFolder:
     """A folder with a lock, which the kernel frees when the launcher ends, even if it is killed.
 
-    A temporary folder that nobody has locked was therefore left behind by a killed launcher; the next launcher
-    removes it.
+    A folder of its own that nobody has locked was therefore left behind by a killed launcher; the next launcher
+    removes it, unless a run can go on from it.
+
+    Args:
+        given: the folder; None means one of its own, below that of results or, where that does not suit, of temporary
+            files.
+        runs_dir: the folder of results.
+        own: whether the given folder is one that an earlier topology made for itself.
 
     Raises:
         Conflict: another launcher uses the given folder.
     """
 
-    def __init__(self, given: Path | None) -> None:
-        self._temporary = given is None
+    def __init__(self, given: Path | None, runs_dir: Path | None = None, *, own: bool = False) -> None:
+        self._runs_dir, self._made_runs_dir = runs_dir, False
+        self._temporary = given is None or own
         if given is None:
-            _sweep(Path(tempfile.gettempdir()))
-            made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))
+            made, self._lock = self._new()
         else:
             given.mkdir(parents=True, exist_ok=True)
-            made = given
-        taken = _take(made)
-        if taken is None:
-            raise Conflict(f"another topology uses {made}")
-        self._lock = taken
-        if self._temporary:  # `_sweep` finds it by this name, so it gets it only once it is locked
-            made = made.rename(made.with_name(made.name.removeprefix(".")))
+            taken = _take(given)
+            if taken is None:
+                raise Conflict(f"another topology uses {given}")
+            made, self._lock = given, taken
         self.path = made.resolve()
-        self._kept: Path | None = None
 
     def keep(self) -> Path:
-        """Have a temporary folder outlive the topology; returns its path after `close`."""
-        if self._temporary and self._kept is None:
-            self._kept = self.path.with_name(f"{_KEPT}{self.path.name.removeprefix(_PREFIX)}")
-        return self._kept or self.path
+        """Have a folder of its own outlive the topology, whatever its runs need; returns its path."""
+        self._temporary = False
+        (self.path / _REMOVABLE).unlink(missing_ok=True)
+        return self.path
 
-    def close(self) -> None:
-        """Free the lock, and remove the folder if it is temporary and not to be kept."""
-        if self._kept is not None:
-            self.path.rename(self._kept)
-        elif self._temporary:
+    def _new(self) -> tuple[Path, int]:
+        temporary = Path(tempfile.gettempdir())
+        _sweep(temporary)
+        if self._runs_dir is not None:
+            place = self._runs_dir / _PLACE
+            _sweep(place)
+            self._made_runs_dir = not self._runs_dir.exists()
+            with contextlib.suppress(OSError):
+                place.mkdir(parents=True, exist_ok=True)
+                return _made_in(place)
+        return _made_in(temporary)
+
+    def close(self, *, keep: bool = False) -> None:
+        """Free the lock, and remove the folder if it is its own and is not to be kept."""
+        if self._temporary and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+        if self._runs_dir is not None:
+            with contextlib.suppress(OSError):  # it is not empty
+                (self._runs_dir / _PLACE).rmdir()
+                if self._made_runs_dir:
+                    self._runs_dir.rmdir()
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a topology made this folder for itself."""
+    return folder.name.startswith(_PREFIX)
+
+
+def _made_in(place: Path) -> tuple[Path, int]:
+    """A new folder and its lock.
+
+    Raises:
+        OSError: the file system has no room, no locks or no sockets.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place))
+    try:
+        check_sockets(made)
+        (made / _REMOVABLE).touch()
+        taken = _take(made)
+        if taken is None:
+            raise BlockingIOError(f"{made} is locked")
+        return made.rename(made.with_name(made.name.removeprefix("."))), taken  # `_sweep` finds it once it is locked
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def _take(folder: Path) -> int | None:
@@ -72,12 +117,14 @@ def _take(folder: Path) -> int | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's temporary folders whose launcher has ended."""
+    """Remove this user's own folders whose launcher has ended, and from which no run can go on."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             taken = _take(folder)
             if taken is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                if (folder / _REMOVABLE).exists() and not local_state.unfinished(folder):
+                    remove_socket(folder / "redis")
+                    shutil.rmtree(folder, ignore_errors=True)
                 os.close(taken)

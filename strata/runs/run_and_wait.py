@@ -89,10 +89,19 @@ def local_topology(
         BadInput: this machine has too little memory for so many processes.
         StrataError: the topology did not start, or was not ready in time; or the spec does not hold.
     """
-    console = console or stderr()
     topology = planned_topology(edges, devices, agents, runs_dir, folder, parallel)
-    devices = sum(topology.devices_per_agent)
-    words = f"cloud, {edges} edges, {len(topology.devices_per_agent)} agents with {devices} devices"
+    with ready_topology(topology, ready_s, console, unchecked):
+        yield topology
+
+
+@contextlib.contextmanager
+def ready_topology(
+    topology: Topology, ready_s: float, console: Console | None = None, unchecked: RunSpec | None = None
+) -> Iterator[Topology]:
+    """Start a topology, wait until it is ready, and stop it at the end; the arguments are those of `local_topology`."""
+    console = console or stderr()
+    per_agent = topology.devices_per_agent
+    words = f"cloud, {len(topology.edge_names)} edges, {len(per_agent)} agents with {sum(per_agent)} devices"
     with contextlib.ExitStack() as stack:
         if unchecked is not None:
             stack.callback(topology.stop)

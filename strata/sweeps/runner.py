@@ -20,7 +20,8 @@ from shared.run_records.runs import RunInfo
 from shared.spec.run import RunSpec
 from strata.api.answers import Refused
 from strata.api.client import Client
-from strata.output import stderr
+from strata.launcher.upkeep import Upkeep
+from strata.output import print_error, stderr
 from strata.runs.run_and_wait import await_results, follow_until_end, local_topology, pull_ended
 from strata.runs.spec_check import topology_size
 from strata.sweeps.grid import SpecifiedCombination
@@ -73,12 +74,10 @@ def run_locally(
     folder.own_state()
     with (
         local_topology(edges, devices, agents, folder.runs_dir, ready_s, folder.state, parallel, console) as topology,
-        Client(topology.url) as client,
+        Client(topology.url, check=topology.check_vital) as client,
     ):
-        fetch = from_here(folder.runs_dir)
-        interrupted = run_all(
-            client, specs, folder, fetch=fetch, check=topology.check, parallel=parallel, console=console
-        )
+        fetch, upkeep = from_here(folder.runs_dir), Upkeep(topology, print_error)
+        interrupted = run_all(client, specs, folder, fetch=fetch, check=upkeep.look, parallel=parallel, console=console)
     if not folder.todo():
         shutil.rmtree(folder.state, ignore_errors=True)
     return interrupted

@@ -18,7 +18,8 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.service.api.nodes import AgentInfo
 from strata.api.client import Client
-from strata.launcher.topology import Topology, poll_topology
+from strata.launcher.polling import poll_topology
+from strata.launcher.topology import Topology
 from tests import real_redis
 from tests.data_cache import data_cache
 from tests.fork_server import shared_fork_server

@@ -132,6 +132,19 @@ async def test_the_same_idempotency_key_creates_one_run(tmp_path: Path) -> None:
         assert problem(long)[:2] == (422, "bad_input")
 
 
+async def test_many_requests_at_once_with_one_key_create_one_run_and_a_stop_that_was_accepted_holds(
+    tmp_path: Path,
+) -> None:
+    async with Federation(tmp_path / "f", agent_devices=()) as fed:
+        body, headers = {"spec": small_spec()}, {"idempotency-key": "impatient"}
+        answers = await asyncio.gather(*(fed.client.post("/runs", json=body, headers=headers) for _ in range(12)))
+        assert {answer.status_code for answer in answers} == {201}
+        (run_id,) = {answer.json()["run"] for answer in answers}
+        ways = (fed.client.delete(f"/runs/{run_id}"), fed.client.post(f"/runs/{run_id}/stop"))
+        assert [answer.status_code for answer in await asyncio.gather(*ways)] == [409, 200]
+        assert (await fed.finish(run_id)).status == "stopped"
+
+
 async def test_the_idempotency_key_of_a_deleted_run_can_be_used_again(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f", agent_devices=()) as fed:
 

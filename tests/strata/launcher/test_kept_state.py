@@ -40,7 +40,7 @@ def test_a_kept_folder_outlives_its_topology_and_the_next_one(tmp_path: Path, mo
     work.close()
     WorkFolder(None).close()
     assert sorted(path.name for path in kept.iterdir()) == ["launcher.lock", "state"]
-    assert not work.path.exists()
+    assert kept == work.path
     again = WorkFolder(kept)  # as `strata up --state-dir` uses it
     assert again.keep() == kept
     again.close()

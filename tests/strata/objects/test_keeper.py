@@ -39,9 +39,12 @@ class Pretended:
         if not self.ready:
             raise NotReady("edge-1 is missing")
 
-    def check(self) -> None:
+    def check_vital(self) -> None:
         if self.lost:
             raise ProcessDied("redis-server ended")
+
+    def dead(self) -> list[object]:
+        return []
 
     def trim_logs(self) -> None:
         pass
