@@ -172,7 +172,7 @@ class Membership:
         answer = AgentRegistrationAnswer.model_validate(raw)
         if answer.left_out is not None:
             log.warning("the cloud leaves this agent out of runs: %s", answer.left_out)
-        self.clock_note = note_clock(time.time(), answer.clock_s)
+        self.clock_note = note_clock(time.time(), answer.clock_s, self.clock_note)
         if answer.cloud_key:
             self.revoked.cloud_key.trust(answer.cloud_key)
         await self._forget(set(kept) - set(answer.runs))

@@ -109,7 +109,7 @@ class Membership:
             self.revoked.cloud_key.trust(answer.cloud_key)
         if answer.left_out is not None:
             log.warning("the cloud leaves this edge out of runs: %s", answer.left_out)
-        self.clock_note = note_clock(self.roster.wall(), answer.clock_s)
+        self.clock_note = note_clock(self.roster.wall(), answer.clock_s, self.clock_note)
         self.handler.own_url = answer.url
         await self._forget(kept - set(answer.runs))
         self.registered = True

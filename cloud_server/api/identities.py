@@ -56,7 +56,7 @@ async def authority(
     A node says who it is and what its clock shows: if that is wrong, it will not take the cloud's certificate.
     """
     if node_class is not None and name is not None and clock_s is not None:
-        identities.note_clock(f"{node_class} {name}", clock_s - time.time())
+        identities.note_clock(str(Identity(node_class=node_class, name=name)), clock_s - time.time())
     return AuthorityInfo(authority=identities.authority.pem)
 
 

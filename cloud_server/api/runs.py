@@ -69,8 +69,8 @@ async def readyz(cloud: TheCloud, response: Response) -> Health:
         told_clock(f"{kind} {name}", ahead_s) for kind, name, ahead_s in cloud.registry.clocks() if is_off(ahead_s)
     ]
     warnings += cloud.registry.call_back.recent()
-    warnings += list(cloud.identities.wrong_clocks.values()) if cloud.identities else []
-    return health("cloud", missing, tuple(warnings[:MAX_WARNINGS]))
+    warnings += cloud.identities.wrong_clocks() if cloud.identities else []
+    return health("cloud", missing, tuple(dict.fromkeys(warnings))[:MAX_WARNINGS])
 
 
 # ---- runs

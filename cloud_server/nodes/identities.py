@@ -29,6 +29,8 @@ from shared.storage import redis_keys
 from shared.storage.key_value import Batch, Store, StoreUnavailable
 
 log = logging.getLogger(__name__)
+CLOCK_S = 60.0
+"""Seconds for which `/readyz` tells of the wrong clock of a node that joins."""
 MOST_CLOCKS = 100
 """Nodes whose wrong clocks are told: whoever reaches the cloud may call itself a node."""
 LOOK_S = 60.0
@@ -88,16 +90,21 @@ class Identities:
         self.valid_s, self.hosts, self.revoked, self.clock = valid_s, hosts, revoked, clock
         self._looking = Repeating(LOOK_S, self._look, "certificates")
         self._n_names: Counter[str] = Counter()
-        self.wrong_clocks: dict[str, str] = {}
+        self._wrong_clocks: dict[str, tuple[float, str]] = {}
         self._lock = asyncio.Lock()
 
     def note_clock(self, who: str, ahead_s: float) -> None:
         """Note the clock of a node that joins, as it calls itself; a wrong one is logged once for each node."""
         if not is_off(ahead_s):
-            self.wrong_clocks.pop(who, None)
-        elif who not in self.wrong_clocks and len(self.wrong_clocks) < MOST_CLOCKS:
-            self.wrong_clocks[who] = told_clock(who, ahead_s)
-            log.warning("%s, compared with the cloud's: it may be unable to join", self.wrong_clocks[who])
+            self._wrong_clocks.pop(who, None)
+        elif who in self._wrong_clocks or len(self._wrong_clocks) < MOST_CLOCKS:
+            text, known = told_clock(who, ahead_s), who in self._wrong_clocks
+            self._wrong_clocks[who] = self.clock(), text
+            log.log(logging.DEBUG if known else logging.WARNING, "%s, compared with the cloud's, and joins", text)
+
+    def wrong_clocks(self) -> list[str]:
+        """The nodes with wrong clocks that have tried to join in the last `CLOCK_S` seconds, in words."""
+        return [text for at, text in self._wrong_clocks.values() if abs(self.clock() - at) < CLOCK_S]
 
     async def start(self) -> None:
         """Read what has been revoked, and begin to renew the cloud's own certificate."""

@@ -92,13 +92,20 @@ class Needs:
             loop.call_soon_threadsafe(done.set)
 
 
-def note_clock(now_s: float, cloud_s: float | None) -> str:
-    """Logs and returns by how much this machine's clock differs from the cloud's; empty if it is known to be little."""
+def note_clock(now_s: float, cloud_s: float | None, before: str = "") -> str:
+    """Returns by how much this machine's clock differs from the cloud's; empty if by little, or if it is not known.
+
+    It is logged unless something was said `before`.
+    """
     ahead_s = None if cloud_s is None else now_s - cloud_s
     if ahead_s is None or not is_off(ahead_s):
         return ""
     note = f"{told_clock('this machine', ahead_s)}, compared with the cloud's"
-    log.warning("%s: times in logs and of certificates are wrong by that much; set it by NTP", note)
+    log.log(
+        logging.DEBUG if before else logging.WARNING,
+        "%s: times in logs and of certificates are wrong by that much; set it by NTP",
+        note,
+    )
     return note
 
 

@@ -305,3 +305,16 @@ def test_a_damaged_file_of_revocations_is_not_taken_for_an_empty_one(tmp_path: P
     (tmp_path / "revoked.json").write_text(content)
     with pytest.raises(BadInput, match="is damaged"):
         Revoked(tmp_path / "revoked.json")
+
+
+async def test_a_wrong_clock_of_a_node_that_joins_is_logged_once_and_told_for_a_while(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    for ahead_s in (-86400.0, -86399.0, 3.0):
+        setting.identities.note_clock("agent a-1", ahead_s)
+        told = setting.identities.wrong_clocks()
+        assert [text[:24] for text in told] == (["the clock of agent a-1 i"] if ahead_s < 0 else [])
+    assert caplog.text.count("the clock of agent a-1 is 86400 s behind") == 1
+    for n in range(200):
+        setting.identities.note_clock(f"agent a-{n}", 3600.0)
+    assert len(setting.identities.wrong_clocks()) == 100

@@ -6,13 +6,14 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from shared.core.errors import BadInput, Conflict, Forbidden, WireError
+from shared.core.errors import BadInput, Conflict, Forbidden, Unreachable, WireError
 from shared.identity.authority import make_authority
 from shared.identity.join_tokens import JoinTokens
 from shared.identity.names import CLOUD, edge_identity
@@ -21,8 +22,9 @@ from shared.identity.revocations import Revocations, RevocationSigner
 from shared.identity.signing import CloudKey, Signer
 from shared.service.api.identities import CertificateRequest
 from shared.service.client import Caller
-from shared.service.joining import CHECK_S, LOOK_S, SLEPT_S, Renewal, join, joined
+from shared.service.joining import CHECK_S, LOOK_S, SLEPT_S, Renewal, join, join_once, joined
 from shared.service.settings import CommonSettings, TierSettings
+from tests.waits import HANG_S
 
 AUTHORITY, STRANGER = make_authority(), make_authority()
 TOKENS = JoinTokens(b"secret", AUTHORITY.fingerprint)
@@ -119,6 +121,28 @@ def test_a_refusal_ends_the_attempts(keys: NodeKeys) -> None:
         ask(keys, cloud, waits)
     assert getattr(refused.value, "status", None) == Conflict.status
     assert waits == []
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(86400.0, "s ahead"), (-86400.0, "s behind"), (10.0, "")])
+def test_a_certificate_that_does_not_hold_by_a_wrong_clock_is_told_as_the_clock(
+    keys: NodeKeys, ahead_s: float, words: str
+) -> None:
+    told: list[str] = []
+
+    def by_its_clock(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/identities/authority":
+            told.append(f"{request.url.params['node_class']} {request.url.params['name']}")
+            assert abs(float(request.url.params["clock_s"]) - time.time()) < HANG_S
+            sent = formatdate(time.time() - ahead_s, usegmt=True)
+            return httpx.Response(200, json={"authority": AUTHORITY.pem}, headers={"date": sent})
+        raise httpx.ConnectError("certificate verify failed: certificate is not yet valid", request=request)
+
+    with pytest.raises(Unreachable) as refused:
+        join_once(keys, "https://cloud", TOKENS.of("edge"), httpx.MockTransport(by_its_clock))
+    assert told == ["edge edge-1"]
+    assert "not yet valid" in refused.value.detail
+    assert ("the clock of this machine is" in refused.value.detail) == bool(words)
+    assert words in refused.value.detail
 
 
 def test_an_answer_that_is_no_certificate_is_refused(keys: NodeKeys) -> None:
