@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,18 @@ async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, c
     assert swapped
     assert losses_of(details) == []
     assert not any(row.fresh_state for detail in details for row in detail.seats)
+
+
+# ---- a cleaner of temporary files
+
+
+async def test_a_run_whose_state_is_removed_fails_and_names_the_folder(tmp_path: Path) -> None:
+    async with Federation(tmp_path) as fed:
+        gate = Gate(fed, closed_at=2)
+        run = await fed.submit(small_spec(num_rounds=6))
+        await gate.reached.wait()
+        shutil.rmtree(tmp_path / "cloud")
+        gate.open.set()
+        info = await fed.finish(run)
+    assert info.status == "failed"
+    assert re.search("/cloud/.*: No such file or directory", str(info.reason))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shared.core.errors import BadInput
 from shared.runtime.host_limits import available_bytes, memory_limit
 
-FORK_SERVER_BYTES = 320_000_000
-"""Memory of the launcher, redis-server and the fork server of a local topology, with the pages that others share."""
+FORK_SERVER_BYTES = 250_000_000
+"""Least memory of redis-server and the fork server of a local topology, with the pages that others share."""
 PROCESS_BYTES = 40_000_000
 """Least memory of its own that a forked process of a local topology takes; an executed one takes four times as much."""
 
@@ -46,6 +46,15 @@ def check_processes(n: int, owed: int = 0, shared: int = 0) -> None:
             f"{n} processes need at least {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free{of_limit()}; "
             "use fewer edges, or more devices an agent (--agents)"
         )
+
+
+def check_topology(edges: int, agents: int) -> None:
+    """Refuses a local topology whose processes do not fit into the free memory.
+
+    Raises:
+        BadInput: names both amounts.
+    """
+    check_processes(1 + edges + agents, shared=FORK_SERVER_BYTES)
 
 
 def of_limit() -> str:

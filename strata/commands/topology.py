@@ -14,6 +14,7 @@ import typer
 
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, DeadlineExceeded, NotReady
+from shared.runtime.memory import check_topology
 from strata.launcher import home
 from strata.launcher.signals import as_interrupt, status_of
 from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, connect, say_of_another
@@ -72,6 +73,7 @@ def up(
         runs_dir=runs_dir,
         secure=secure,
     )
+    check_topology(edges, len(topology.devices_per_agent))
     with _until_stopped(), contextlib.ExitStack() as stack:
         with stderr().status(f"starting cloud, {edges} edges, {len(topology.devices_per_agent)} agents"):
             stack.enter_context(topology)

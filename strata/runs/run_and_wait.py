@@ -15,7 +15,7 @@ from shared.results.folder import read_run
 from shared.results.tracking.tracker_notes import read_notes
 from shared.run_records.runs import FINAL, RunInfo
 from shared.runtime.host_limits import cpus
-from shared.runtime.memory import FORK_SERVER_BYTES, check_processes
+from shared.runtime.memory import check_topology
 from shared.service.api.nodes import TopologyInfo
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
@@ -65,7 +65,7 @@ def planned_topology(
         devices, agents = parallel * devices, max(agents or cpus(), parallel)
     env = {"CLOUD_MAX_CONCURRENT_RUNS": str(parallel)}
     topology = Topology(edges=edges, devices=devices, agents=agents, runs_dir=runs_dir, folder=folder, env=env)
-    check_processes(1 + edges + len(topology.devices_per_agent), shared=FORK_SERVER_BYTES)
+    check_topology(edges, len(topology.devices_per_agent))
     return topology
 
 

@@ -45,13 +45,13 @@ def test_on_a_good_host_nothing_fails_and_nothing_is_written(found: Finder, tmp_
 def test_the_limits_of_a_container_are_the_machines(found: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_limits, "cpus", lambda: 1)
     monkeypatch.setattr(host_limits, "memory_bytes", lambda: 400_000_000)
-    monkeypatch.setattr(host_limits, "available_bytes", lambda: 380_000_000)
+    monkeypatch.setattr(host_limits, "available_bytes", lambda: 360_000_000)
     monkeypatch.setattr(host_checks, "of_limit", lambda: " (this container allows 0.40 GB)")
     monkeypatch.setattr(host_limits, "open_processes", lambda: 20)
     assert found()["cores"].state == "warn"
     memory = found()["memory"]
     assert (memory.state, memory.todo) == ("fail", "allow more memory, or use fewer agents")
-    assert memory.found == "0.38 of 0.40 GB free (this container allows 0.40 GB), for about 1 processes"
+    assert memory.found == "0.36 of 0.40 GB free (this container allows 0.40 GB), for about 2 processes"
     assert found()["processes"].found == "no more than 20 processes and threads"
 
 

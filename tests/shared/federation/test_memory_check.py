@@ -71,10 +71,10 @@ def test_more_processes_than_fit_are_refused_with_the_figures(monkeypatch: pytes
     memory.check_processes(6)
     with pytest.raises(BadInput, match=r"1000 processes need at least 40\.00 GB, 1\.00 GB are free"):
         memory.check_processes(1000)
-    memory.check_processes(17, shared=memory.FORK_SERVER_BYTES)
+    memory.check_topology(8, 9)
     monkeypatch.setattr(memory, "memory_limit", lambda: 10**9)
-    with pytest.raises(BadInput, match=r"18 .* 1\.04 GB, 1\.00 GB are free \(this container allows 1\.00 GB\); use"):
-        memory.check_processes(18, shared=memory.FORK_SERVER_BYTES)
+    with pytest.raises(BadInput, match=r"19 .* 1\.01 GB, 1\.00 GB are free \(this container allows 1\.00 GB\); use"):
+        memory.check_topology(8, 10)
 
 
 def test_without_a_known_memory_size_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

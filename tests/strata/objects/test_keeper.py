@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import pytest
 from shared.core.errors import NotReady
 from strata.launcher.process import ProcessDied
 from strata.launcher.topology import Topology
-from strata.objects.local import Keeper
+from strata.objects.local import Keeper, LocalCloud
 
 
 class Pretended:
@@ -24,6 +25,7 @@ class Pretended:
     def __init__(self, *, interrupts: bool = False, ready: bool = True) -> None:
         self.interrupts, self.ready, self.ended, self.lost = interrupts, ready, False, False
         self.thread: threading.Thread | None = None
+        self.url, self.folder = "", Path()
 
     def __enter__(self) -> Pretended:
         self.thread = threading.current_thread()
@@ -69,6 +71,19 @@ def test_a_topology_is_started_on_a_thread_of_its_own_and_stopped_once() -> None
         steps.append(topology.ended)
     assert steps == [False, True, True]
     assert topology.thread is not threading.current_thread()
+
+
+def test_a_local_cloud_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    topology = Pretended()
+    topology.url, topology.folder = "http://127.0.0.1:9", tmp_path
+    keeper = kept(topology)
+    keeper.begin(1.0)
+    cloud = LocalCloud(keeper, tmp_path)
+    cloud._connection.client._outages.answered()
+    topology.lost = True
+    with pytest.raises(ProcessDied, match="redis-server ended"):
+        cloud._connection.client.topology()
+    cloud.close()
 
 
 def test_a_topology_that_is_not_ready_in_time_is_stopped() -> None:
