@@ -25,7 +25,7 @@ class Pretended:
     def __init__(self, *, interrupts: bool = False, ready: bool = True) -> None:
         self.interrupts, self.ready, self.ended, self.lost = interrupts, ready, False, False
         self.thread: threading.Thread | None = None
-        self.url, self.folder = "", Path()
+        self.url, self.folder, self.authority_file = "", Path(), None
 
     def __enter__(self) -> Pretended:
         self.thread = threading.current_thread()
