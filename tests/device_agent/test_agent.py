@@ -50,7 +50,7 @@ async def test_the_ids_of_tiers_wait_for_the_disk_only_with_fsync(
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     async with Federation(tmp_path, n_edges=1, agent_devices=(1, 1), common={"fsync": fsync}):
-        assert len(flushed) == 3 * fsync  # of the cloud and of both agents
+        assert len(flushed) == 3 * 2 * fsync  # of the cloud and of both agents, a file and its folder
 
 
 # ---- restarts
