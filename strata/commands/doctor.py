@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOption, known_url
+from strata.options import RUNS_DIR, Format, FormatOption, UrlOption, known_url
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def doctor(url: UrlOption = None, format: FormatOption = Format.table, runs_dir: RunsDirOption = RUNS_DIR) -> None:
+def doctor(
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+    runs_dir: Annotated[
+        Path,
+        typer.Option("--runs-dir", readable=False, help="The folder that contains the results folders."),
+    ] = RUNS_DIR,
+) -> None:
     """Check that this machine can run experiments: versions, Redis, data sets, cores, memory, disk, Docker, topology.
 
     Exit status 1 if a check fails without which no run is possible.
