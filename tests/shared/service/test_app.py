@@ -391,6 +391,7 @@ def test_health_names_tier_version_and_status() -> None:
         "tier": "edge",
         "version": versions.VERSION,
         "missing": (),
+        "warnings": (),
     }
     assert app_module.health("edge", ("the cloud",)).status == "not_ready"
 

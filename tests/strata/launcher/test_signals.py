@@ -10,11 +10,17 @@ import pytest
 from strata.launcher.signals import as_interrupt, postponed
 
 
-@pytest.fixture
-def nohup() -> Iterator[None]:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.fixture(autouse=True)
+def terminal() -> Iterator[None]:
+    """Whatever ignores SIGHUP for the tests themselves."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def nohup(terminal: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def test_an_ignored_signal_stays_ignored(nohup: None) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,7 @@ app_entry(["up", "--edges", "1", "--devices", "3", "--agents", "2", "--port", "0
 def start_up(**options: Any) -> tuple[subprocess.Popen[str], dict[str, Any], list[int]]:
     """Starts `strata up`; returns its process, its output, and all processes that it started."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options.setdefault("preexec_fn", partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))  # of tests below nohup
     process = subprocess.Popen(
         [sys.executable, "-c", UP], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options
     )
