@@ -1,8 +1,8 @@
 """The state that a local topology keeps for its runs, and how such a run is found and goes on after its end.
 
-A topology without a folder of its own keeps its state below the folder of results. When it ends, however it ends, the
-state stays as long as a run in it has not completed: `strata resume` starts a topology on it. Who deletes the results
-folder of that run gives the state up; the next launcher removes it.
+A topology without a folder of its own keeps its state in `.strata`, beside the folder of results. When it ends, however
+it ends, the state stays as long as a run in it has not completed: `strata resume` starts a topology on it. Who deletes
+the results folder of that run gives the state up; the next launcher removes it.
 """
 
 from __future__ import annotations

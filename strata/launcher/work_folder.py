@@ -17,8 +17,14 @@ _PREFIX = f"strata-topology-{os.getuid()}-"
 _LOCK = "launcher.lock"
 _REMOVABLE = "removable"
 """A mark without which `_sweep` leaves a folder; it is there from the start, so that a full disk hinders nobody."""
-_PLACE = ".topologies"
-"""The folder below that of results: what lies there outlives a restart of the machine and cleaners of /tmp."""
+_PLACE = "topologies"
+"""The folder below STRATA_HOME, or `.strata` beside that of results.
+
+What lies there outlives a restart of the machine and cleaners of /tmp, and where the results have a file system of
+their own that is full, or are removed, the state is still there.
+"""
+_TRIES = 3
+"""How often a folder is made: another launcher may remove the empty one in which it is to be."""
 
 
 class WorkFolder:
@@ -28,8 +34,8 @@ class WorkFolder:
     removes it, unless a run can go on from it.
 
     Args:
-        given: the folder; None means one of its own, below that of results or, where that does not suit, of temporary
-            files.
+        given: the folder; None means one of its own, beside that of results or, where that does not suit, among
+            temporary files.
         runs_dir: the folder of results.
         own: whether the given folder is one that an earlier topology made for itself.
 
@@ -38,7 +44,8 @@ class WorkFolder:
     """
 
     def __init__(self, given: Path | None, runs_dir: Path | None = None, *, own: bool = False) -> None:
-        self._runs_dir, self._made_runs_dir = runs_dir, False
+        self._place = None if runs_dir is None else _home(runs_dir) / _PLACE
+        self._made_home = False
         self._temporary = given is None or own
         if given is None:
             made, self._lock = self._new()
@@ -59,13 +66,13 @@ class WorkFolder:
     def _new(self) -> tuple[Path, int]:
         temporary = Path(tempfile.gettempdir())
         _sweep(temporary)
-        if self._runs_dir is not None:
-            place = self._runs_dir / _PLACE
-            _sweep(place)
-            self._made_runs_dir = not self._runs_dir.exists()
-            with contextlib.suppress(OSError):
-                place.mkdir(parents=True, exist_ok=True)
-                return _made_in(place)
+        if self._place is not None:
+            _sweep(self._place)
+            self._made_home = not self._place.parent.exists()
+            for _ in range(_TRIES):
+                with contextlib.suppress(OSError):
+                    self._place.mkdir(parents=True, exist_ok=True)
+                    return _made_in(self._place)
         return _made_in(temporary)
 
     def close(self, *, keep: bool = False) -> None:
@@ -73,11 +80,15 @@ class WorkFolder:
         if self._temporary and not keep:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
-        if self._runs_dir is not None:
+        if self._place is not None:
             with contextlib.suppress(OSError):  # it is not empty
-                (self._runs_dir / _PLACE).rmdir()
-                if self._made_runs_dir:
-                    self._runs_dir.rmdir()
+                self._place.rmdir()
+                if self._made_home:
+                    self._place.parent.rmdir()
+
+
+def _home(runs_dir: Path) -> Path:
+    return Path(os.environ.get("STRATA_HOME") or runs_dir.parent / ".strata")
 
 
 def is_own(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,9 +122,19 @@ def test_a_run_whose_process_is_killed_is_recorded_as_interrupted_and_goes_on(fo
         assert (results / "logs" / "cloud.log").exists()
     code, result, err = ended(started("resume", results.name, "--format", "json"))
     assert (code, result["status"], result["rounds"]) == (0, "completed", 12), err
-    assert not (folder / "runs" / ".topologies").exists()
+    assert not (folder / ".strata" / "topologies").exists()
     assert result["model_sha256"] == undisturbed()
     assert "has completed" in ended(started("resume", results.name))[2]
+
+
+def test_results_that_are_removed_under_way_are_written_again_as_a_whole(folder: Path) -> None:
+    run = started("run", "long.json", "--local", "--agents", "2", "--format", "json")
+    results = in_round(folder / "runs", 3)
+    shutil.rmtree(folder / "runs")
+    code, printed, err = ended(run)
+    assert (code, printed["status"]) == (0, "completed"), err
+    assert len((results / "rounds.csv").read_text().splitlines()) == 1 + 12 + 1, "a header and the final evaluation"
+    assert strata_api.load_run(results).model() is not None
 
 
 def test_a_run_goes_on_in_a_script_after_the_script_that_began_it_ended(folder: Path) -> None:

@@ -38,13 +38,13 @@ def runs(tmp_path: Path) -> Path:
 
 def test_a_topology_that_no_run_needs_leaves_nothing(runs: Path) -> None:
     work = topology(runs)
-    assert work.path.parent.parent == runs.resolve()
+    assert work.path.parent == runs.resolve().parent / ".strata" / "topologies"
     work.close(keep=bool(unfinished(work.path)))
-    assert not runs.exists(), "the folder was made for it"
+    assert list(runs.parent.iterdir()) == [], "the folders were made for it"
     work = topology(runs)
     results = trains(work, runs, "r1", "completed")
     work.close(keep=bool(unfinished(work.path)))
-    assert sorted(runs.iterdir()) == [results]
+    assert [*runs.parent.iterdir(), *runs.iterdir()] == [runs, results]
 
 
 def test_the_state_of_an_interrupted_run_stays_and_the_record_says_why(runs: Path) -> None:
@@ -77,7 +77,7 @@ def test_where_sockets_cannot_be_made_the_state_lies_with_temporary_files(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(made: Path) -> None:
-        if made.is_relative_to(runs):
+        if made.is_relative_to(runs.parent / ".strata"):
             raise PermissionError(1, "Operation not permitted")
 
     (tmp_path / "tmp").mkdir()
@@ -86,4 +86,4 @@ def test_where_sockets_cannot_be_made_the_state_lies_with_temporary_files(
     work = WorkFolder(None, runs)
     assert work.path.parent == tmp_path / "tmp"
     work.close()
-    assert not runs.exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "tmp"]
