@@ -25,7 +25,7 @@ TIERS: dict[str, type[Environment]] = {
 }
 COMMAND_LINE = {
     "STRATA_URL": "address of the cloud that commands talk to; default: that of a running `strata up`",
-    "STRATA_HOME": "folder through which commands find a running `strata up`; default: `.strata` in the current folder",
+    "STRATA_HOME": "folder for the note of a running `strata up` and for the state of local runs; default: `.strata`",
     "STRATA_CA_FILE": "certificate of the authority with which a cloud in secure mode is recognised",
     "STRATA_PLUGINS": "packages of [plug-ins](how-to/plugins.md), separated by commas",
     "STRATA_REDIS_SERVER": "path of a `redis-server` for local processes",

@@ -1,4 +1,4 @@
-"""The files of a results folder, and reading them."""
+"""The files of a results folder, reading them, and writing the record of its run."""
 
 from __future__ import annotations
 
@@ -114,9 +114,14 @@ def with_end(folder: Path, reason: str) -> RunInfo:
         info = _recorded(folder)
         if ended and info.status not in SETTLED:
             info = info.replace(status="stopped", reason=f"interrupted: {reason}"[:2000])
-            content = json.dumps(info.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
-            write_file(folder / RUN, content.encode(), durable=True)
+            write_record(folder, info)
     return info
+
+
+def write_record(folder: Path, info: RunInfo) -> None:
+    """Writes `run.json` alone."""
+    content = (json.dumps(info.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+    write_file(folder / RUN, content, durable=info.status in FINAL)
 
 
 def _recorded(folder: Path) -> RunInfo:

@@ -36,10 +36,10 @@ from shared.results.folder import (
     PREPROCESSING,
     ROUND_FIELDS,
     ROUNDS,
-    RUN,
     SEATS,
     model_path,
     read_last_line,
+    write_record,
 )
 from shared.results.group_scores import group_rows
 from shared.results.manifest import Manifest
@@ -145,12 +145,6 @@ def write_begun(folder: Path, info: RunInfo) -> None:
     """Makes the results folder of a run without committed rounds: its spec, and the reason why it waits or failed."""
     _write_spec(folder, info)
     write_record(folder, info)
-
-
-def write_record(folder: Path, info: RunInfo) -> None:
-    """Writes `run.json` alone."""
-    content = (json.dumps(info.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
-    write_file(folder / RUN, content, durable=info.status in FINAL)
 
 
 def _write_spec(folder: Path, info: RunInfo) -> None:

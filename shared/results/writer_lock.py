@@ -6,7 +6,6 @@ by nobody and was not released belongs to a run whose cloud has ended without re
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from shared.core.locks import lock
 
 log = logging.getLogger(__name__)
 WRITER = ".writer"
@@ -47,7 +48,7 @@ class WriterLock:
             descriptor = os.open(self.folder / WRITER, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:  # what is written next says so
             return
-        if not _locked(descriptor, _TAKE_S):
+        if not _locked(descriptor, self.folder, _TAKE_S):
             log.warning("%s cannot be locked", self.folder / WRITER)
             os.close(descriptor)
             return
@@ -91,24 +92,19 @@ def abandoned(folder: Path) -> Iterator[bool]:
     mine = os.access(folder / WRITER, os.W_OK)
     descriptor = os.open(folder / WRITER, os.O_RDWR if mine else os.O_RDONLY)
     try:
-        yield _locked(descriptor, 0.0)
+        yield _locked(descriptor, folder, 0.0)
     finally:
         os.close(descriptor)
 
 
-def _locked(descriptor: int, wait_s: float) -> bool:
+def _locked(descriptor: int, folder: Path, wait_s: float) -> bool:
     """Whether a lock could be taken in time; not on a file system without locks."""
     deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
+    with suppress(OSError):
+        while not (free := lock(descriptor, folder / WRITER)) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
-        except OSError:
-            return False
+        return free
+    return False
 
 
 def _host() -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 from pathlib import Path
 
 from shared.core.errors import Conflict
+from shared.core.locks import lock
 from shared.core.os_errors import refusals
 
 log = logging.getLogger(__name__)
@@ -42,15 +41,15 @@ def alone_in(folder: Path, tier: str) -> Held:
         descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     held = Held(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # some network file systems know no locks
-            log.warning("%s cannot be locked (%s): make sure that no other process uses it", folder, error.strerror)
-            return held
+        free = lock(descriptor, folder / NAME)
+    except OSError as error:  # some network file systems know no locks
+        log.warning("%s cannot be locked (%s): make sure that no other process uses it", folder, error.strerror)
+        return held
+    if not free:
         other = os.pread(descriptor, 100, 0).decode(errors="replace")
         field = f"{tier.upper()}_STATE_DIR"
         why = f"{field}: {folder} is the state of another process that runs ({other}); give each {tier} its own folder"
-        raise Conflict(why, field=field) from None
+        raise Conflict(why, field=field)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}"[:100].encode(), 0)
     return held

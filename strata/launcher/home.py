@@ -1,4 +1,4 @@
-"""The folder `.strata` (STRATA_HOME), through which commands find a running `strata up`; the cache of data sets."""
+"""The folder `.strata` (STRATA_HOME), by which commands find a running `strata up`; the cache of data sets."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Running:
     authority: str = ""
 
 
-def folder() -> Path:
-    """STRATA_HOME, by default `.strata` in the current folder."""
-    return Path(os.environ.get("STRATA_HOME") or ".strata")
+def folder(within: Path = Path()) -> Path:
+    """STRATA_HOME, by default `.strata` in a folder, that is in the current one."""
+    return Path(os.environ.get("STRATA_HOME") or within / ".strata")
 
 
 def cache_folder() -> Path:

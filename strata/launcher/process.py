@@ -23,9 +23,8 @@ _PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 _TAIL_LINES = 15
 _LONGEST_LOG = 2**26
 """Bytes of a log before it is truncated; as many bytes of older lines are kept beside it."""
-
-
 LOG_ENDS = "; its log ends:"
+"""What stands in messages between how a process ended and the end of its log."""
 
 
 class ProcessDied(StrataError):
@@ -158,7 +157,7 @@ class Process:
 
     def death(self) -> ProcessDied:
         """The error that names the process, says how it ended and quotes the end of its log."""
-        return ProcessDied(f"{self.name} ended {how_ended(self.returncode)}; its log ends:\n{self.tail()}")
+        return ProcessDied(f"{self.name} ended {how_ended(self.returncode)}{LOG_ENDS}\n{self.tail()}")
 
 
 def how_ended(code: int | None) -> str:

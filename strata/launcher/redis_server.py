@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from shared.core.errors import DeadlineExceeded, NotFound, StrataError
 from shared.core.locks import lock
-from strata.launcher.process import ProcessDied, ends_with_parent, how_ended
+from strata.launcher.process import LOG_ENDS, ProcessDied, ends_with_parent, how_ended
 
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
@@ -95,7 +95,7 @@ class RedisServer:
     def death(self) -> ProcessDied:
         """The error that says how the process ended, and quotes the end of its log."""
         how = how_ended(self._process.poll())
-        return ProcessDied(f"redis-server ended {how}; its log ends: {_log_tail(self._folder)}")
+        return ProcessDied(f"redis-server ended {how}{LOG_ENDS} {_log_tail(self._folder)}")
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the process, with SIGKILL after `timeout_s`; does nothing if it has already ended."""
@@ -252,9 +252,7 @@ def _locked(folder: Path, deadline: float) -> Iterator[int]:
 def _await_pong(process: subprocess.Popen[bytes], path: Path, folder: Path, deadline: float) -> None:
     while not _answers(path):
         if process.poll() is not None:
-            raise RedisServerFailed(
-                f"redis-server ended {how_ended(process.returncode)}; its log ends: {_log_tail(folder)}"
-            )
+            raise RedisServerFailed(f"redis-server ended {how_ended(process.returncode)}{LOG_ENDS} {_log_tail(folder)}")
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"redis-server in {folder} does not answer: {_log_tail(folder)}")
         time.sleep(_POLL_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared.core.errors import Conflict
 from shared.core.locks import lock
-from strata.launcher import local_state
+from strata.launcher import home, local_state
 from strata.launcher.redis_server import check_sockets, remove_socket
 
 _PREFIX = f"strata-topology-{os.getuid()}-"
@@ -44,7 +44,7 @@ class WorkFolder:
     """
 
     def __init__(self, given: Path | None, runs_dir: Path | None = None, *, own: bool = False) -> None:
-        self._place = None if runs_dir is None else _home(runs_dir) / _PLACE
+        self._place = None if runs_dir is None else home.folder(runs_dir.parent) / _PLACE
         self._made_home = False
         self._temporary = given is None or own
         if given is None:
@@ -85,10 +85,6 @@ class WorkFolder:
                 self._place.rmdir()
                 if self._made_home:
                     self._place.parent.rmdir()
-
-
-def _home(runs_dir: Path) -> Path:
-    return Path(os.environ.get("STRATA_HOME") or runs_dir.parent / ".strata")
 
 
 def is_own(folder: Path) -> bool:

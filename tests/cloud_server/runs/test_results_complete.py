@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from shared.core.tensors import digest
-from shared.results import writer
+from shared.results import folder, writer
 from shared.results.folder import read_round, read_rounds, read_run
 from shared.results.saved_model import saved_state
 from tests.federation import Federation, Gate, small_spec
@@ -26,8 +26,8 @@ class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, is_full: Callable[[Path], bool]) -> None:
         self.room, self.is_full = False, is_full
         self.records: list[str] = []
-        for name in ("write_file", "append_file"):
-            monkeypatch.setattr(writer, name, self._checked(getattr(writer, name)))
+        for module, name in ((writer, "write_file"), (writer, "append_file"), (folder, "write_file")):
+            monkeypatch.setattr(module, name, self._checked(getattr(module, name)))
 
     def _checked(self, write: Callable[..., None]) -> Callable[..., None]:
         def checked(path: Path, content: bytes, **kwargs: Any) -> None:
