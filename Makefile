@@ -12,6 +12,8 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 # Rows of `make bench`, comma-separated; empty = all.
 BENCH_ROWS ?=
+# What `make test-cost` measures.
+TARGETS ?= quick test
 # How long `make soak` begins new runs, and what decides its faults.
 SOAK_MINUTES ?= 15
 SOAK_SEED ?= 1
@@ -44,7 +46,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constr
 # Each file stays with one process; tests/conftest.py orders them.
 SPREAD = -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install run quick test test-all lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
+.PHONY: help install run quick test test-all test-cost lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +71,9 @@ test: install ## Run the unit tests and a few with real local processes; needs n
 
 test-all: install ## Run all tests that need no network and no Docker, real faults included
 	$(BIN)/pytest $(SPREAD) $(PYTEST_ARGS)
+
+test-cost: install ## Measure TARGETS="quick test": CPU seconds as multiples of `import torch`, and the files that cost most
+	$(BIN)/python -m tests.cost $(TARGETS)
 
 lint: install ## Lint, formatting and types
 	$(BIN)/ruff check .

@@ -27,6 +27,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from shared.federation.experiment import ExperimentCache  # noqa: E402
+from tests.cost.count import count_costs  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
 
 torch.set_num_threads(1)
@@ -58,6 +59,11 @@ if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IG
 
 NAMED = {"e2e", "smoke", "swarm"}
 """Markers that stand by name in each file whose tests have them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what files cost, where `make test-cost` asks for it."""
+    count_costs(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
