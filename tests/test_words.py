@@ -1,0 +1,178 @@
+"""Texts that users read say what the field says; words of the code alone occur there as names only, in backticks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_server.app import create_app
+from cloud_server.settings import CloudSettings
+from docs_site.cli import cli_page
+from docs_site.codes import codes_page
+from docs_site.experiments import catalogue_page
+from docs_site.names import names_page
+from docs_site.notebook import NOTEBOOK
+from docs_site.rest import rest_page, schemas_page
+from docs_site.settings import settings_page
+from docs_site.spec_fields import spec_fields_page
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("shared", "cloud_server", "edge_server", "device_agent", "strata", "docs_site")
+PRIVATE = re.compile(
+    r"\b(?:(?:re)?seat(?:s|ed|ing)?|visit(?:s|ed|ing)?|waves?|placements?|rosters?"
+    r"|homes?(?! folder| computer|'s Wi-Fi))\b",
+    re.IGNORECASE,
+)
+"""Words that only the code uses; docs/concepts.md names their places in the field."""
+NAMES = re.compile(r"average_every: visit|serves? many homes|Arrow keys, Home and End|DNS name of a home")
+SEEDS = re.compile(r"(home|seat|wave|visit) ")
+"""Purposes of random streams, which a change of the words would seed anew."""
+PAGES_TO_DO: set[str] = {
+    "README.md",
+    "docs/algorithms/bofl.md",
+    "docs/algorithms/dtpfl.md",
+    "docs/algorithms/es_afl.md",
+    "docs/algorithms/fedasync.md",
+    "docs/algorithms/fedbuff.md",
+    "docs/algorithms/fedmix.md",
+    "docs/algorithms/fedprox.md",
+    "docs/algorithms/fedser.md",
+    "docs/algorithms/lafl_cpn.md",
+    "docs/algorithms/moon.md",
+    "docs/algorithms/per_fedavg.md",
+    "docs/architecture.md",
+    "docs/asynchrony.md",
+    "docs/clock.md",
+    "docs/compression.md",
+    "docs/contributing.md",
+    "docs/dashboard.md",
+    "docs/how-to/many-devices-at-once.md",
+    "docs/how-to/own-algorithm.md",
+    "docs/how-to/own-data.md",
+    "docs/how-to/own-model.md",
+    "docs/how-to/own-selection-policy.md",
+    "docs/how-to/plugins.md",
+    "docs/how-to/python.md",
+    "docs/how-to/secure.md",
+    "docs/how-to/swarm.md",
+    "docs/index.md",
+    "docs/limits.md",
+    "docs/logs.md",
+    "docs/metrics.md",
+    "docs/monitoring.md",
+    "docs/performance.md",
+    "docs/profiles.md",
+    "docs/reliability.md",
+    "docs/reports.md",
+    "docs/scaling.md",
+    "docs/scheduler.md",
+    "docs/security.md",
+    "docs/server-optimizers.md",
+    "docs/specs.md",
+    "docs/stragglers.md",
+    "docs/troubleshooting.md",
+    "docs/tutorial/2-read.md",
+    "docs/tutorial/3-hierarchy.md",
+    "docs/tutorial/4-stragglers.md",
+    "docs/tutorial/5-faults.md",
+}
+"""Pages that are still to be rewritten: who rewrites one takes it out."""
+CODE_TO_DO: set[str] = {
+    *PACKAGES,
+    "REST API",
+    "command line",
+    "spec fields",
+    "names",
+    "settings",
+    "codes",
+    "experiments",
+    "notebook",
+}
+"""The same of texts in the code."""
+
+
+def _constants(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The texts of a module that are not its docstrings: a docstring that users read is on a page of the reference."""
+    statements = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in statements:
+            yield each
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a constant is more than a name of a field, a key or a path; a capital begins a heading."""
+    return " " in text or bool(re.fullmatch(r"[A-Z][a-z]+", text))
+
+
+def messages(package: str) -> dict[str, str]:
+    """Errors, log lines, help, headings and labels in the code of a package, by file and line."""
+    return {
+        f"{path.relative_to(ROOT)}:{found.lineno}: {found.value}": found.value
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for found in _constants(ast.parse(path.read_text(encoding="utf-8")))
+        if _is_sentence(found.value) and not SEEDS.fullmatch(found.value)
+    }
+
+
+def prose(page: str) -> str:
+    """A page without its code, its links' targets and its fenced blocks."""
+    text = re.sub(r"^```.*?^```|^(?: {4}|\t).*?$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", "", text)
+
+
+def found(text: str) -> list[str]:
+    """The sentences, or lines, of a text in which a private word stands."""
+    return [line.strip() for line in NAMES.sub("", prose(text)).splitlines() if PRIVATE.search(line)]
+
+
+@pytest.mark.parametrize("package", sorted({*PACKAGES} - CODE_TO_DO))
+def test_messages_and_labels(package: str) -> None:
+    assert [where for where, text in messages(package).items() if found(text)] == []
+
+
+def _api() -> str:
+    api = create_app(CloudSettings()).openapi()
+    return rest_page(api) + schemas_page(api)
+
+
+def _notebook() -> str:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+REFERENCE: dict[str, Callable[[], str]] = {
+    "REST API": _api,
+    "command line": cli_page,
+    "spec fields": spec_fields_page,
+    "names": names_page,
+    "settings": settings_page,
+    "codes": codes_page,
+    "experiments": catalogue_page,
+    "notebook": _notebook,
+}
+
+
+@pytest.mark.parametrize("kind", sorted({*REFERENCE.keys()} - CODE_TO_DO))
+def test_reference(kind: str) -> None:
+    assert found(REFERENCE[kind]()) == []
+
+
+TEMPLATES = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in (".html", ".js")]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_templates(path: Path) -> None:
+    assert found(path.read_text(encoding="utf-8")) == []
+
+
+PAGES = sorted({"README.md", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))})
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - PAGES_TO_DO))
+def test_pages(page: str) -> None:
+    assert found((ROOT / page).read_text(encoding="utf-8")) == []
