@@ -44,7 +44,6 @@ COMMANDS += [
 ]
 
 WRITTEN = {
-    "algorithm=myprox",
     "algorithm=fedavgm",
     "algorithm=clipped",
     "algorithm=damped",
@@ -97,20 +96,20 @@ def test_the_reliability_page_counts_the_kinds_of_faults_of_the_soak() -> None:
     assert re.findall(r"it injects (\d+) kinds of faults", page) == [str(len({*EVERY_CYCLE, *SELDOM}))]
 
 
-def test_the_performance_page_describes_each_row_of_the_benchmarks() -> None:
-    table = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split("| row |")[1].split("\n\n")[0]
+def test_the_page_about_benchmarks_describes_each_row() -> None:
+    table = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").split("| row |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(ROWS)
 
 
-def test_the_page_about_specs_names_the_largest_size_of_digit_domains() -> None:
+def test_the_page_about_partitions_names_the_largest_size_of_digit_domains() -> None:
     schema = ExperimentSpec.model_json_schema()["$defs"]["DataSpec"]["properties"]["size"]
-    page = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
     (said,) = re.findall(r"`size` pixels a side \(28 by default, 8 to ([\d,]+)\)", page)
     assert int(said.replace(",", "")) == schema["anyOf"][0]["maximum"]
 
 
-def test_the_page_about_specs_names_the_most_intervals_of_traces() -> None:
-    page = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8")
+def test_the_page_about_devices_names_the_most_intervals_of_traces() -> None:
+    page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
     assert f"at most {MAX_INTERVALS:,} intervals together" in page
 
 

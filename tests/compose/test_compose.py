@@ -1,4 +1,4 @@
-"""The system in real containers: `docker compose` as the README says, one stack for all tests of this file.
+"""The system in real containers: `docker compose` as docs/how-to/compose.md says, one stack for all tests of this file.
 
 Needs a Docker engine; run by `make compose-test`.
 """
@@ -57,8 +57,9 @@ def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack:
         assert row["socket_bytes"] == row["bytes_up"] + row["bytes_down"] > 0
 
 
-def test_the_curl_lines_of_the_readme_run_unchanged(stack: httpx.Client, tmp_path: Path) -> None:
-    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("curl ")]
+def test_the_curl_lines_of_the_page_run_unchanged(stack: httpx.Client, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "compose.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("curl ")]
     assert len(lines) >= 4
     answers = {}
     for line in lines:
