@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from strata.launcher.topology import Topology
 
@@ -26,7 +26,7 @@ def main(how: str, folder: Path, spec: dict[str, Any], agents: int) -> None:
     layout = {"edges": spec["num_edges"], "devices": spec["num_devices"], "agents": agents}
     with Topology(**layout, runs_dir=folder / "runs", env=variables, fork=how == "forked") as topology:
         topology.wait_ready(READY_S)
-        with httpx.Client(base_url=topology.url, trust_env=False, timeout=READY_S) as client:
+        with httpx2.Client(base_url=topology.url, trust_env=False, timeout=READY_S) as client:
             run = client.post("/runs", json={"spec": {**spec, "num_rounds": 1}}).raise_for_status().json()["run"]
             ends = time.monotonic() + READY_S
             while (info := client.get(f"/runs/{run}").raise_for_status().json())["rounds"] < 1:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import httpx
+import httpx2
 from fastapi import APIRouter, FastAPI
 
 from cloud_server.api import identities as identities_api
@@ -66,7 +66,7 @@ for _part in (
 
 def create_app(
     settings: CloudSettings,
-    transport: httpx.AsyncBaseTransport | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
@@ -114,10 +114,10 @@ def create_app(
 
 def build(
     settings: CloudSettings,
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     store: Store,
     closing: asyncio.Event,
-    transport: httpx.AsyncBaseTransport | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
     revoked: Revoked | None = None,

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 from fastapi import FastAPI
 
 from device_agent.dependencies import Agent
@@ -35,7 +35,7 @@ from shared.service.throttle import Throttle
 
 
 def create_app(
-    settings: AgentSettings, transport: httpx.AsyncBaseTransport | None = None, keys: NodeKeys | None = None
+    settings: AgentSettings, transport: httpx2.AsyncBaseTransport | None = None, keys: NodeKeys | None = None
 ) -> FastAPI:
     """The app of an agent; tests hand in a `transport` that replaces the network.
 
@@ -66,7 +66,10 @@ def create_app(
 
 
 def build(
-    settings: AgentSettings, client: httpx.AsyncClient, keys: NodeKeys | None = None, revoked: Revocations | None = None
+    settings: AgentSettings,
+    client: httpx2.AsyncClient,
+    keys: NodeKeys | None = None,
+    revoked: Revocations | None = None,
 ) -> Agent:
     """Creates an agent from its settings, an HTTP client, its keys, and the certificates that are refused."""
     experiments = ExperimentCache(settings.common.data_dir, settings.common.cache_dir)

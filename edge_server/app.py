@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import httpx
+import httpx2
 from fastapi import FastAPI
 
 from edge_server.dependencies import Edge
@@ -43,7 +43,7 @@ from shared.storage.states import FileStateStore
 
 def create_app(
     settings: EdgeSettings,
-    transport: httpx.AsyncBaseTransport | None = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
     keys: NodeKeys | None = None,
@@ -86,7 +86,7 @@ def _user(settings: EdgeSettings, keys: NodeKeys | None) -> StoreUser | None:
 
 def build(
     settings: EdgeSettings,
-    client: httpx.AsyncClient,
+    client: httpx2.AsyncClient,
     store: Store,
     clock: Callable[[], float],
     keys: NodeKeys | None,

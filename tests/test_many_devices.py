@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import ValidationError
 
@@ -94,7 +94,7 @@ async def test_what_travels_and_is_stored_does_not_grow_with_the_number_of_devic
     for n in (300, N):
         bodies: dict[str, int] = {}
 
-        async def count(request: httpx.Request, pass_on: PassOn, bodies: dict[str, int] = bodies) -> httpx.Response:
+        async def count(request: httpx2.Request, pass_on: PassOn, bodies: dict[str, int] = bodies) -> httpx2.Response:
             key = f"{request.url.port} {request.method} {request.url.path}"
             bodies[key] = max(bodies.get(key, 0), len(await request.aread()))
             return await pass_on()
@@ -120,9 +120,9 @@ async def test_a_lost_edge_with_many_seats_is_one_failure_that_names_them(
     async with federation(tmp_path, agent_devices=(N,)) as fed:
         losing: list[asyncio.Task[None]] = []
 
-        async def lose_edge(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def lose_edge(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             losing.append(asyncio.create_task(fed.lose("edge-1")))
-            raise httpx.ReadError("gone", request=request)
+            raise httpx2.ReadError("gone", request=request)
 
         fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
         done = await ended(fed, await fed.submit(many()))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
@@ -43,11 +43,11 @@ class Idle:
 
 def tiers(folder: Path) -> list[TierMetrics]:
     cloud, edge = CloudMetrics(), EdgeMetrics()
-    registry = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], 1.0)
+    registry = Registry(MemoryStore(), Caller(httpx2.AsyncClient()), [], 1.0)
     cloud.watch(registry, Idle(), Evaluator(None, None))  # type: ignore[arg-type]
     edge.watch(Roster(), 1.0)
     settings = AgentSettings(state_dir=folder, port=9, common=CommonSettings(cache_dir=folder))
-    agent = build_agent(settings, httpx.AsyncClient())
+    agent = build_agent(settings, httpx2.AsyncClient())
     agent.host.close()
     return [cloud, edge, agent.metrics]
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.run_records.rounds import RoundDetail
@@ -48,9 +48,9 @@ async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunI
 def lose_on_request(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
     """Stop a service as soon as it gets a request, and let its time to live pass."""
 
-    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         gone.append(asyncio.create_task(fed.lose(name)))
-        raise httpx.ReadError("gone", request=request)
+        raise httpx2.ReadError("gone", request=request)
 
     fed.router.tamper = at(port, path, reply, times=1)
 
@@ -169,9 +169,9 @@ async def test_an_agent_restarted_at_another_address_during_its_visit_is_found_a
             await fed.stop("agent-2")
             await fed.start_agent(2, port=AGENT_PORT + 50)
 
-        async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             moved.append(asyncio.create_task(restart()))
-            raise httpx.ReadError("killed", request=request)
+            raise httpx2.ReadError("killed", request=request)
 
         fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
         info = await fed.run(small_spec(timeouts=LONG))
@@ -320,9 +320,9 @@ async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, c
             await fed.start_agent(2, port=AGENT_PORT + 3)
             await fed.start_agent(3, port=AGENT_PORT + 2)
 
-        async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             swapped.append(asyncio.create_task(swap()))
-            raise httpx.ReadError("killed", request=request)
+            raise httpx2.ReadError("killed", request=request)
 
         gate = Gate(fed, closed_at=2)
         run_id = await fed.submit(spec)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 
@@ -433,12 +433,12 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
         gone = list[asyncio.Task[None]]()
         reached, back = asyncio.Event(), asyncio.Event()
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/rounds":
                 asked = request.url.port, codec.read_header(await request.aread()).record["round_no"]
                 if asked == (EDGE_PORT + 1, 2) and not gone:
                     gone.append(asyncio.create_task(fed.lose("edge-1")))
-                    raise httpx.ReadError("gone", request=request)
+                    raise httpx2.ReadError("gone", request=request)
                 if asked == (EDGE_PORT, 4):
                     reached.set()
                     await back.wait()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from cloud_server.runs.checkpoint import StateUnreadable
 from cloud_server.runs.events import RunEvent
@@ -180,7 +180,7 @@ class Tracking:
             log.warning("%s: %s", folder, error)
 
 
-def tracking_of(runs_dir: Path, transport: httpx.AsyncBaseTransport | None = None) -> Tracking:
+def tracking_of(runs_dir: Path, transport: httpx2.AsyncBaseTransport | None = None) -> Tracking:
     """The tracking of this cloud, with all trackers that a spec can name; `transport` replaces the network in tests."""
     thread = ComputeThread()
     to: dict[Tracker, Live] = {

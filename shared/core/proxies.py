@@ -1,6 +1,6 @@
 """The proxy that the environment names for an address: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, but NO_PROXY.
 
-They are read here since httpx refuses what other programs take: a proxy without scheme, IPv6 addresses and networks in
+They are read here since httpx2 refuses what other programs take: a proxy without scheme, IPv6 addresses and networks in
 NO_PROXY, and `socks://`, which desktops set.
 """
 
@@ -64,7 +64,7 @@ def _variable(kind: str) -> str:
 
 
 def _usable(text: str, variable: str) -> str:
-    """The address of a proxy as httpx takes it."""
+    """The address of a proxy as httpx2 takes it."""
     url = text if "://" in text else f"http://{text}"
     scheme, _, rest = url.partition("://")
     try:

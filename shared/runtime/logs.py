@@ -90,7 +90,7 @@ def configure(tier: str, process: str) -> None:
     handler.setFormatter(LineFormatter(tier, process, form))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 def _chosen(variable: str, value: str, known: tuple[str, ...]) -> str:

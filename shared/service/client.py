@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Container, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from shared.core.clocks import written
 from shared.core.errors import (
@@ -40,7 +40,7 @@ from shared.wire import codec
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 Address = Callable[[], str]
-httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces would be copied
+httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 2**18  # what uvloop reads at once; smaller pieces would be copied
 CONNECT_S = 5.0
 """Longest wait for a connection."""
 POLL_S = 0.5
@@ -49,19 +49,21 @@ GARBLED_TIMES = 3
 """How often a body may be garbled or cut off, in either direction, before the request fails."""
 
 
-def tier_client(transport: httpx.AsyncBaseTransport | None = None, keys: NodeKeys | None = None) -> httpx.AsyncClient:
+def tier_client(transport: httpx2.AsyncBaseTransport | None = None, keys: NodeKeys | None = None) -> httpx2.AsyncClient:
     """Returns the HTTP client of a tier; the way to other tiers is never the environment's choice.
 
-    With `trust_env` httpx would send each request, and the tier token with it, to `HTTP_PROXY` or `ALL_PROXY`, for
+    With `trust_env` httpx2 would send each request, and the tier token with it, to `HTTP_PROXY` or `ALL_PROXY`, for
     127.0.0.1 too, and would trust the authorities of `SSL_CERT_FILE`.
 
     Args:
         transport: replaces the network in tests.
         keys: of the node, where nodes show certificates.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     verify = keys.client if keys else PublicTrust()
-    return httpx.AsyncClient(transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify)
+    return httpx2.AsyncClient(
+        transport=transport, follow_redirects=False, limits=limits, trust_env=False, verify=verify
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Caller:
             sent and received, and the wall seconds that it took.
     """
 
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     token: str | None = None
     max_bytes: int = 2**31
     keys: NodeKeys | None = None
@@ -142,7 +144,7 @@ class Caller:
                     raise
                 raise Unreachable(error.detail) from None
 
-        began, over = time.monotonic(), (httpx.TransportError, Unreachable, *TRANSIENT)
+        began, over = time.monotonic(), (httpx2.TransportError, Unreachable, *TRANSIENT)
         raw, got = await retry(attempt, limit_s=limit_s, peer=str(peer), over=over)
         self.exchanged(url().rpartition("/")[2], body.n_bytes, len(raw), time.monotonic() - began)
         return Reply(codec.decode(kind, raw, model=model, n_seats=n_seats), body.n_bytes, len(raw), got)
@@ -150,7 +152,7 @@ class Caller:
     async def _once(
         self, url: str, body: codec.Body, headers: dict[str, str], peer: Identity
     ) -> tuple[memoryview, Mapping[str, str]]:
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        timeout = httpx2.Timeout(None, connect=CONNECT_S)
         request = self.client.build_request(
             "POST", url, content=_stream(body), headers=headers, timeout=timeout, extensions=self._called(peer)
         )
@@ -184,9 +186,9 @@ class Caller:
             async with asyncio.timeout(limit_s), request as response:
                 self._check_peer(response, peer)
                 status, body = response.status_code, await _read(response, JSON_BYTES)
-        except (TimeoutError, httpx.TimeoutException):
+        except (TimeoutError, httpx2.TimeoutException):
             raise DeadlineExceeded(f"{peer} did not answer within {limit_s:g} s") from None
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise Unreachable(f"{peer}: {type(error).__name__}: {error}{_clock_hint(error)}") from None
         if status >= 300:
             raise remote_error(status, body, url)
@@ -199,7 +201,7 @@ class Caller:
         """Returns what a connection is opened with: the name that the certificate of the other side must have."""
         return {"sni_hostname": peer.server_name} if self.keys else {}
 
-    def _check_peer(self, response: httpx.Response, peer: Identity) -> None:
+    def _check_peer(self, response: httpx2.Response, peer: Identity) -> None:
         """Checks who answers: a connection that is kept open may be that of the node which had this address before.
 
         Raises:
@@ -251,7 +253,7 @@ async def _stream(body: codec.Body) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _read(response: httpx.Response, limit: int) -> memoryview:
+async def _read(response: httpx2.Response, limit: int) -> memoryview:
     """Returns the body of an answer, checked against its length and checksum."""
     size = content_length(response.headers)
     if (size or 0) > limit:

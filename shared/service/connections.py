@@ -9,32 +9,32 @@ from contextlib import closing, suppress
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-import httpx
+import httpx2
 
 T = TypeVar("T")
 
 
 class Connections:
-    """An `httpx.Client` whose requests run in threads of their own; a context manager that closes it.
+    """An `httpx2.Client` whose requests run in threads of their own; a context manager that closes it.
 
-    Ctrl-C raises `KeyboardInterrupt` in the main thread, between any two of its steps. In httpx it can come when a lock
-    has just been taken and the block that gives it back has not yet begun: whoever needs the lock next waits for ever,
-    be it the interrupted request, which tidies up, or the next one, which is to stop a run. So the main thread only
-    waits; an interrupted request ends by itself, and its answer is lost.
+    Ctrl-C raises `KeyboardInterrupt` in the main thread, between any two of its steps. In httpx2 it can come when a
+    lock has just been taken and the block that gives it back has not yet begun: whoever needs the lock next waits for
+    ever, be it the interrupted request, which tidies up, or the next one, which is to stop a run. So the main thread
+    only waits; an interrupted request ends by itself, and its answer is lost.
 
     Args:
-        options: arguments of `httpx.Client`, which reads nothing from the environment.
+        options: arguments of `httpx2.Client`, which reads nothing from the environment.
     """
 
     def __init__(self, **options: Any) -> None:
         self._options = options
-        self._http, self._owner = httpx.Client(trust_env=False, **self._options), os.getpid()
+        self._http, self._owner = httpx2.Client(trust_env=False, **self._options), os.getpid()
         self.timeout = self._http.timeout
 
-    def request(self, method: str, url: str, **options: Any) -> httpx.Response:
+    def request(self, method: str, url: str, **options: Any) -> httpx2.Response:
         """Returns the answer to a request, read to its end."""
 
-        def answer() -> Generator[httpx.Response, None, None]:
+        def answer() -> Generator[httpx2.Response, None, None]:
             yield http.request(method, url, **options)
 
         http = self._of_this_process()
@@ -42,7 +42,7 @@ class Connections:
             return next(answers)
 
     def stream(
-        self, read: Callable[[httpx.Response], Generator[T, None, None]], method: str, url: str, **options: Any
+        self, read: Callable[[httpx2.Response], Generator[T, None, None]], method: str, url: str, **options: Any
     ) -> Generator[T, None, None]:
         """What `read` takes piece by piece from the answer to a request; a piece is read when it is asked for."""
 
@@ -58,10 +58,10 @@ class Connections:
         if os.getpid() == self._owner:
             self._http.close()
 
-    def _of_this_process(self) -> httpx.Client:
+    def _of_this_process(self) -> httpx2.Client:
         """The client; a forked process gets its own: on a shared one each would read answers to the other."""
         if os.getpid() != self._owner:
-            self._http, self._owner = httpx.Client(trust_env=False, **self._options), os.getpid()
+            self._http, self._owner = httpx2.Client(trust_env=False, **self._options), os.getpid()
         return self._http
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 from pydantic import ValidationError
 
 from shared.core.clocks import ahead_of, is_off, told_clock
@@ -81,7 +81,7 @@ def join(
     cloud_url: str,
     token: JoinToken,
     *,
-    transport: httpx.BaseTransport | None = None,
+    transport: httpx2.BaseTransport | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Gets a certificate, unless the node has one that holds; waits as long as the cloud cannot be reached.
@@ -106,7 +106,7 @@ def join(
         wait(backoff(attempt))
 
 
-def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx.BaseTransport | None = None) -> None:
+def join_once(keys: NodeKeys, cloud_url: str, token: JoinToken, transport: httpx2.BaseTransport | None = None) -> None:
     """Gets a certificate, by one attempt; the arguments are those of `join`.
 
     The authority's certificate is fetched over a connection that is not checked, and checked by its fingerprint.
@@ -144,7 +144,7 @@ def _ask(
     url: str,
     body: Any,
     context: ssl.SSLContext,
-    transport: httpx.BaseTransport | None,
+    transport: httpx2.BaseTransport | None,
     params: Mapping[str, str] | None = None,
 ) -> tuple[bytes, str]:
     """The body of an answer, and when it was sent by the clock of the other side, as its header says."""
@@ -152,7 +152,7 @@ def _ask(
         with Connections(verify=context, timeout=ANSWER_S, transport=transport) as connections:
             name = {"sni_hostname": CLOUD.server_name}
             answer = connections.request(method, url, json=body, params=params, extensions=name)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise Unreachable(f"the cloud at {url}: {type(error).__name__}: {error}") from None
     if answer.status_code != 200:
         raise remote_error(answer.status_code, bytearray(answer.content), url)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-import httpx
+import httpx2
 
 
 class PublicTrust(ssl.SSLContext):
-    """What httpx verifies with by default, read for the first TLS connection: to read it takes longer than to connect.
+    """What httpx2 verifies with by default, read for the first TLS connection: to read it takes longer than to connect.
 
     Args:
         trust_env: whether SSL_CERT_FILE and SSL_CERT_DIR may name other authorities.
@@ -27,7 +27,7 @@ class PublicTrust(ssl.SSLContext):
 
     @cached_property
     def _read(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context(trust_env=self._trust_env)
+        return httpx2.create_ssl_context(trust_env=self._trust_env)
 
     def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
         """Note the protocols that each connection offers."""

@@ -7,7 +7,7 @@ import re
 from typing import TypeVar
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from pydantic import ValidationError
 
 from shared.core.errors import (
@@ -67,7 +67,7 @@ def event(text: str) -> Event:
         raise WireError(f"the cloud sent an invalid event: {told(error)}") from None
 
 
-def parse(kind: type[R], response: httpx.Response) -> R:
+def parse(kind: type[R], response: httpx2.Response) -> R:
     """The record of type `kind` in a response."""
     try:
         return kind.model_validate_json(response.content)
@@ -79,7 +79,7 @@ def parse(kind: type[R], response: httpx.Response) -> R:
         ) from None
 
 
-def refused(response: httpx.Response, through: str = "") -> Refused:
+def refused(response: httpx2.Response, through: str = "") -> Refused:
     """The error in an error response; a generic one if a proxy answered instead of the cloud.
 
     Args:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-import httpx
+import httpx2
 
 from shared.core.errors import Busy, StrataError, WireError
 from shared.run_records.events import Event
@@ -102,7 +102,7 @@ class Client(TopologyClient):
         """The bytes of `files/<name>` or `models/<name>` of a run, piece by piece; read it within `patiently`."""
         try:
             yield from self._connections.stream(_bytes, "GET", path("runs", run, *parts))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._broken(error) from error
 
     def twins(self, edge: str, run: str) -> TwinList:
@@ -135,13 +135,13 @@ class Client(TopologyClient):
                     backoff_s = _BACKOFF_S
                     last = event.id if event is not None else last
                     yield event
-            except httpx.ReadTimeout:
+            except httpx2.ReadTimeout:
                 pass  # the cloud was connected, but silent
             except Refused as error:
                 if error.status not in AWAY:
                     raise
                 wait_s, lost = float(error.retry_after_s or 0), None if error.code == Busy.code else error
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 lost = self._broken(error)
             yield None
             if lost is not None:
@@ -151,7 +151,7 @@ class Client(TopologyClient):
 
     def _stream(self, run: str, last: str | None, idle_s: float) -> Iterator[Event | None]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        timeout = httpx.Timeout(self._connections.timeout.connect, read=idle_s)
+        timeout = httpx2.Timeout(self._connections.timeout.connect, read=idle_s)
         where = path("runs", run, "events")
         return self._connections.stream(_events, "GET", where, headers=headers, timeout=timeout)
 
@@ -159,18 +159,18 @@ class Client(TopologyClient):
         return parse(RunInfo, self._request("POST", path("runs", run, verb), **options))
 
 
-def _bytes(response: httpx.Response) -> Generator[bytes, None, None]:
+def _bytes(response: httpx2.Response) -> Generator[bytes, None, None]:
     _check(response)
     yield from response.iter_bytes()
 
 
-def _events(response: httpx.Response) -> Generator[Event | None, None, None]:
+def _events(response: httpx2.Response) -> Generator[Event | None, None, None]:
     _check(response)
     for message in messages(response.iter_lines()):
         yield None if message is None else answers.event(message.text)
 
 
-def _check(response: httpx.Response) -> None:
+def _check(response: httpx2.Response) -> None:
     if response.is_error:
         response.read()
         raise refused(response)

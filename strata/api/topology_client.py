@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import httpx
+import httpx2
 
 from shared.core.addresses import check_url, is_loopback
 from shared.core.errors import BadInput, DeadlineExceeded, Unreachable, WireError
@@ -55,7 +55,7 @@ class TopologyClient:
         token: str | None = None,
         timeout_s: float = 30.0,
         authority: Path | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
         reconnect_s: float | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -63,8 +63,8 @@ class TopologyClient:
         self.url = url.rstrip("/")
         self._outages = Outages(self.url, reconnect_s, check)
         try:
-            host = httpx.URL(check_url(self.url, "http", "https")).host
-        except (ValueError, httpx.InvalidURL) as error:
+            host = httpx2.URL(check_url(self.url, "http", "https")).host
+        except (ValueError, httpx2.InvalidURL) as error:
             raise Unreachable(f"{url!r} is not a valid address of a cloud: {error}") from None
         self._proxy = proxy_of(self.url) if transport is None else None
         self._connections = Connections(
@@ -133,7 +133,7 @@ class TopologyClient:
 
     def _request(
         self, method: str, where: str, *, errors: bool = True, again: bool = False, **options: Any
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Send a request and wait for the answer as `patiently` does.
 
         Args:
@@ -141,10 +141,10 @@ class TopologyClient:
             again: whether this POST may be repeated.
         """
 
-        def answer() -> httpx.Response:
+        def answer() -> httpx2.Response:
             try:
                 response = self._connections.request(method, where, **options)
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 raise self._broken(error) from error
             if errors and response.is_error:
                 raise refused(response, self._through())
@@ -177,17 +177,17 @@ class TopologyClient:
         """Wait no longer for the cloud from now on."""
         self._outages.wait_s = min(self._outages.wait_s, seconds)
 
-    def _broken(self, error: httpx.HTTPError) -> Unreachable:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+    def _broken(self, error: httpx2.HTTPError) -> Unreachable:
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
             return NotConnected(f"no cloud answers at {self.url} ({error or 'in time'}){self._through()}")
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpx2.TimeoutException):
             return DeadlineExceeded(f"the cloud at {self.url} did not answer in time{self._through()}")
         return Unreachable(f"no cloud answers at {self.url} ({error}){self._through()}")
 
     def _through(self) -> str:
         return f", through the proxy that {self._proxy.variable} names" if self._proxy else ""
 
-    def _json(self, response: httpx.Response) -> dict[str, Any]:
+    def _json(self, response: httpx2.Response) -> dict[str, Any]:
         try:
             value = response.json()
         except ValueError:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-import httpx
+import httpx2
 from pydantic import ValidationError
 
 from shared.core.errors import Unreachable, WireError
@@ -36,7 +36,7 @@ class CloudClient:
         url: str,
         tier_token: str | None,
         joining: tuple[NodeKeys, JoinToken] | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         headers = {"authorization": f"Bearer {tier_token}"} if tier_token and not joining else {}
         self.url, self._joining = url, joining
@@ -71,7 +71,7 @@ class CloudClient:
             answer = self._connections.request(
                 "POST", f"{self.url}/fleet", json=report.model_dump(mode="json"), extensions=dict(self._called)
             )
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise Unreachable(f"the cloud at {self.url}: {type(error).__name__}: {error}") from None
         if answer.status_code != 200:
             raise remote_error(answer.status_code, bytearray(answer.content), self.url)

@@ -1,4 +1,4 @@
-"""Reads server-sent events of an ASGI application as they arrive; httpx's transport waits for the answer's end."""
+"""Reads server-sent events of an ASGI application as they arrive; httpx2's transport waits for the answer's end."""
 
 from __future__ import annotations
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.compose.stack import URL, compose, down, leftovers, n_devices, until
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[httpx.Client]:
+def stack() -> Iterator[httpx2.Client]:
     """Redis, a cloud, two edges and six devices in containers; removed with their volumes at the end."""
     down()
     try:
         compose("up", "--build", "-d", "--scale", "device=6")
-        with httpx.Client(base_url=URL, timeout=30) as client:
+        with httpx2.Client(base_url=URL, timeout=30) as client:
             until("six registered devices", lambda: n_devices(client) == 6)
             yield client
     finally:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests import waits
 from tests.waits import HANG_S
@@ -53,20 +53,20 @@ def leftovers() -> list[str]:
     return docker("ps", "-a", "--format", "{{.Names}}", *mine).split() + docker("network", "ls", "-q", *mine).split()
 
 
-def n_devices(client: httpx.Client) -> int:
+def n_devices(client: httpx2.Client) -> int:
     try:
         return int(client.get("/topology").json()["n_devices"])
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return -1
 
 
-def scaled(client: httpx.Client, service: str, number: int, n_all: int) -> None:
+def scaled(client: httpx2.Client, service: str, number: int, n_all: int) -> None:
     """Scale a device service to `number` containers and wait for `n_all` agents of all services."""
     compose("up", "-d", "--no-deps", "--no-recreate", "--scale", f"{service}={number}", service)
     until(f"{number} of {service}", lambda: n_agents(client) == n_all == n_devices(client))
 
 
-def n_agents(client: httpx.Client) -> int:
+def n_agents(client: httpx2.Client) -> int:
     """Returns the number of live agents whose containers run; a removed agent counts as alive until its TTL."""
     names = {container[:12] for container in running()}
     found = client.get("/agents").json()["agents"]
@@ -78,31 +78,31 @@ def running() -> list[str]:
     return docker("ps", "-q", "--no-trunc", "--filter", f"label=com.docker.compose.project={PROJECT}").split()
 
 
-def submit(client: httpx.Client, spec: dict[str, Any]) -> str:
+def submit(client: httpx2.Client, spec: dict[str, Any]) -> str:
     answer = client.post("/runs", json={"spec": spec})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["run"])
 
 
-def ended(client: httpx.Client, run: str, limit_s: float = HANG_S) -> dict[str, Any]:
+def ended(client: httpx2.Client, run: str, limit_s: float = HANG_S) -> dict[str, Any]:
     info: dict[str, Any] = until(
         f"the end of {run}", lambda: (found := client.get(f"/runs/{run}").json())["status"] in ENDED and found, limit_s
     )
     return info
 
 
-def events(client: httpx.Client, run: str, kind: str) -> list[dict[str, Any]]:
+def events(client: httpx2.Client, run: str, kind: str) -> list[dict[str, Any]]:
     """Returns the events of one kind of an ended run."""
     text = client.get(f"/runs/{run}/events").text
     found = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
     return [event["data"] for event in found if event["kind"] == kind]
 
 
-def seat_of(client: httpx.Client, run: str, seat: int) -> dict[str, Any]:
+def seat_of(client: httpx2.Client, run: str, seat: int) -> dict[str, Any]:
     return dict(client.get(f"/runs/{run}/seats").json()["seats"][seat])
 
 
-def round_with(client: httpx.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:
+def round_with(client: httpx2.Client, run: str, seat: int, outcome: str) -> dict[str, Any] | None:
     """Returns the newest round if this seat has this outcome in it."""
     newest = client.get(f"/runs/{run}").json()["rounds"]
     detail = client.get(f"/runs/{run}/rounds/{newest}").json()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
+import httpx2
 import pytest
 
 from shared.identity.authority import load_authority
@@ -89,7 +89,7 @@ def swarm() -> Iterator[None]:
 
 
 @contextmanager
-def stack(authority: Path | None = None, **settings: str) -> Iterator[httpx.Client]:
+def stack(authority: Path | None = None, **settings: str) -> Iterator[httpx2.Client]:
     """Deploys the stack, yields a client of its cloud with the token, and removes stack, volumes and secrets.
 
     With the folder of an authority, nodes show certificates.
@@ -113,7 +113,7 @@ def stack(authority: Path | None = None, **settings: str) -> Iterator[httpx.Clie
         docker("stack", "deploy", "--resolve-image", "never", *files, STACK, env=env)
         headers, url = {"Authorization": f"Bearer {token}"}, f"{'https' if authority else 'http'}://127.0.0.1:{PORT}"
         verify = ssl.create_default_context(cafile=str(authority / "authority.pem")) if authority else True
-        with httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False, verify=verify) as client:
+        with httpx2.Client(base_url=url, headers=headers, timeout=30, trust_env=False, verify=verify) as client:
             yield client
     finally:
         remove()

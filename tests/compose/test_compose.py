@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 
 
 def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
-    stack: httpx.Client, tmp_path: Path
+    stack: httpx2.Client, tmp_path: Path
 ) -> None:
     spec = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text(encoding="utf-8"))
     in_containers = ended(stack, submit(stack, spec))
@@ -37,7 +37,7 @@ def test_the_quickstart_gives_the_same_bits_in_containers_as_in_local_processes(
         assert in_containers[field] == getattr(here, field), field
 
 
-def test_every_device_container_takes_part(stack: httpx.Client) -> None:
+def test_every_device_container_takes_part(stack: httpx2.Client) -> None:
     info = ended(stack, submit(stack, {"num_rounds": 2, "lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.5}}))
     assert (info["status"], info["spec"]["num_devices"], info["spec"]["num_edges"]) == ("completed", 6, 2)
     rows = stack.get(f"/runs/{info['run']}/rounds/1").json()["seats"]
@@ -51,13 +51,13 @@ def test_every_device_container_takes_part(stack: httpx.Client) -> None:
     assert {row["edge"] for row in rows} == {"edge-1", "edge-2"}
 
 
-def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack: httpx.Client) -> None:
+def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack: httpx2.Client) -> None:
     info = ended(stack, submit(stack, {"num_rounds": 2, "lr": 0.1}))
     for row in stack.get(f"/runs/{info['run']}/rounds").json()["rounds"]:
         assert row["socket_bytes"] == row["bytes_up"] + row["bytes_down"] > 0
 
 
-def test_the_curl_lines_of_the_page_run_unchanged(stack: httpx.Client, tmp_path: Path) -> None:
+def test_the_curl_lines_of_the_page_run_unchanged(stack: httpx2.Client, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "compose.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("curl ")]
     assert len(lines) >= 4
@@ -75,7 +75,7 @@ def test_the_curl_lines_of_the_page_run_unchanged(stack: httpx.Client, tmp_path:
     assert (tmp_path / "model.safetensors").stat().st_size > 10_000
 
 
-def test_a_device_that_joins_takes_a_free_seat_and_one_that_leaves_is_named(stack: httpx.Client) -> None:
+def test_a_device_that_joins_takes_a_free_seat_and_one_that_leaves_is_named(stack: httpx2.Client) -> None:
     spec = {"num_devices": 6, "max_devices": 7, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
     run = submit(stack, spec)
     until("a committed round", lambda: stack.get(f"/runs/{run}").json()["rounds"] >= 1)

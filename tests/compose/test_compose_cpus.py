@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -18,7 +18,7 @@ CPUS = {"edge-1": 0.2, "device": 0.4, "device_slow": 0.1}
 
 
 @pytest.fixture
-def limited(stack: httpx.Client) -> Iterator[httpx.Client]:
+def limited(stack: httpx2.Client) -> Iterator[httpx2.Client]:
     """The stack with two devices and an edge with CPU limits; at the end six devices without limits."""
     try:
         compose(*LIMITS, "up", "-d", "--no-deps", "--scale", "device=1", "--scale", "device_slow=1", *CPUS)
@@ -30,14 +30,14 @@ def limited(stack: httpx.Client) -> Iterator[httpx.Client]:
         until("six devices", lambda: are_alive(stack, 6))
 
 
-def are_alive(client: httpx.Client, number: int) -> bool:
+def are_alive(client: httpx2.Client, number: int) -> bool:
     """Whether this number of devices and both edges are alive."""
     states = {edge["state"] for edge in client.get("/edges").json()["edges"]}
     return n_agents(client) == number == n_devices(client) and states <= {"alive", "revived"}
 
 
 def test_shares_follow_measured_speeds_and_rounds_are_faster_than_with_own_data(
-    limited: httpx.Client,
+    limited: httpx2.Client,
 ) -> None:
     assert limits() == CPUS
     spec = yaml.safe_load((ROOT / "experiments" / "dtpfl_cpus.yaml").read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def limits() -> dict[str, float]:
     return {service: int(nano) / 1e9 for service, nano in lines if int(nano)}
 
 
-def rounds_of(client: httpx.Client, spec: dict[str, Any]) -> list[dict[str, Any]]:
+def rounds_of(client: httpx2.Client, spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Completes a run of a spec and returns all its rounds."""
     info = ended(client, submit(client, spec), 600)
     assert info["status"] == "completed", info["reason"]

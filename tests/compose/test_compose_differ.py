@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.simulation import PROFILES
@@ -27,7 +27,7 @@ REAL = {
 
 
 @pytest.fixture
-def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
+def classes(stack: httpx2.Client) -> Iterator[httpx2.Client]:
     """The stack; at the end it has six devices of one class again."""
     try:
         yield stack
@@ -36,7 +36,7 @@ def classes(stack: httpx.Client) -> Iterator[httpx.Client]:
         scaled(stack, "device", 6, 6)
 
 
-def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_continues(stack: httpx.Client) -> None:
+def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_continues(stack: httpx2.Client) -> None:
     ended(stack, submit(stack, {"num_rounds": 1}))  # a first round would include one-time preparation
     run = submit(stack, REAL)
     first = until("a round of all four", lambda: complete_round(stack, run))
@@ -63,7 +63,7 @@ def test_a_paused_container_misses_the_deadline_and_takes_part_again_when_it_con
     assert (row["agent"], row["fresh_state"], back["n_used"]) == (victim["agent"], False, 4)
 
 
-def complete_round(client: httpx.Client, run: str) -> dict[str, Any] | None:
+def complete_round(client: httpx2.Client, run: str) -> dict[str, Any] | None:
     """Returns the newest round if all four seats took part in it."""
     info = client.get(f"/runs/{run}").json()
     assert info["status"] not in ENDED, info["reason"]
@@ -71,7 +71,7 @@ def complete_round(client: httpx.Client, run: str) -> dict[str, Any] | None:
     return detail if detail.get("n_used") == 4 else None
 
 
-def test_two_classes_of_containers_give_the_same_record_in_any_start_order(classes: httpx.Client) -> None:
+def test_two_classes_of_containers_give_the_same_record_in_any_start_order(classes: httpx2.Client) -> None:
     spec = {"num_devices": 6, "num_rounds": 2, "lr": 0.1, "devices": {"profile": "agent"}}
     scaled(classes, "device", 4, 4)
     scaled(classes, "device_slow", 2, 6)
@@ -89,7 +89,7 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
     assert rates["standard"] == rates["phone_low"]  # equal work at the speed of each class
 
 
-def record_of(client: httpx.Client, spec: dict[str, Any]) -> tuple[Any, ...]:
+def record_of(client: httpx2.Client, spec: dict[str, Any]) -> tuple[Any, ...]:
     """Completes a run of two rounds; returns model, bytes, simulated time and visits, without their hosts."""
     info = ended(client, submit(client, spec))
     assert info["status"] == "completed", info["reason"]

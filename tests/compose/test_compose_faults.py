@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.compose.stack import PROJECT, compose, docker, ended, events, submit, until
@@ -22,18 +22,18 @@ SPEC = {
 
 
 @pytest.fixture
-def run(stack: httpx.Client) -> str:
+def run(stack: httpx2.Client) -> str:
     """A long run that has committed at least one round."""
     found = submit(stack, {**SPEC, "num_rounds": 10_000})
     until("a committed round", lambda: committed(stack, found) >= 1)
     return found
 
 
-def committed(client: httpx.Client, run: str) -> int:
+def committed(client: httpx2.Client, run: str) -> int:
     """Returns the number of committed rounds, -1 while the cloud does not answer."""
     try:
         return int(client.get(f"/runs/{run}").json().get("rounds", -1))
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return -1
 
 
@@ -47,26 +47,26 @@ def _labelled(service: str) -> list[str]:
     return ["--filter", f"label=com.docker.compose.service={service}"]
 
 
-def wait_for_rounds(client: httpx.Client, run: str, n: int = 2) -> None:
+def wait_for_rounds(client: httpx2.Client, run: str, n: int = 2) -> None:
     """Wait for `n` further rounds."""
     before = max(committed(client, run), 0)
     until(f"{n} rounds more", lambda: committed(client, run) >= before + n)
 
 
-def state(client: httpx.Client, kind: str, key: str, name: str) -> str:
+def state(client: httpx2.Client, kind: str, key: str, name: str) -> str:
     """Returns the state of an agent or an edge as the cloud shows it."""
     found = [node for node in client.get(f"/{kind}").json()[kind] if node[key] == name]
     return str(found[0]["state"]) if found else "unknown"
 
 
-def stop_run(client: httpx.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def stop_run(client: httpx2.Client, run: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Stop a run; returns its document and its rounds with their seats."""
     client.post(f"/runs/{run}/stop")
     info = ended(client, run)
     return info, rounds_of(client, info)
 
 
-def rounds_of(client: httpx.Client, info: dict[str, Any]) -> list[dict[str, Any]]:
+def rounds_of(client: httpx2.Client, info: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the training rounds of a run with their seats."""
     return [client.get(f"/runs/{info['run']}/rounds/{number}").json() for number in range(1, info["rounds"] + 1)]
 
@@ -81,7 +81,7 @@ def losses_in(rounds: list[dict[str, Any]], reason: str | None = None) -> list[d
     return found
 
 
-def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+def same_without(client: httpx2.Client, info: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
     """Checks that a run whose spec declares the recorded losses has the same bits in every round."""
     spec = {**SPEC, "num_rounds": len(rounds), "losses": losses_in(rounds)}
     repeated, again = info, rounds
@@ -100,7 +100,7 @@ def same_without(client: httpx.Client, info: dict[str, Any], rounds: list[dict[s
     assert repeated["model_sha256"] == info["model_sha256"]
 
 
-def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: httpx.Client, run: str) -> None:
+def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: httpx2.Client, run: str) -> None:
     victim = container("device")
     name = victim[:12]
     agent = next(d["agent"] for d in stack.get("/agents").json()["agents"] if d["name"] == name)
@@ -124,7 +124,7 @@ def test_a_killed_device_is_named_and_keeps_its_seat_when_it_returns(stack: http
     same_without(stack, info, rounds)
 
 
-def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx.Client, run: str) -> None:
+def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx2.Client, run: str) -> None:
     victim = container("edge-2")
     docker("kill", victim)
     until("the loss of the edge", lambda: state(stack, "edges", "edge", "edge-2") == "lost")
@@ -142,7 +142,7 @@ def test_devices_of_a_killed_edge_visit_the_other_until_it_is_back(stack: httpx.
 
 
 @pytest.mark.parametrize("what", ["the cloud is killed", "Redis is killed", "everything is restarted"])
-def test_a_run_resumes_after(stack: httpx.Client, run: str, what: str) -> None:
+def test_a_run_resumes_after(stack: httpx2.Client, run: str, what: str) -> None:
     def killed(service: str) -> Callable[[], None]:
         def kill() -> None:
             docker("kill", victim := container(service))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.compose.stack import PROJECT, compose, docker, ended, events, submit, until
@@ -17,7 +17,7 @@ SOCKET = Path("/var/run/docker.sock")
 
 
 @pytest.fixture
-def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+def scaled(stack: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx2.Client]:
     """The stack with its fleet and four devices; at the end with six devices and without the fleet."""
     monkeypatch.setenv("DOCKER_GID", str(os.stat(SOCKET).st_gid))
     compose("--profile", "scale", "up", "-d", "--no-recreate", "--no-deps", "fleet")
@@ -30,7 +30,7 @@ def scaled(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[htt
         compose("--profile", "scale", "rm", "-s", "-f", "-v", "fleet")
 
 
-def request_devices(client: httpx.Client, number: int) -> None:
+def request_devices(client: httpx2.Client, number: int) -> None:
     """Request this number of devices and wait until it is reached."""
     answer = client.put("/topology", json={"devices": number})
     assert answer.status_code == 200, answer.text
@@ -50,7 +50,7 @@ def containers(*more: str) -> list[str]:
     return sorted(docker("ps", *more, "--format", "{{.Names}}", *filters).split())
 
 
-def taking_part(client: httpx.Client, run: str, number: int) -> None:
+def taking_part(client: httpx2.Client, run: str, number: int) -> None:
     """Wait for a round in which this number of seats took part."""
 
     def newest() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def taking_part(client: httpx.Client, run: str, number: int) -> None:
     until(f"a round with {number} seats", lambda: newest().get("n_used") == number)
 
 
-def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scaled: httpx.Client) -> None:
+def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scaled: httpx2.Client) -> None:
     spec = {"num_devices": 4, "max_devices": 8, "num_rounds": 100_000, "lr": 0.05, "eval_every": 100_000}
     run = submit(scaled, spec)
     taking_part(scaled, run, 4)
@@ -82,7 +82,7 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
     assert {scaled.get(f"/agents/{agent}").json()["state"] for agent in gone} == {"left"}
 
 
-def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containers(scaled: httpx.Client) -> None:
+def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containers(scaled: httpx2.Client) -> None:
     before = {d["name"]: d["agent"] for d in scaled.get("/agents").json()["agents"] if d["state"] != "left"}
     all_before = containers("-a")
     request_devices(scaled, 2)
@@ -104,7 +104,7 @@ def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containe
     assert len(set(folders.split())) == len(containers("-a"))  # one folder for each container
 
 
-def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Client) -> None:
+def test_a_device_container_of_another_project_is_left_alone(scaled: httpx2.Client) -> None:
     image = docker("inspect", "--format", "{{.Image}}", containers()[0]).strip()
     labels = ["--label", "com.docker.compose.project=another", "--label", "com.docker.compose.service=device"]
     stranger = docker("run", "-d", *labels, image, "sleep", "600").strip()
@@ -117,7 +117,7 @@ def test_a_device_container_of_another_project_is_left_alone(scaled: httpx.Clien
         docker("rm", "-f", "-v", stranger)
 
 
-def test_a_fleet_that_may_not_read_the_socket_says_so(stack: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_may_not_read_the_socket_says_so(stack: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.stat(SOCKET).st_gid == 54321:
         pytest.skip("that group may read the socket here")
     monkeypatch.setenv("DOCKER_GID", "54321")

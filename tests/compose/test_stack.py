@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.compose import swarm
@@ -31,7 +31,7 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[httpx.Client]:
+def cloud() -> Iterator[httpx2.Client]:
     """A cloud, two edges and three devices in a swarm; all of them are removed at the end."""
     with swarm.swarm():
         with swarm.stack(DEVICES="3") as client:
@@ -40,30 +40,30 @@ def cloud() -> Iterator[httpx.Client]:
         assert swarm.leftovers() == swarm.volumes() == []
 
 
-def _got(client: httpx.Client, path: str) -> dict[str, Any]:
+def _got(client: httpx2.Client, path: str) -> dict[str, Any]:
     """Returns an answer of the cloud, empty while the cloud does not answer."""
     try:
         answer = client.get(path)
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return {}
     return dict(answer.json()) if answer.is_success else {}
 
 
-def devices(client: httpx.Client) -> dict[str, str]:
+def devices(client: httpx2.Client) -> dict[str, str]:
     """Returns the ids of the live agents by the names of their tasks."""
     return {one["name"]: one["agent"] for one in _got(client, "/agents").get("agents", []) if one["state"] in LIVE}
 
 
-def edges(client: httpx.Client) -> dict[str, str]:
+def edges(client: httpx2.Client) -> dict[str, str]:
     """Returns the addresses of the live edges."""
     return {one["edge"]: one["url"] for one in _got(client, "/edges").get("edges", []) if one["state"] in LIVE}
 
 
-def rounds(client: httpx.Client, run: str) -> int:
+def rounds(client: httpx2.Client, run: str) -> int:
     return int(_got(client, f"/runs/{run}").get("rounds", -1))
 
 
-def taking_part(client: httpx.Client, run: str, number: int) -> None:
+def taking_part(client: httpx2.Client, run: str, number: int) -> None:
     """Wait for a round in which this number of seats took part."""
     until(
         f"a round with {number} seats",
@@ -71,14 +71,14 @@ def taking_part(client: httpx.Client, run: str, number: int) -> None:
     )
 
 
-def wait_for_rounds(client: httpx.Client, run: str, n: int = 3) -> None:
+def wait_for_rounds(client: httpx2.Client, run: str, n: int = 3) -> None:
     """Wait for `n` further rounds."""
     before = max(until("the cloud", lambda: rounds(client, run) + 1) - 1, 0)
     until(f"{n} rounds more", lambda: rounds(client, run) >= before + n)
 
 
 @pytest.fixture
-def run(cloud: httpx.Client) -> Iterator[str]:
+def run(cloud: httpx2.Client) -> Iterator[str]:
     """A long run of the three devices."""
     scale("device", 3)
     until("three devices", lambda: len(devices(cloud)) == 3)
@@ -89,7 +89,7 @@ def run(cloud: httpx.Client) -> Iterator[str]:
         cloud.post(f"/runs/{name}/stop")
 
 
-def stopped(client: httpx.Client, run: str) -> list[dict[str, Any]]:
+def stopped(client: httpx2.Client, run: str) -> list[dict[str, Any]]:
     """Stops a run and returns all its rounds."""
     assert client.post(f"/runs/{run}/stop").status_code == 200
     until("the end of the run", lambda: _got(client, f"/runs/{run}").get("status") in ENDED)
@@ -99,7 +99,7 @@ def stopped(client: httpx.Client, run: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client, run: str) -> None:
+def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx2.Client, run: str) -> None:
     taking_part(cloud, run, 3)
     before = devices(cloud)
     scale("device", 6)
@@ -119,7 +119,7 @@ def test_devices_added_by_swarm_during_a_run_take_part_in_it(cloud: httpx.Client
 
 
 def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_number(
-    cloud: httpx.Client, run: str
+    cloud: httpx2.Client, run: str
 ) -> None:
     taking_part(cloud, run, 3)
     before = devices(cloud)
@@ -142,7 +142,7 @@ def test_a_device_stopped_by_swarm_is_lost_and_gets_its_seat_back_with_its_task_
 
 
 @pytest.mark.parametrize("service", ["cloud", "edge", "redis"])
-def test_a_run_continues_after_swarm_has_replaced(service: str, cloud: httpx.Client, run: str) -> None:
+def test_a_run_continues_after_swarm_has_replaced(service: str, cloud: httpx2.Client, run: str) -> None:
     wait_for_rounds(cloud, run)
     before = tasks(service)
     docker("kill", before[0])
@@ -160,7 +160,7 @@ def all_took_part(detail: dict[str, Any]) -> bool:
     return detail.get("n_used") == 3 and {row["edge"] for row in detail["seats"]} == {"edge-1", "edge-2"}
 
 
-def test_requests_without_the_secret_are_refused(cloud: httpx.Client) -> None:
+def test_requests_without_the_secret_are_refused(cloud: httpx2.Client) -> None:
     assert cloud.get("/runs", headers={"Authorization": ""}).status_code == 401
     assert cloud.get("/healthz", headers={"Authorization": ""}).status_code == 200
     for name in ("cloud", "edge", "device"):

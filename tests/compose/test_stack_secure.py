@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from shared.identity.authority import make_authority
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.swarm, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[httpx.Client]:
+def cloud(tmp_path: Path) -> Iterator[httpx2.Client]:
     make_authority().save(tmp_path / "authority")
     draw_secret(tmp_path / "authority")
     with swarm.swarm():
@@ -28,14 +28,14 @@ def cloud(tmp_path: Path) -> Iterator[httpx.Client]:
         assert swarm.leftovers() == swarm.volumes() == []
 
 
-def n_devices(client: httpx.Client) -> int:
+def n_devices(client: httpx2.Client) -> int:
     try:
         return int(client.get("/topology").json()["n_devices"])
-    except (httpx.HTTPError, KeyError):
+    except (httpx2.HTTPError, KeyError):
         return -1
 
 
-def test_nodes_join_with_the_secrets_of_their_class_and_train(cloud: httpx.Client) -> None:
+def test_nodes_join_with_the_secrets_of_their_class_and_train(cloud: httpx2.Client) -> None:
     run = cloud.post("/runs", json={"spec": {"num_rounds": 2, "num_devices": 2}}).json()["run"]
     until("the end of the run", lambda: cloud.get(f"/runs/{run}").json()["status"] in ENDED)
     info = cloud.get(f"/runs/{run}").json()

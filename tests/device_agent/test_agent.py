@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from device_agent.membership import EdgeAddress, Membership, agent_id
@@ -61,10 +61,10 @@ async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_cur
 ) -> None:
     """A paused agent that continues reads an order that the edge has given up."""
     orders: list[bytes] = []
-    stale: list[httpx.Response] = []
+    stale: list[httpx2.Response] = []
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/uploads" and request.content not in orders:
                 orders.append(request.content)
                 if len(orders) == 2:
@@ -121,7 +121,7 @@ async def test_an_agent_restarted_during_its_visit_gets_its_order_again(tmp_path
             await fed.stop("agent-1")
             await fed.start_agent(1)
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/visits" and request.url.port == AGENT_PORT + 1 and not restarted:
                 restarted.append(asyncio.create_task(restart()))
             return await pass_on()
@@ -152,14 +152,14 @@ class FakeHost:
 def membership(answers: dict[str, Any], heard: list[str], keeper: FakeHost | None = None) -> Membership:
     """Returns a membership whose cloud and edges answer by URL."""
 
-    async def handle(request: httpx.Request) -> httpx.Response:
+    async def handle(request: httpx2.Request) -> httpx2.Response:
         heard.append(str(request.url))
         found = answers[str(request.url)]
         if isinstance(found, Exception):
             raise found
-        return httpx.Response(200, json=found)
+        return httpx2.Response(200, json=found)
 
-    caller = Caller(httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    caller = Caller(httpx2.AsyncClient(transport=httpx2.MockTransport(handle)))
     networks = [ipaddress.ip_network("10.0.0.0/8")]
     host: Any = keeper or FakeHost()
     beat = AgentHeartbeat(agent="a-1")
@@ -213,7 +213,7 @@ async def test_an_agent_sends_heartbeats_to_an_ordering_edge_until_its_work_is_d
     edge = "http://10.0.0.1:9100"
     heard: list[str] = []
     answers: dict[str, Any] = {
-        "http://cloud:8000/agents": httpx.ConnectError("the cloud is away"),
+        "http://cloud:8000/agents": httpx2.ConnectError("the cloud is away"),
         f"{edge}/heartbeats": {},
     }
     member = membership(answers, heard)
@@ -222,7 +222,7 @@ async def test_an_agent_sends_heartbeats_to_an_ordering_edge_until_its_work_is_d
     with member.working_for(address):
         while heard.count(f"{edge}/heartbeats") < 5:  # noqa: ASYNC110 - a heartbeat sets no event
             await asyncio.sleep(0.01)
-        answers[f"{edge}/heartbeats"] = httpx.ReadError("for a moment")
+        answers[f"{edge}/heartbeats"] = httpx2.ReadError("for a moment")
         n_before = len(heard)
         while len(heard) < n_before + 3:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
@@ -249,7 +249,7 @@ async def test_an_agent_whose_home_edge_is_lost_registers_again() -> None:
     await member._beat_heartbeat_edge()
     assert home(member) == ("edge-1", first)
     answers |= {
-        f"{first}/heartbeats": httpx.ConnectError("gone"),
+        f"{first}/heartbeats": httpx2.ConnectError("gone"),
         "http://cloud:8000/agents": {"edge": "edge-2", "edge_url": second},
     }
     with pytest.raises(Exception, match="gone"):

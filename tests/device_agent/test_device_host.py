@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from device_agent import device_host
@@ -86,7 +86,7 @@ async def test_what_an_agent_measures_of_its_visits(tmp_path: Path) -> None:
     moved = {"down": 0, "up": 0}
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
 
-        async def count(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def count(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             answer = await pass_on()
             if request.url.path == "/visits":
                 moved["down"] += len(request.content)

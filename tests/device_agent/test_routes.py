@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from shared.identity.names import CLOUD, Peer, edge_identity
 from shared.identity.node_keys import NodeKeys
@@ -32,11 +32,11 @@ async def test_an_agent_is_ready_once_an_edge_receives_its_heartbeats(tmp_path: 
 
 async def test_an_order_for_another_agent_at_the_same_address_is_refused_untouched(tmp_path: Path) -> None:
     """Two containers may have had the address one after the other."""
-    sent: list[httpx.Request] = []
+    sent: list[httpx2.Request] = []
 
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/visits":
                 sent.append(request)
             return await pass_on()
@@ -52,11 +52,11 @@ async def test_an_order_for_another_agent_at_the_same_address_is_refused_untouch
         assert host.n_visits == n_visits == 2
 
 
-async def captured(fed: Federation) -> httpx.Request:
+async def captured(fed: Federation) -> httpx2.Request:
     """Runs a round of two devices at the one agent; returns its order."""
-    sent: list[httpx.Request] = []
+    sent: list[httpx2.Request] = []
 
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/visits":
             sent.append(request)
         return await pass_on()
@@ -88,7 +88,7 @@ async def test_an_edge_gives_orders_in_its_own_name(tmp_path: Path) -> None:
             peer = Peer(identity=edge_identity("edge-2"), serial="a1", not_after=2**40)
             await app({**scope, "state": {PEER: peer}}, receive, send)
 
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(shown)) as client:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(shown)) as client:
             answer = await client.post(str(order.url), content=order.content, headers=order.headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         assert "edge edge-2 may not speak for the edge 'edge-1'" in answer.json()["detail"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.waits import HANG_S
@@ -79,9 +79,9 @@ class Visitor:
         try:
             runs = [
                 {name: run[name] for name in ("run", "name", "status", "reason", "rounds")}
-                for run in httpx.get(f"{self.url}/runs", timeout=60).json()["runs"]
+                for run in httpx2.get(f"{self.url}/runs", timeout=60).json()["runs"]
             ]
-        except (httpx.HTTPError, LookupError, ValueError) as error:
+        except (httpx2.HTTPError, LookupError, ValueError) as error:
             runs = [{"error": repr(error)}]
         text = " | ".join(self.page.locator("body").inner_text().split("\n"))
         lines = [f"{time.strftime('%X')} {self.page.url}", *self.complaints, f"{text:.900}"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{url}/runs", timeout=120).json()["runs"]
+    found: list[dict[str, Any]] = httpx2.get(f"{url}/runs", timeout=120).json()["runs"]
     return found
 
 
@@ -68,7 +68,7 @@ def two_runs(url: str) -> None:
     """Two runs that have ended."""
     for name in NAMES:
         spec = yaml.safe_load(SPEC) | {"name": name}
-        httpx.post(f"{url}/runs", json={"spec": spec}, timeout=120).raise_for_status()
+        httpx2.post(f"{url}/runs", json={"spec": spec}, timeout=120).raise_for_status()
     until("both are over", lambda: {of_name(url, name)["status"] for name in NAMES} == {"completed"})
 
 
@@ -143,7 +143,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
     wait_completed(visitor)
     until("the timeline is drawn", lambda: len(spans_of(visitor.charts())) == 4)
     seconds = spans_of(visitor.charts())
-    profiles = {d["seat"]: d["profile"] for d in httpx.get(f"{url}/runs/latest/seats", timeout=120).json()["seats"]}
+    profiles = {d["seat"]: d["profile"] for d in httpx2.get(f"{url}/runs/latest/seats", timeout=120).json()["seats"]}
     (slow,) = (f"device {seat}" for seat, profile in profiles.items() if profile == "phone_low")
     by_seat = {row.split(" · ")[0]: value for row, value in seconds.items()}
     assert by_seat.pop(slow) > 2 * max(by_seat.values())
@@ -230,7 +230,7 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page.get_by_role("button", name="Scale").click()
     page.get_by_role("heading", name="2 edges, 6 devices").wait_for()
     spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 1000, "num_devices": 6, **PACED}
-    run = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=120).json()["run"]
+    run = httpx2.post(f"{url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("status").filter(has_text="running").wait_for()
     page.get_by_role("button", name="Pause").click()
@@ -247,7 +247,7 @@ def test_scale_pause_stop_and_a_device_offline(visitor: Visitor, url: str) -> No
     page = visitor.go(f"/runs/{run}")
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("status").filter(has_text="stopped").wait_for()
-    assert httpx.get(f"{url}/runs/{run}", timeout=120).json()["status"] == "stopped"
+    assert httpx2.get(f"{url}/runs/{run}", timeout=120).json()["status"] == "stopped"
 
 
 @pytest.mark.usefixtures("two_runs")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.browser import Visitor
@@ -30,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     process, found = started(tmp_path_factory.mktemp("accessible"))
     for spec in SPECS:
         body = {"spec": {"data": {"name": "digits", "n_train": 300}, "num_devices": 4, **spec}}
-        httpx.post(f"{found}/runs", json=body, timeout=120).raise_for_status()
+        httpx2.post(f"{found}/runs", json=body, timeout=120).raise_for_status()
     until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
     yield found
     process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.browser import Visitor
@@ -24,7 +24,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     """A topology with a run of 10 rounds and a hostile name, and one of 9 rounds with a larger model, both over."""
     process, found = started(tmp_path_factory.mktemp("inputs"))
     for further in ({"name": HOSTILE, "num_rounds": 10}, {"name": "nine", "num_rounds": 9}):
-        httpx.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=120).raise_for_status()
+        httpx2.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=120).raise_for_status()
     until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
     yield found
     process.send_signal(signal.SIGTERM)
@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 
 def wanted_devices(url: str) -> dict[str, int]:
-    wanted: dict[str, int] = httpx.get(f"{url}/topology", timeout=120).json()["wanted"]
+    wanted: dict[str, int] = httpx2.get(f"{url}/topology", timeout=120).json()["wanted"]
     return wanted
 
 
@@ -79,9 +79,9 @@ def test_scale_refuses_what_is_no_number_of_devices(visitor: Visitor, url: str, 
     devices = page.get_by_label("Devices")
     until("the number is there", lambda: devices.input_value() == "4")
     devices.fill(entered)
-    agent = httpx.get(f"{url}/agents", timeout=120).json()["agents"][0]["agent"]
+    agent = httpx2.get(f"{url}/agents", timeout=120).json()["agents"][0]["agent"]
     for online, shown in ((False, 1), (True, 0)):  # the page refreshes, and leaves what was entered
-        httpx.patch(f"{url}/agents/{agent}", json={"online": online}, timeout=120).raise_for_status()
+        httpx2.patch(f"{url}/agents/{agent}", json={"online": online}, timeout=120).raise_for_status()
         page.get_by_role("button", name=f"offline {shown}").wait_for()
         assert devices.input_value() == entered
     page.get_by_role("button", name="Scale").click()
@@ -254,7 +254,7 @@ def test_what_is_typed_outlives_a_lost_connection(visitor: Visitor) -> None:
 
 def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_up_behind_it(visitor: Visitor) -> None:
     spec = SPEC | PACED | {"name": "while it stands still", "num_rounds": 100_000}  # it pauses soon
-    run = httpx.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=120).json()["run"]
+    run = httpx2.post(f"{visitor.url}/runs", json={"spec": spec}, timeout=120).json()["run"]
     page = visitor.go(f"/runs/{run}")
     status = page.get_by_role("status")
     status.filter(has_text="running").wait_for()
@@ -268,7 +268,7 @@ def test_a_click_on_a_page_that_stands_still_is_not_lost_and_no_refreshes_pile_u
     assert len(updates) < 10, "15 s stood still, at one refresh a second"
     page.get_by_role("button", name="Stop").click()
     status.filter(has_text="stopped").wait_for()
-    httpx.delete(f"{visitor.url}/runs/{run}", timeout=60).raise_for_status()  # other tests count the runs
+    httpx2.delete(f"{visitor.url}/runs/{run}", timeout=60).raise_for_status()  # other tests count the runs
 
 
 @pytest.mark.parametrize(("field", "name"), [("data", "mnist"), ("model", "resnet18"), ("partition", "dirichlet")])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.formatting import percent
@@ -45,10 +45,10 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
     process, found = started(tmp_path_factory.mktemp("run"), N_DEVICES, 2)
     stopped = {**SPEC, "name": "stopped", "num_rounds": 100_000, "round_deadline_s": None}
     for spec in (SPEC, stopped):
-        httpx.post(f"{found}/runs", json={"spec": spec}, timeout=120).raise_for_status()
+        httpx2.post(f"{found}/runs", json={"spec": spec}, timeout=120).raise_for_status()
     until("the first is over", lambda: of_name(found, "stragglers")["status"] == "completed")
     until("the other has rounds", lambda: of_name(found, "stopped")["rounds"] >= 2)
-    httpx.post(f"{found}/runs/{of_name(found, 'stopped')['run']}/stop", timeout=120).raise_for_status()
+    httpx2.post(f"{found}/runs/{of_name(found, 'stopped')['run']}/stop", timeout=120).raise_for_status()
     until("it has stopped", lambda: of_name(found, "stopped")["status"] == "stopped")
     yield found
     process.send_signal(signal.SIGTERM)
@@ -57,7 +57,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 def detail_of(url: str, round_no: int) -> dict[str, Any]:
     run = of_name(url, "stragglers")["run"]
-    found: dict[str, Any] = httpx.get(f"{url}/runs/{run}/rounds/{round_no}", timeout=120).json()
+    found: dict[str, Any] = httpx2.get(f"{url}/runs/{run}/rounds/{round_no}", timeout=120).json()
     return found
 
 
@@ -110,7 +110,7 @@ def test_the_tab_has_the_name_of_the_run_and_a_stopped_run_its_newest_accuracy(v
     until("the tab is named", lambda: page.title() == "stragglers · StrataFL")
     page = opened(visitor, "stopped")
     info = of_name(url, "stopped")
-    found = httpx.get(f"{url}/runs/{info['run']}/rounds", timeout=120).json()["rounds"]
+    found = httpx2.get(f"{url}/runs/{info['run']}/rounds", timeout=120).json()["rounds"]
     newest = [row for row in found if row.get("evaluation")][-1]
     value = info["accuracy"] if info["accuracy"] is not None else newest["evaluation"]["global"]["accuracy"]
     page.locator(".facts").get_by_text(f"{percent(value)} after round {newest['round_no']}", exact=True).wait_for()
@@ -228,7 +228,7 @@ def test_report_and_model_are_downloads_of_what_the_run_made(visitor: Visitor, u
     with page.expect_download() as model:
         page.get_by_role("button", name="Model").click()
     model.value.save_as(tmp_path / "model")
-    assert (tmp_path / "model").read_bytes() == httpx.get(
+    assert (tmp_path / "model").read_bytes() == httpx2.get(
         f"{url}/runs/{run}/files/model.safetensors", timeout=120
     ).content
 

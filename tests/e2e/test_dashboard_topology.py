@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.formatting import size
@@ -43,11 +43,11 @@ def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str
 
 
 def ask(url: str, path: str) -> Any:
-    return httpx.get(f"{url}{path}", timeout=120).raise_for_status().json()
+    return httpx2.get(f"{url}{path}", timeout=120).raise_for_status().json()
 
 
 def begun(url: str, **spec: Any) -> str:
-    run: str = httpx.post(f"{url}/runs", json={"spec": spec}, timeout=120).raise_for_status().json()["run"]
+    run: str = httpx2.post(f"{url}/runs", json={"spec": spec}, timeout=120).raise_for_status().json()["run"]
     return run
 
 
@@ -65,7 +65,7 @@ def endless(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
     spec = {"name": "long", "data": {"name": "digits", "n_train": 300}, "num_rounds": 100_000, "num_devices": 4}
     found = begun(url, **spec, **getattr(request, "param", PACED))
     yield found
-    httpx.post(f"{url}/runs/{found}/stop", timeout=120).raise_for_status()
+    httpx2.post(f"{url}/runs/{found}/stop", timeout=120).raise_for_status()
     until("the run has stopped", lambda: ask(url, f"/runs/{found}")["status"] == "stopped")
 
 
@@ -260,7 +260,7 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
     until("some versions are made", lambda: ask(url, f"/runs/{endless}")["rounds"] > 20)
     page = visitor.go("/")
     page.get_by_text(re.compile(r"^order in flight, \d+ versions? old$")).first.wait_for()
-    httpx.post(f"{url}/runs/{endless}/pause", timeout=120).raise_for_status()
+    httpx2.post(f"{url}/runs/{endless}/pause", timeout=120).raise_for_status()
     until("it is paused", lambda: ask(url, f"/runs/{endless}")["status"] == "paused")
     page.get_by_role("link", name="long: paused").wait_for()
     ages: dict[int, int] = {}
@@ -292,8 +292,8 @@ def large(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[s
     def answers() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
         try:
-            return httpx.get(f"{address}/ui/", timeout=5).is_success
-        except httpx.TransportError:
+            return httpx2.get(f"{address}/ui/", timeout=5).is_success
+        except httpx2.TransportError:
             return False
 
     until("the page is served", answers)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.nodes.identities import issue_own
@@ -89,14 +89,14 @@ def without_certificate(topology: Topology) -> ssl.SSLContext:
 def ask(topology: Topology, context: ssl.SSLContext, target: str, method: str, path: str, **options: Any) -> Any:
     """Returns the answer of a process to a request."""
     called = {"sni_hostname": identity_of(topology, target).server_name}
-    with httpx.Client(verify=context, trust_env=False, timeout=120) as client:
+    with httpx2.Client(verify=context, trust_env=False, timeout=120) as client:
         url = f"https://127.0.0.1:{topology.ports[target]}{path}"
         return client.request(method, url, extensions=called, **options)
 
 
 def answers(topology: Topology, target: str) -> bool:
     """Whether a process answers."""
-    with suppress(httpx.TransportError):
+    with suppress(httpx2.TransportError):
         return bool(ask(topology, without_certificate(topology), target, "GET", "/healthz").status_code == 200)
     return False
 
@@ -176,7 +176,7 @@ def test_metrics_are_for_the_token_of_metrics_under_one_name_of_all_nodes(up: To
     context = without_certificate(up)
     for process in sorted(up.processes.keys() - {"cloud"}):  # whose users show no token on this machine
         url = f"https://127.0.0.1:{up.ports[process]}/metrics"
-        with httpx.Client(verify=context, timeout=120) as client:
+        with httpx2.Client(verify=context, timeout=120) as client:
             for token, status in (("for-metrics", 200), ("another", 401)):
                 headers, named = {"authorization": f"Bearer {token}"}, {"sni_hostname": ANY_NODE}
                 assert client.get(url, headers=headers, extensions=named).status_code == status
@@ -232,9 +232,9 @@ def test_a_process_of_another_authority_is_nobody(up: Topology, tmp_path: Path) 
         other.wait_ready(HANG_S)
         foreign = stolen(other, "edge-1")
         foreign.load_verify_locations(up.authority_file)
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             ask(up, foreign, "cloud", "POST", "/edges", json={}).raise_for_status()
-        with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        with pytest.raises(httpx2.ConnectError, match="certificate verify failed"):
             ask(up, stolen(other, "edge-1"), "cloud", "POST", "/edges", json={})
 
 
@@ -246,8 +246,8 @@ def test_the_authoritys_folder_makes_any_node(up: Topology, tmp_path: Path) -> N
 
 def test_plain_http_reaches_no_tier(up: Topology) -> None:
     for name, port in up.ports.items():
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=120)
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=120)
         assert ask(up, without_certificate(up), name, "GET", "/healthz").status_code == 200
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -113,7 +113,7 @@ class ByteCounter:
         self.down: Counter[tuple[int, int]] = Counter()
         self.up: Counter[tuple[int, int]] = Counter()
 
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         at_edge = request.url.path == "/rounds" and (request.url.port or 0) >= EDGE_PORT
         if not at_edge and not (agents_of(request) and request.url.path in ("/visits", "/uploads")):
             return await pass_on()
@@ -164,7 +164,7 @@ class Gate:
         self.round_no = round_no
         self.reached, self.open = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if agents_of(request) and request.url.path == "/visits":
             order = codec.read_header(await request.aread()).record
             if order["stage"]["round_no"] == self.round_no:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import StrataError
@@ -79,8 +79,8 @@ def test_a_second_cloud_stands_by_until_the_first_is_gone_and_destroys_nothing(c
 def _not_ready(url: str) -> str:
     """What a cloud waits for; empty if it is ready or does not answer."""
     try:
-        return "; ".join(httpx.get(f"{url}/readyz", timeout=5).json()["missing"])
-    except (httpx.HTTPError, KeyError):
+        return "; ".join(httpx2.get(f"{url}/readyz", timeout=5).json()["missing"])
+    except (httpx2.HTTPError, KeyError):
         return ""
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.service.idempotency import KEEP_S
@@ -22,7 +22,7 @@ def before_first(port: int, path: str, action: Any) -> Tamper:
     """Calls `action` before the first request to one path is passed on."""
     done: list[int] = []
 
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.port == port and request.url.path == path and not done:
             done.append(1)
             await action()
@@ -54,7 +54,7 @@ async def test_the_order_of_an_edge_that_restarts_within_a_round_is_repeated(tmp
             await fed.stop("edge-1")
             await fed.start_edge(1)
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/rounds" and request.url.port == EDGE_PORT + 1 and not restarted:
                 restarted.append(asyncio.create_task(restart()))
             return await pass_on()
@@ -108,7 +108,7 @@ async def test_held_updates_that_an_agent_lost_are_reported(tmp_path: Path) -> N
             await fed.stop(f"agent-{number}")
             await fed.start_agent(number)
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path == "/uploads" and not restarted:
                 restarted.append(asyncio.create_task(restart((request.url.port or 0) - AGENT_PORT)))
                 await restarted[0]
@@ -126,12 +126,12 @@ async def test_a_repeated_upload_order_gets_the_same_answer(tmp_path: Path) -> N
     async with Federation(tmp_path / "f") as fed:
         pairs: list[tuple[bytes, bytes]] = []
 
-        async def twice(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def twice(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if request.url.path != "/uploads":
                 return await pass_on()
             first, again = await pass_on(), await pass_on()
             pairs.append((await first.aread(), await again.aread()))
-            return httpx.Response(200, headers=first.headers, stream=httpx.ByteStream(pairs[-1][0]))
+            return httpx2.Response(200, headers=first.headers, stream=httpx2.ByteStream(pairs[-1][0]))
 
         fed.router.tamper = twice
         info = await fed.run(refuse_spec())

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
+import httpx2
 
 from shared.core.errors import NotFinite, StrataError, WireError
 from shared.core.tensor_records import TensorMap
@@ -55,7 +55,7 @@ async def record(folder: Path) -> list[Sample]:
 
 
 def _record_bodies(algorithm: str, experiments: ExperimentCache, found: dict[str, Sample]) -> Any:
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on()
         path = request.url.path
         if path in ("/visits", "/uploads", "/rounds") and response.status_code == 200:
@@ -70,7 +70,7 @@ def _record_bodies(algorithm: str, experiments: ExperimentCache, found: dict[str
             for name, kind, body in ((f"{path} order", asked, request.content), (f"{path} answer", answered, answer)):
                 model = None if kind is UploadOrder else experiment.shapes
                 found.setdefault(f"{algorithm} {name}", Sample(f"{algorithm} {name}", kind, body, model))
-            response = httpx.Response(200, headers=response.headers, content=answer)
+            response = httpx2.Response(200, headers=response.headers, content=answer)
         return response
 
     return tamper

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from shared.federation.spec_parser import parse_spec
 from strata.api.client import Client
@@ -77,7 +77,7 @@ def _address(log: Path) -> str:
 def _try(tier: str, url: str, token: str, config: Path, options: list[str], seconds: int) -> Tried:
     document, authorization = f"{url}/openapi.json", f"Bearer {token}"
     # The first request makes the document, for which Schemathesis waits no more than 10 s.
-    httpx.get(document, headers={"Authorization": authorization}, timeout=120).raise_for_status()
+    httpx2.get(document, headers={"Authorization": authorization}, timeout=120).raise_for_status()
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", document]
     command += ["-H", f"Authorization: {authorization}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 300, check=False)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 PRELOADED = (
-    "torch", "fastapi", "httpx", "hypothesis", "matplotlib.pyplot", "nicegui", "numpy", "pydantic_settings",
+    "torch", "fastapi", "httpx2", "hypothesis", "matplotlib.pyplot", "nicegui", "numpy", "pydantic_settings",
     "prometheus_client", "redis.asyncio", "rich.live", "safetensors.torch", "schemathesis.pytest.plugin", "scipy.stats",
     "sklearn.datasets", "typer", "uvicorn", "uvloop", "yaml",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.app import create_app as create_cloud
@@ -101,11 +101,11 @@ async def test_the_cloud_calls_a_node_back_itself(tmp_path: Path, monkeypatch: p
         settings = CloudSettings(state_dir=tmp_path / "state", runs_dir=tmp_path / "runs", common=common)
         app = create_cloud(settings, store=MemoryStore())
         hello = {"edge": "edge-1", "port": peer.port, "nonce": "0123456789abcdef"}
-        inner = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+        inner = httpx2.ASGITransport(app, client=("127.0.0.1", 1))
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=inner, base_url="http://cloud", headers=headers) as client,
+            httpx2.AsyncClient(transport=inner, base_url="http://cloud", headers=headers) as client,
         ):
             assert (await client.post("/edges", json=hello)).is_error, "no edge answers there"
     assert proxy.heads == []
@@ -143,8 +143,8 @@ async def test_a_user_reaches_a_cloud_elsewhere_through_the_proxy(monkeypatch: p
 
 
 def test_every_http_client_of_the_product_decides_about_the_environment() -> None:
-    """httpx follows it unless told otherwise, so a client that does not say is a mistake."""
-    clients = ("httpx.Client", "httpx.AsyncClient")
+    """httpx2 follows it unless told otherwise, so a client that does not say is a mistake."""
+    clients = ("httpx2.Client", "httpx2.AsyncClient")
     packages = ("cloud_server", "edge_server", "device_agent", "shared", "strata", "benchmarks")
     found = {}
     for path in (path for package in packages for path in (ROOT / package).rglob("*.py")):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.bounds import DETAIL_CHARS, LABEL_CHARS
@@ -31,11 +31,11 @@ Forge = Callable[[Any], Any]
 def changing(kind: Any, port: int, path: str, forge: Forge) -> Tamper:
     """Replaces the first answer of a service by what `forge` makes of it."""
 
-    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         whole = await pass_on()
         body = codec.encode(forge(codec.decode(kind, await whole.aread(), stored=True)))
         headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
-        return answer(bytes(body.join()), httpx.Headers({**headers, "content-length": str(body.n_bytes)}))
+        return answer(bytes(body.join()), httpx2.Headers({**headers, "content-length": str(body.n_bytes)}))
 
     return at(port, path, reply, times=1)
 

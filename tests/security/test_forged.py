@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 
@@ -37,11 +37,11 @@ def forging(algorithm: str, forge: Forge) -> Tamper:
     kind: Any = VisitAnswer
     decoded = kind[load_algorithm(algorithm).update, Any]
 
-    async def reply(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         whole = await pass_on()
         body = codec.encode(forge(codec.decode(decoded, await whole.aread(), stored=True)))
         headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
-        return answer(bytes(body.join()), httpx.Headers({**headers, "content-length": str(body.n_bytes)}))
+        return answer(bytes(body.join()), httpx2.Headers({**headers, "content-length": str(body.n_bytes)}))
 
     return at(AGENT_PORT, "/visits", reply, times=1)
 

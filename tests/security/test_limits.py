@@ -104,7 +104,7 @@ async def test_only_files_of_the_results_folder_are_served(tmp_path: Path) -> No
         (tmp_path / "f" / "runs" / "secret").write_text("hidden")
         names = ["../secret", "../../secret", "/etc/passwd", "plots/../../secret", ".", "", "plots"]
         for name, status in [*((name, 404) for name in names), ("manifest.json", 200)]:
-            # Not by httpx, which would resolve the dots before the request.
+            # Not by httpx2, which would resolve the dots before the request.
             async with opened(fed.apps["cloud"], f"/runs/{info.run}/files/{name}") as stream:
                 assert [event async for event in stream.events()] == []
                 assert (stream.status, name) == (status, name)

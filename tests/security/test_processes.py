@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from shared.run_records.runs import FINAL
@@ -45,7 +45,7 @@ class Target:
 
     topology: Topology
     runs_dir: Path
-    http: httpx.Client
+    http: httpx2.Client
     api: Api
     run: str
 
@@ -64,7 +64,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     ) as topology:
         topology.wait_ready(HANG_S)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
-        with Api(topology.url) as api, httpx.Client(base_url=topology.url, headers=headers, timeout=120) as http:
+        with Api(topology.url) as api, httpx2.Client(base_url=topology.url, headers=headers, timeout=120) as http:
             target = Target(topology, runs, http, api, api.create_run(SPEC).run)
             until("a round", lambda: target.rounds() > 0)
             yield target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from fastapi.responses import HTMLResponse
 
@@ -57,8 +57,8 @@ async def test_paths_of_pages_have_their_own_policy_and_a_stricter_one_is_kept()
     async def fails() -> None:
         raise RuntimeError
 
-    inner = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+    inner = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=inner, base_url="http://cloud") as http:
         policies = {path: (await http.get(path)).headers.get_list("content-security-policy") for path in (
             "/ui/page", "/uix", "/ui/strict", "/fails",
         )}  # fmt: skip
@@ -71,7 +71,7 @@ async def test_paths_of_pages_have_their_own_policy_and_a_stricter_one_is_kept()
 
 
 async def test_no_tier_serves_a_page_with_scripts_of_another_site() -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app("probe")), base_url="http://tier") as http:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(make_app("probe")), base_url="http://tier") as http:
         for path in ("/docs", "/redoc"):
             assert (await http.get(path)).status_code == 404
 

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
@@ -72,8 +72,8 @@ def check_served(url: str, **options: Any) -> None:
     """Wait until a request is answered; on a busy machine its own client may be too slow for the server's limits."""
 
     def served() -> bool:
-        with suppress(httpx.TransportError):
-            return httpx.get(f"{url}/healthz", timeout=20, **options).status_code == 200
+        with suppress(httpx2.TransportError):
+            return httpx2.get(f"{url}/healthz", timeout=20, **options).status_code == 200
         return False
 
     until("an answer", served)
@@ -216,7 +216,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served() -> None:
         until("all connections", lambda: len(server.server_state.connections) == 5)
         with closing(Client(port)) as silent:
             assert silent.answer()[0] == 503
-        refused = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
+        refused = httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=60)
         assert (refused.status_code, refused.json()["code"]) == (503, "busy")
         assert kept[0].send(GET)
         assert kept[0].receives(b"200 OK")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import Depends, FastAPI
 
@@ -136,13 +136,13 @@ def probe(clock: Clock) -> FastAPI:
 
 
 @asynccontextmanager
-async def caller(app: Any, address: str, port: int = 1) -> AsyncIterator[httpx.AsyncClient]:
-    inner = httpx.ASGITransport(app, client=(address, port))
-    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+async def caller(app: Any, address: str, port: int = 1) -> AsyncIterator[httpx2.AsyncClient]:
+    inner = httpx2.ASGITransport(app, client=(address, port))
+    async with httpx2.AsyncClient(transport=inner, base_url="http://cloud") as http:
         yield http
 
 
-async def shown(http: httpx.AsyncClient, token: str, size: int = 0) -> httpx.Response:
+async def shown(http: httpx2.AsyncClient, token: str, size: int = 0) -> httpx2.Response:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return await http.post("/guarded", content=b"x" * size, headers=headers)
 

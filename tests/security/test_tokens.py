@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import Depends, FastAPI
 
@@ -49,14 +49,14 @@ async def test_every_route_of_every_tier_accepts_its_own_token_only(tmp_path: Pa
             assert {path for _, path in found} >= OPEN
             for number, (method, path) in enumerate(found):
                 # Each route has its own caller, since an address that shows many wrong tokens has to wait.
-                inner = httpx.ASGITransport(app, raise_app_exceptions=False, client=(f"10.0.0.{number}", 1))
-                async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+                inner = httpx2.ASGITransport(app, raise_app_exceptions=False, client=(f"10.0.0.{number}", 1))
+                async with httpx2.AsyncClient(transport=inner, base_url="http://tier") as http:
                     url = path.replace("{round_no}", "1").replace("{", "").replace("}", "").replace(":path", "")
                     own = token_of(tier, method, path)
                     (other,) = set(TOKENS.values()) - {own}
 
                     async def ask(
-                        token: str | None, method: str = method, url: str = url, http: httpx.AsyncClient = http
+                        token: str | None, method: str = method, url: str = url, http: httpx2.AsyncClient = http
                     ) -> int:
                         headers = {} if token is None else {"authorization": f"Bearer {token}"}
                         answer = await http.request(method, url, headers=headers, json={})
@@ -87,7 +87,7 @@ async def test_a_forged_source_is_not_called_back(tmp_path: Path, path: str) -> 
     hello |= {"agent": "a", "name": "a", "devices": 1, "profile": "p"} if path == "/agents" else {"edge": "e"}
     called: list[str] = []
 
-    async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def note(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.port != CLOUD_PORT:
             called.append(f"{request.url.host}:{request.url.port}")
         return await pass_on()
@@ -158,9 +158,9 @@ async def test_a_caller_without_a_token_cannot_exhaust_the_memory(
     tokens: Any, shown: str | None, size: int, status: int
 ) -> None:
     """Status 422 means that the body was read, and is not JSON."""
-    inner = httpx.ASGITransport(limited(*tokens))
+    inner = httpx2.ASGITransport(limited(*tokens))
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {shown}"} if shown else {})
-    async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+    async with httpx2.AsyncClient(transport=inner, base_url="http://tier") as http:
         answer = await http.post("/take", content=b"x" * size, headers=headers)
     assert answer.status_code == status
     assert "token" in answer.text or status != 401
@@ -174,8 +174,8 @@ async def test_tokens_of_bodies_are_compared_in_constant_time(monkeypatch: pytes
         return a == b
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    inner = httpx.ASGITransport(limited("a", "b"))
-    async with httpx.AsyncClient(transport=inner, base_url="http://tier") as http:
+    inner = httpx2.ASGITransport(limited("a", "b"))
+    async with httpx2.AsyncClient(transport=inner, base_url="http://tier") as http:
         await http.post("/take", content=b"x" * (ANONYMOUS_BYTES + 1), headers={"authorization": "Bearer c"})
     assert compared == [(b"c", b"a"), (b"c", b"b")]
 
@@ -191,6 +191,6 @@ async def test_in_development_mode_pages_of_other_sites_are_refused(site: str | 
     async def stop() -> None:
         """A page may send this request without a preflight of the browser."""
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud") as http:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://cloud") as http:
         answer = await http.post("/stop", headers={"sec-fetch-site": site} if site else {})
     assert answer.status_code == status

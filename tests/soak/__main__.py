@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("runs/soak.json"), help="where to write the summary")
     parser.add_argument("--logs", type=Path, help="a folder for copies of the logs of all processes")
     options = parser.parse_args()
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that the small disks are unmounted
     began = time.monotonic()
 

@@ -10,7 +10,7 @@ import pytest
 import strata.hooks
 from shared.federation import hooks
 
-CLIENTS_AND_SERVERS = ("docker", "fastapi", "httpx", "matplotlib", "nicegui", "redis", "starlette", "typer", "uvicorn")
+CLIENTS_AND_SERVERS = ("docker", "fastapi", "httpx2", "matplotlib", "nicegui", "redis", "starlette", "typer", "uvicorn")
 
 
 def test_hooks_export_everything_that_built_in_algorithms_import() -> None:
@@ -27,6 +27,6 @@ def test_importing_hooks_loads_no_client_and_no_server() -> None:
 
 
 def test_the_check_above_can_fail() -> None:
-    program = f"import sys, httpx; print(*sorted(sys.modules.keys() & {set(CLIENTS_AND_SERVERS)!r}))"
+    program = f"import sys, httpx2; print(*sorted(sys.modules.keys() & {set(CLIENTS_AND_SERVERS)!r}))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["httpx"]
+    assert found.stdout.split() == ["httpx2"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-import httpx
+import httpx2
 
 from shared.core.errors import BadInput, NotFound
 from shared.results.tracking.mlflow import MaybeCreated, MlflowServer, tracking_uri
@@ -120,7 +120,7 @@ class LiveMlflow:
         transport: what carries the requests, for tests.
     """
 
-    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
         self._sent: dict[str, TrackedRun] = {}
         self._maybe_created: set[str] = set()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from shared.core.addresses import is_loopback
 from shared.core.errors import BadInput, Conflict, Unreachable
@@ -27,7 +27,7 @@ _MAX_METRICS, _MAX_PARAMS = 1000, 100
 _MAX_PARAM_CHARS, _MAX_KEY_CHARS = 6000, 250
 _ANSWER_S = 20.0
 _ODD = re.compile(r"[^\w\-. :/]", re.ASCII)
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class MaybeCreated(Unreachable):
@@ -48,18 +48,18 @@ class MlflowServer:
         BadInput: the address is not that of a server, or the proxy that the environment names cannot be used.
     """
 
-    def __init__(self, uri: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, uri: str, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         url, proxy = _url(uri), proxy_of(uri) if transport is None else None
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
         self.address = f"{url.scheme}://{url.netloc.decode()}"  # without a password that the address may hold
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=f"{url}/api/2.0/mlflow",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=(user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
             timeout=_ANSWER_S,
             transport=transport,
             proxy=proxy.url if proxy else None,
-            verify=httpx.create_ssl_context(trust_env=not is_loopback(url.host)),
+            verify=httpx2.create_ssl_context(trust_env=not is_loopback(url.host)),
             trust_env=False,
         )
 
@@ -128,7 +128,7 @@ class MlflowServer:
         """One request; with `absent`, None for a 404."""
         try:
             answer = await self._http.request(method, f"/{path}", **given)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise Unreachable(
                 f"MLflow at {self.address} does not answer: {str(error) or type(error).__name__}"
             ) from None
@@ -158,10 +158,10 @@ def tracking_uri() -> str:
     return str(_url(uri))
 
 
-def _url(uri: str) -> httpx.URL:
+def _url(uri: str) -> httpx2.URL:
     try:
-        url = httpx.URL(uri.rstrip("/"))
-    except httpx.InvalidURL as error:
+        url = httpx2.URL(uri.rstrip("/"))
+    except httpx2.InvalidURL as error:
         raise BadInput(f"{URI} is not an address: {error}", field=URI) from None
     if url.scheme not in ("http", "https") or not url.host:
         raise BadInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse
@@ -219,7 +219,7 @@ async def test_an_edge_reports_a_new_agent_without_waiting_for_its_next_heartbea
 async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path: Path) -> None:
     seen: dict[int, set[str]] = {}
 
-    async def note(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def note(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         seen.setdefault(request.url.port or 80, set()).add(request.headers.get("authorization", ""))
         return await pass_on()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
@@ -31,9 +31,9 @@ async def no_body() -> Message:
     raise AssertionError
 
 
-def visitor(login: Login, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(login, client=(address, 1234))
-    return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
+def visitor(login: Login, host: str = "127.0.0.1:8000", address: str = "127.0.0.1") -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(login, client=(address, 1234))
+    return httpx2.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
 async def websocket_reply(login: Login, **headers: str) -> str:
@@ -142,7 +142,7 @@ async def test_session_path_reports_whether_the_session_is_valid() -> None:
 
 
 async def test_large_uploads_need_a_session() -> None:
-    def client_of(app: FastAPI) -> httpx.AsyncClient:
+    def client_of(app: FastAPI) -> httpx2.AsyncClient:
         return visitor(Login(BodyLimit(app, tokens=("secret", "tier"), limit=2**20), "secret", LOOPBACK))
 
     app, upload = FastAPI(), "/ui/_nicegui/client/c/upload/7"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.dashboard import run_views
@@ -20,7 +20,7 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
 ) -> None:
     hanging: set[int] = set()
 
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path.endswith("/twins") and request.url.port in hanging:
             await asyncio.Event().wait()
         return await pass_on()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry
@@ -36,7 +36,7 @@ async def send_report(fed: Federation, body: dict[str, Any]) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def put(fed: Federation, devices: Any) -> httpx.Response:
+async def put(fed: Federation, devices: Any) -> httpx2.Response:
     return await fed.client.put("/topology", json={"devices": devices})
 
 

@@ -6,7 +6,7 @@ import ipaddress
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic import ValidationError
 
@@ -35,8 +35,8 @@ NONCE = "0" * 16
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry with room for two, whose nodes all answer its call-back."""
     monkeypatch.setattr(registry_module, "MAX_AGENTS", 2)
-    answers = httpx.MockTransport(lambda request: httpx.Response(200, json={"nonce": NONCE}))
-    caller = Caller(httpx.AsyncClient(transport=answers))
+    answers = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"nonce": NONCE}))
+    caller = Caller(httpx2.AsyncClient(transport=answers))
     return Registry(MemoryStore(), caller, list(map(ipaddress.ip_network, PRIVATE)), ttl_s=10.0)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -129,7 +129,9 @@ async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, A
     for seed in (1, 2):
         draws = np.random.default_rng(seed)
 
-        async def later(request: httpx.Request, pass_on: PassOn, draws: np.random.Generator = draws) -> httpx.Response:
+        async def later(
+            request: httpx2.Request, pass_on: PassOn, draws: np.random.Generator = draws
+        ) -> httpx2.Response:
             wait_s = draws.exponential(0.15) if request.url.path == "/rounds" else 0.0
             await asyncio.sleep(wait_s / 2)
             response = await pass_on()
@@ -182,7 +184,7 @@ async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path
     sent: list[tuple[int, int, str]] = []
     reached = asyncio.Event()
 
-    async def record(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def record(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         body = await request.aread() if request.url.path == "/rounds" else b""
         if body and codec.read_header(body).record["kind"] == "train":
             key = read_order_key(codec.read_header(body))

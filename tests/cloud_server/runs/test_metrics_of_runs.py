@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import torch
@@ -90,11 +90,11 @@ def shapes(body: bytes) -> list[tuple[str, tuple[int, ...]]]:
 async def test_a_spec_without_metrics_sends_no_states(tmp_path: Path) -> None:
     bodies: list[bytes] = []
 
-    async def listen(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def listen(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on(request)
         if request.url.port in range(EDGE_PORT, EDGE_PORT + 2) and request.url.path == "/rounds":
             bodies.append(await response.aread())
-            return httpx.Response(200, content=bodies[-1], headers=response.headers)
+            return httpx2.Response(200, content=bodies[-1], headers=response.headers)
         return response
 
     async with Federation(tmp_path / "f") as fed:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.nodes.liveness import AgentEntry, EdgeEntry, LastSeen, StateChanges
@@ -32,7 +32,7 @@ def experiment_of(tmp_path: Path, **changes: Any) -> Experiment:
 
 def registry_of(edges: Collection[str], silent: Collection[str] = (), silent_s: float = TTL_S + 1) -> Registry:
     """Returns a registry with agents a0 to a8 and some edges; `silent` ones exceeded their TTL."""
-    found = Registry(MemoryStore(), Caller(httpx.AsyncClient()), [], TTL_S, clock=lambda: NOW_S)
+    found = Registry(MemoryStore(), Caller(httpx2.AsyncClient()), [], TTL_S, clock=lambda: NOW_S)
     for name in edges:
         found.edges[name] = EdgeEntry(edge=name, url=f"http://{name}", versions=versions())
         found.seen_edges[name] = LastSeen(NOW_S - (silent_s if name in silent else 0), TTL_S)

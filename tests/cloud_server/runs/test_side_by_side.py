@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import BadInput
@@ -43,7 +43,7 @@ async def test_two_runs_train_at_a_time_on_agents_of_their_own_with_the_bits_of_
     async with Federation(tmp_path / "both", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
         visited, both = set[int | None](), asyncio.Event()
 
-        async def meet(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def meet(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             """No visit goes on until each agent has one, which two runs that follow each other never have."""
             if request.url.path == "/visits":
                 visited.add(request.url.port)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 
@@ -30,14 +30,14 @@ class Network:
         fed.router.apps[80] = FastAPI()  # the port is open; `server` gives the answers
         fed.router.tamper = self._tamper
 
-    async def _tamper(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def _tamper(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.host != "mlflow.test":
             self.bodies.append(request.content)
             return await pass_on()
         if self.hangs:
             await asyncio.Event().wait()
         if self.is_down:
-            raise httpx.ConnectError("refused", request=request)
+            raise httpx2.ConnectError("refused", request=request)
         return self.server(request)
 
 
@@ -150,7 +150,7 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
         info = await fed.run(small_spec(tracking="mlflow"))
         whole = Mlflow.runs_update
 
-        def fail_afterwards(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+        def fail_afterwards(self: Mlflow, request: httpx2.Request, body: Any) -> Any:
             fed.store_error = "Redis is away"  # before the tracker's return can be recorded
             return whole(self, request, body)
 
@@ -174,7 +174,7 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
         net.hangs = how == "hangs"
         if how == "refuses":
             monkeypatch.setattr(
-                Mlflow, "experiments_get_by_name", lambda *_: httpx.Response(403, json={"message": "no"})
+                Mlflow, "experiments_get_by_name", lambda *_: httpx2.Response(403, json={"message": "no"})
             )
         info = await fed.run(small_spec(tracking="mlflow"))
         assert info.status == "completed"
@@ -192,9 +192,9 @@ async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
     monkeypatch.setattr(tracking, "TRIES", 3)
     create, search = Mlflow.runs_create, Mlflow.runs_search
 
-    def lost(self: Mlflow, request: httpx.Request, body: Any) -> Any:
+    def lost(self: Mlflow, request: httpx2.Request, body: Any) -> Any:
         create(self, request, body)
-        raise httpx.ReadError("the connection broke", request=request)
+        raise httpx2.ReadError("the connection broke", request=request)
 
     monkeypatch.setattr(Mlflow, "runs_create", lost)
     monkeypatch.setattr(Mlflow, "runs_search", lambda *_: {"runs": []})

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import httpx
+import httpx2
 import torch
 
 from edge_server.rounds.exchange import Exchange
@@ -59,7 +59,7 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
 async def test_an_error_that_nobody_expected_costs_the_visits_of_one_agent_and_is_recorded(tmp_path: Path) -> None:
     async with Federation(tmp_path / "f") as fed:
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             if (request.url.path, request.url.port) == ("/visits", AGENT_PORT + 1):
                 raise ZeroDivisionError("a bug")
             return await pass_on()

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -159,7 +159,7 @@ async def test_neither_delays_nor_agents_nor_their_order_change_a_run(tmp_path: 
     first = record(await run(tmp_path, spec, agent_devices=(6,)))
     rng = random.Random(0)
 
-    async def delay(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def delay(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on()
         if request.url.path == "/visits":
             await asyncio.sleep(rng.random() * 0.2)
@@ -175,7 +175,7 @@ async def test_an_answer_that_comes_first_does_not_count_before_one_that_may_arr
     hosts: dict[int, int] = {}
     n_answered = 0
 
-    async def hold_the_first(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def hold_the_first(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         nonlocal n_answered
         if request.url.path != "/visits":
             return await pass_on()
@@ -289,7 +289,7 @@ async def test_a_sum_in_place_of_single_updates_costs_the_liar_alone(tmp_path: P
     spec = small_spec(**loose(3, buffer=2), quorum=0.2)
     experiment = resolved(**spec)
 
-    async def lie(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def lie(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on()
         if (request.url.path, request.url.port) != ("/visits", AGENT_PORT):
             return response
@@ -319,7 +319,7 @@ async def test_an_edge_that_weights_stale_updates_as_fresh_ones_loses_its_answer
     spec = small_spec(**loose(4, buffer=2, staleness=POLYNOMIAL), quorum=0.5)
     experiment = resolved(**spec)
 
-    async def lie(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def lie(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on()
         if (request.url.path, request.url.port) != ("/rounds", EDGE_PORT):
             return response

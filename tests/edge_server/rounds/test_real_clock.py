@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import BadInput
@@ -74,7 +74,7 @@ async def test_an_agent_keeps_only_the_answers_of_the_current_wave(tmp_path: Pat
     kept: list[tuple[str, int]] = []
     async with federation(tmp_path, n_edges=1, agent_devices=(6,)) as fed:
 
-        async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
             answer = await pass_on()
             if request.url.path == "/visits" and request.url.port == AGENT_PORT:
                 kind = codec.read_header(request.content).record["visits"][0]["task"]["kind"]
@@ -103,7 +103,7 @@ class Slow:
     def __init__(self, *numbers: int, rounds: int = 1) -> None:
         self.numbers, self.left, self.free = numbers, rounds * len(numbers), asyncio.Event()
 
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/visits" and (request.url.port or 0) - AGENT_PORT in self.numbers and self.left:
             self.left -= 1
             await self.free.wait()
@@ -131,7 +131,7 @@ async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_r
 
 
 async def test_an_update_that_arrives_after_the_deadline_is_late(tmp_path: Path) -> None:
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 2:
             await asyncio.Event().wait()
         return await pass_on()
@@ -242,7 +242,7 @@ async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
 
 
 async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> None:
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 1:
             await asyncio.Event().wait()
         return await pass_on()
@@ -285,7 +285,7 @@ async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) ->
 
 
 async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> None:
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:
             order = codec.read_header(request.content).record
             if (order["stage"]["round_no"], order["visits"][0]["task"]["kind"]) == (1, "evaluate"):

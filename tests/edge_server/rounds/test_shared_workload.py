@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import torch
@@ -229,7 +229,7 @@ async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_
     spec = planned(num_rounds=1, edge_worker=False)
     async with federation(tmp_path, **ONE_EDGE) as fed:
 
-        async def all_broken(request: httpx.Request, pass_on: Any) -> httpx.Response:
+        async def all_broken(request: httpx2.Request, pass_on: Any) -> httpx2.Response:
             return await (broken(request, pass_on) if request.url.path == "/visits" else pass_on())
 
         fed.router.tamper = all_broken

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
@@ -97,18 +97,18 @@ async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = Non
         return await ended(fed, await fed.submit(spec))
 
 
-async def body_of(response: httpx.Response) -> tuple[bytes, httpx.Response]:
+async def body_of(response: httpx2.Response) -> tuple[bytes, httpx2.Response]:
     """Returns the body of a response, and a response that can still be read."""
     body = await response.aread()
     return body, answer(response.status_code, body, dict(response.headers))
 
 
-def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> httpx2.Response:
     """Returns a response whose body has not been read yet, as from a socket."""
-    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(body))
+    return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(body))
 
 
-def agents_of(request: httpx.Request) -> bool:
+def agents_of(request: httpx2.Request) -> bool:
     """Whether a request goes to an agent."""
     return (request.url.port or 0) >= 9200
 
@@ -119,7 +119,7 @@ class Recorder:
     def __init__(self) -> None:
         self.orders: list[tuple[str, bytes, int]] = []
 
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if not agents_of(request) or request.url.path not in ("/visits", "/uploads"):
             return await pass_on()
         body = await request.aread()

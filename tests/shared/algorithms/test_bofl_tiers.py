@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -250,7 +250,7 @@ async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
 async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path: Path) -> None:
     """In round 1 the leaders' uploads are lost: those edges form no model, but their refusals stand."""
 
-    async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def lose(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if agents_of(request) and request.url.path == "/uploads":
             order = codec.read_header(await request.aread()).record
             if order["stage"]["round_no"] == 1 and order["edge"] in homes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.wire import codec
@@ -36,7 +36,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
 def lose_answer(round_no: int) -> Any:
     """Garbles an agent's answer for one seat in one round, after the visit was made."""
 
-    async def tamper(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if agents_of(request) and request.url.path == "/visits":
             order = codec.read_header(await request.aread()).record
             seats = [visit["seat"] for visit in order["visits"]]

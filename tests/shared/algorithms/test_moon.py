@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 from torch import nn
@@ -118,7 +118,7 @@ class Sent:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.deltas = experiment, list[tuple[int, TensorMap]]()
 
-    async def __call__(self, request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         response = await pass_on()
         if agents_of(request) and request.url.path == "/visits":
             body, response = await body_of(response)

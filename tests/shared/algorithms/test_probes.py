@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import torch
@@ -272,7 +272,7 @@ async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) ->
 async def test_share_of_a_lost_device_is_given_to_another(tmp_path: Path) -> None:
     """In round 2 a device does not answer; all samples are nevertheless trained on, each once."""
 
-    async def lose(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def lose(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if agents_of(request) and request.url.path == "/visits":
             order = codec.read_header(await request.aread()).record
             stage, seats = order["stage"], [visit["seat"] for visit in order["visits"]]

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import BadInput, WireError
@@ -129,7 +129,7 @@ async def test_each_order_is_parsed_once(tmp_path: Path, monkeypatch: pytest.Mon
             parsed[str(text)] += 1
         return parse(text, what)
 
-    async def record_order(request: httpx.Request, pass_on: PassOn) -> httpx.Response:
+    async def record_order(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path in bodies:
             bodies[request.url.path].append(request.content)
         return await pass_on()

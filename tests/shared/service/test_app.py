@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import Depends, FastAPI, Query
 from prometheus_client import CollectorRegistry, Counter
@@ -73,8 +73,8 @@ def app(token: str | None = None) -> FastAPI:
 
 
 async def ask(method: str, path: str, server: FastAPI | None = None, client: Any = ("127.0.0.1", 1), **options: Any):
-    inner = httpx.ASGITransport(server or app(), client=client, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+    inner = httpx2.ASGITransport(server or app(), client=client, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=inner, base_url="http://cloud") as http:
         return await http.request(method, path, **options)
 
 
@@ -175,7 +175,7 @@ def test_edges_and_agents_need_no_api_token(caplog: pytest.LogCaptureFixture) ->
 # ---- errors
 
 
-def assert_problem(answer: httpx.Response, status: int, code: str, field: str | None = None) -> str:
+def assert_problem(answer: httpx2.Response, status: int, code: str, field: str | None = None) -> str:
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from cloud_server.settings import CloudSettings
@@ -59,8 +59,8 @@ async def test_without_tokens_every_route_of_every_tier_refuses_a_foreign_name(t
     tried: dict[str, int] = {}
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         for name, app in fed.apps.items():
-            inner = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=inner, base_url="http://evil.example:8000") as http:
+            inner = httpx2.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx2.AsyncClient(transport=inner, base_url="http://evil.example:8000") as http:
                 for method, path in sorted(set(routes_of(app.routes))):
                     url = path.replace("{round_no}", "1").replace("{", "").replace("}", "").replace(":path", "")
                     answer = await http.request(method, url, json={})
@@ -138,8 +138,8 @@ async def test_a_page_of_another_site_cannot_change_anything(tmp_path: Path, nam
     tried = 0
     async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
         for app in fed.apps.values():
-            inner = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=inner, base_url=f"http://{LAN}") as http:
+            inner = httpx2.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx2.AsyncClient(transport=inner, base_url=f"http://{LAN}") as http:
                 for method, path in sorted(set(routes_of(app.routes))):
                     if method in ("GET", "HEAD") or path in OPEN:
                         continue

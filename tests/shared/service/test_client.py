@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import torch
 from fastapi import FastAPI, Request
@@ -84,21 +84,21 @@ def app(limit: int = LIMIT) -> FastAPI:
     return found
 
 
-Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
+Handler = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
 
-class Scripted(httpx.AsyncBaseTransport):
+class Scripted(httpx2.AsyncBaseTransport):
     """Breaks the first connections, then passes requests on."""
 
     def __init__(self, breaks: int = 0, then: Handler | None = None) -> None:
         self.breaks, self.seen = breaks, 0
-        inner = httpx.ASGITransport(app(), raise_app_exceptions=False)
+        inner = httpx2.ASGITransport(app(), raise_app_exceptions=False)
         self.then: Handler = then or inner.handle_async_request
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.seen += 1
         if self.seen <= self.breaks:
-            raise httpx.ConnectError("nobody listens", request=request)
+            raise httpx2.ConnectError("nobody listens", request=request)
         return await self.then(request)
 
 
@@ -106,13 +106,13 @@ async def post(
     path: str, script: Scripted | None = None, limit_s: float = 60.0, kind: type[Record] = Parcel, **options: Any
 ) -> client_module.Reply[Any]:
     body = codec.encode(Parcel(tensor=torch.tensor([1.0, 2.0])))
-    async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
+    async with httpx2.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         caller = Caller(client, **options)
         return await caller.post_record(lambda: URL + path, body, kind, limit_s=limit_s, peer=agent_identity("seven"))
 
 
 async def call(method: str, path: str, script: Scripted | None = None, limit_s: float = 60.0) -> Any:
-    async with httpx.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
+    async with httpx2.AsyncClient(transport=script or Scripted(), follow_redirects=True) as client:
         return await Caller(client).call_json(method, URL + path, limit_s=limit_s, peer=CLOUD)
 
 
@@ -145,12 +145,12 @@ async def test_an_answer_counts_only_from_the_node_that_was_called(
 ) -> None:
     called: list[Any] = []
 
-    async def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
         called.append(request.extensions.get("sni_hostname"))
-        return httpx.Response(200, json={"x": 1}, extensions={"network_stream": FakeStream(shown)})
+        return httpx2.Response(200, json={"x": 1}, extensions={"network_stream": FakeStream(shown)})
 
     keys = NodeKeys(CLOUD, tmp_path)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
         caller = Caller(client, keys=keys, revoked=revoked)
         asked = caller.call_json("GET", "https://a/nonce", limit_s=60, peer=agent_identity("seven"))
         if why is None:
@@ -162,8 +162,8 @@ async def test_an_answer_counts_only_from_the_node_that_was_called(
 
 
 def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
-    async def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(status, content=content, headers=headers)
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, content=content, headers=headers)
 
     return Scripted(then=answer)
 
@@ -171,7 +171,7 @@ def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
 # ---- the server
 
 
-async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None = None) -> httpx.Response:
+async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None = None) -> httpx2.Response:
     """POST chunks with any Content-Length."""
     messages = [
         {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
@@ -190,7 +190,9 @@ async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None
 
     await app()(scope, receive, send)
     content = b"".join(bytes(message.get("body", b"")) for message in sent[1:])
-    return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=content, extensions={"left": messages})
+    return httpx2.Response(
+        sent[0]["status"], headers=sent[0]["headers"], content=content, extensions={"left": messages}
+    )
 
 
 GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
@@ -270,7 +272,7 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 @in_simulated_time
 async def test_a_temporary_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
     busy = Scripted()
-    passing = httpx.Response(status, json={"detail": "not now", "code": code})
+    passing = httpx2.Response(status, json={"detail": "not now", "code": code})
     inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
     assert (await post("/plus", busy)).record.tensor.tolist() == [2, 3]
     assert busy.seen == 2
@@ -280,16 +282,16 @@ async def test_a_temporary_refusal_is_retried_until_the_deadline(status: int, co
         await post("/plus", answering(status, b'{"detail": "not now", "code": "another"}'))
 
 
-async def _first(now: bool, answer: httpx.Response, inner: Handler, request: httpx.Request) -> httpx.Response:
+async def _first(now: bool, answer: httpx2.Response, inner: Handler, request: httpx2.Request) -> httpx2.Response:
     return answer if now else await inner(request)
 
 
 async def test_the_tier_token_is_sent() -> None:
     seen: list[str | None] = []
 
-    async def look(request: httpx.Request) -> httpx.Response:
+    async def look(request: httpx2.Request) -> httpx2.Response:
         seen.append(request.headers.get("authorization"))
-        return httpx.Response(200, content=GOOD)
+        return httpx2.Response(200, content=GOOD)
 
     await post("/plus", Scripted(then=look), token="secret")  # noqa: S106 - made up
     await post("/plus", Scripted(then=look))
@@ -321,7 +323,7 @@ async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_requ
     assert script.seen == 1
 
 
-async def never(request: httpx.Request) -> httpx.Response:
+async def never(request: httpx2.Request) -> httpx2.Response:
     """Does not answer."""
     await asyncio.Event().wait()
     raise AssertionError("the request was not cancelled")
@@ -392,8 +394,8 @@ async def test_answers_that_are_too_large_are_not_read() -> None:
         while True:
             yield b"x" * 60
 
-    async def pour(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=endless())
+    async def pour(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=endless())
 
     with pytest.raises(TooLarge, match="more than 100"):
         await post("/plus", Scripted(then=pour), max_bytes=100)

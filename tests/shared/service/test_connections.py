@@ -10,7 +10,7 @@ from itertools import count, islice
 from types import FrameType
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
@@ -64,7 +64,7 @@ def url() -> Iterator[str]:
         yield found
 
 
-def lines(response: httpx.Response) -> Generator[str, None, None]:
+def lines(response: httpx2.Response) -> Generator[str, None, None]:
     yield from response.iter_lines()
 
 
@@ -92,7 +92,7 @@ def test_after_an_interrupt_at_any_step_connections_answer_and_close(
 def test_an_item_is_read_when_it_is_asked_for_and_the_answer_closed_when_no_more_is_wanted() -> None:
     taken, closed = list[int](), threading.Event()
 
-    class Body(httpx.SyncByteStream):
+    class Body(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             for n in range(1000):
                 taken.append(n)
@@ -101,7 +101,7 @@ def test_an_item_is_read_when_it_is_asked_for_and_the_answer_closed_when_no_more
         def close(self) -> None:
             closed.set()
 
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=Body()))
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=Body()))
     with Connections(transport=transport) as connections:
         items = connections.stream(lines, "GET", "http://a")
         assert list(islice(items, 3)) == ["0", "1", "2"]
@@ -112,19 +112,19 @@ def test_an_item_is_read_when_it_is_asked_for_and_the_answer_closed_when_no_more
 
 
 def test_an_error_of_the_connection_and_one_of_the_reader_are_raised_where_the_items_are_taken() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("nobody listens", request=request)
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("nobody listens", request=request)
 
-    def fail(response: httpx.Response) -> Generator[str, None, None]:
+    def fail(response: httpx2.Response) -> Generator[str, None, None]:
         yield "first"
         raise ValueError(f"status {response.status_code}")
 
     with (
-        Connections(transport=httpx.MockTransport(refuse)) as connections,
-        pytest.raises(httpx.ConnectError, match="nobody listens"),
+        Connections(transport=httpx2.MockTransport(refuse)) as connections,
+        pytest.raises(httpx2.ConnectError, match="nobody listens"),
     ):
         connections.request("GET", "http://a")
-    with Connections(transport=httpx.MockTransport(lambda request: httpx.Response(204))) as connections:
+    with Connections(transport=httpx2.MockTransport(lambda request: httpx2.Response(204))) as connections:
         items = connections.stream(fail, "GET", "http://a")
         assert next(items) == "first"
         with pytest.raises(ValueError, match="status 204"):

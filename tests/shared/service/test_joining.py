@@ -9,7 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from cryptography.hazmat.primitives import serialization
 
@@ -43,26 +43,26 @@ class FakeCloud:
         self.signer, self.revoked, self.knows = SIGNER, {"a1"}, True
         self.authority_text = ""
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.names.append(request.extensions.get("sni_hostname", ""))
         if self.failures:
             self.failures -= 1
-            raise httpx.ConnectError("nobody listens", request=request)
+            raise httpx2.ConnectError("nobody listens", request=request)
         if request.url.path == "/identities/authority":
-            return httpx.Response(200, json={"authority": self.authority_text or self.authority.pem})
+            return httpx2.Response(200, json={"authority": self.authority_text or self.authority.pem})
         if request.url.path == "/identities/check":
             known = tuple(json.loads(request.content)["revoked"])
             signed = RevocationSigner(self.signer, self.revoked).newer_than((known[0], known[1]))
             answer = {"known": self.knows, "cloud_key": self.signer.public_key, "revoked": signed}
-            return httpx.Response(200, json=answer)
+            return httpx2.Response(200, json=answer)
         if self.refusal:
             status, code = self.refusal
-            return httpx.Response(status, json={"detail": "no", "code": code})
+            return httpx2.Response(status, json={"detail": "no", "code": code})
         asked = CertificateRequest.model_validate_json(request.content)
         self.asked.append(asked)
         certificate = AUTHORITY.issue(asked.request, EDGE, self.valid_s)
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return httpx.Response(200, json={"certificate": pem, "authority": AUTHORITY.pem})
+        return httpx2.Response(200, json={"certificate": pem, "authority": AUTHORITY.pem})
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def keys(tmp_path: Path) -> NodeKeys:
     return NodeKeys(EDGE, tmp_path / "edge")
 
 
-def ask(keys: NodeKeys, cloud: Callable[[httpx.Request], httpx.Response], waits: list[float] | None = None) -> None:
+def ask(keys: NodeKeys, cloud: Callable[[httpx2.Request], httpx2.Response], waits: list[float] | None = None) -> None:
     waited = [] if waits is None else waits
-    join(keys, "https://cloud", TOKENS.of("edge"), transport=httpx.MockTransport(cloud), wait=waited.append)
+    join(keys, "https://cloud", TOKENS.of("edge"), transport=httpx2.MockTransport(cloud), wait=waited.append)
 
 
 def test_a_node_waits_for_its_cloud_and_shows_the_token_to_it_alone(keys: NodeKeys) -> None:
@@ -105,9 +105,9 @@ def test_a_certificate_that_has_ended_is_replaced(keys: NodeKeys) -> None:
 def test_a_cloud_of_another_authority_is_told_no_secret(keys: NodeKeys, pem: str) -> None:
     cloud = FakeCloud()
 
-    def pretender(request: httpx.Request) -> httpx.Response:
+    def pretender(request: httpx2.Request) -> httpx2.Response:
         answer = cloud(request)
-        return httpx.Response(200, json={"authority": pem}) if request.method == "GET" else answer
+        return httpx2.Response(200, json={"authority": pem}) if request.method == "GET" else answer
 
     with pytest.raises(Forbidden, match="another authority than the join token names"):
         ask(keys, pretender)
@@ -129,16 +129,16 @@ def test_a_certificate_that_does_not_hold_by_a_wrong_clock_is_told_as_the_clock(
 ) -> None:
     told: list[str] = []
 
-    def by_its_clock(request: httpx.Request) -> httpx.Response:
+    def by_its_clock(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/identities/authority":
             told.append(f"{request.url.params['node_class']} {request.url.params['name']}")
             assert abs(float(request.url.params["clock_s"]) - time.time()) < HANG_S
             sent = formatdate(time.time() - ahead_s, usegmt=True)
-            return httpx.Response(200, json={"authority": AUTHORITY.pem}, headers={"date": sent})
-        raise httpx.ConnectError("certificate verify failed: certificate is not yet valid", request=request)
+            return httpx2.Response(200, json={"authority": AUTHORITY.pem}, headers={"date": sent})
+        raise httpx2.ConnectError("certificate verify failed: certificate is not yet valid", request=request)
 
     with pytest.raises(Unreachable) as refused:
-        join_once(keys, "https://cloud", TOKENS.of("edge"), httpx.MockTransport(by_its_clock))
+        join_once(keys, "https://cloud", TOKENS.of("edge"), httpx2.MockTransport(by_its_clock))
     assert told == ["edge edge-1"]
     assert "not yet valid" in refused.value.detail
     assert ("the clock of this machine is" in refused.value.detail) == bool(words)
@@ -146,8 +146,8 @@ def test_a_certificate_that_does_not_hold_by_a_wrong_clock_is_told_as_the_clock(
 
 
 def test_an_answer_that_is_no_certificate_is_refused(keys: NodeKeys) -> None:
-    def odd(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"authority": AUTHORITY.pem} if request.method == "GET" else {"x": 1})
+    def odd(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"authority": AUTHORITY.pem} if request.method == "GET" else {"x": 1})
 
     with pytest.raises(WireError, match="no CertificateAnswer"):
         ask(keys, odd)
@@ -171,7 +171,7 @@ async def test_a_certificate_is_renewed_when_two_thirds_of_its_time_have_passed(
     cloud, now = FakeCloud(), [time.time()]
     ask(keys, cloud)
     before = keys.certificate
-    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(cloud)) as client:
         renewal = Renewal(keys, Caller(client), "https://cloud", Revocations(CloudKey()), clock=lambda: now[0])
         await renewal.look()
         assert keys.certificate == before
@@ -189,7 +189,7 @@ async def test_a_node_hears_from_the_cloud_itself_whom_it_has_revoked(keys: Node
     """Whatever its edge keeps back."""
     cloud, now, revoked = FakeCloud(), [time.time()], Revocations(CloudKey())
     ask(keys, cloud)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(cloud)) as client:
         renewal = Renewal(keys, Caller(client), "https://cloud", revoked, clock=lambda: now[0])
         for _ in range(3):
             await renewal.look()
@@ -205,7 +205,7 @@ async def test_a_node_that_the_cloud_has_forgotten_asks_again_with_its_token(key
     cloud, now = FakeCloud(), [time.time()]
     ask(keys, cloud)
     keys.join_secret, cloud.knows = TOKENS.of("edge").secret, False
-    async with httpx.AsyncClient(transport=httpx.MockTransport(cloud)) as client:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(cloud)) as client:
         renewal = Renewal(keys, Caller(client), "https://cloud", Revocations(CloudKey()), clock=lambda: now[0])
         now[0] += CHECK_S
         await renewal.look()

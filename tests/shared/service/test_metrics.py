@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -268,7 +268,7 @@ async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
         "probe", routes=metrics_router(lambda request: AgentMetrics()), guards=guards_of(settings, Throttle())
     )
     opened = set()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tier") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://tier") as client:
         for token in (None, "own", "extra", "guess"):
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
             answer = await client.get("/metrics", headers=headers)

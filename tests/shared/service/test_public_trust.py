@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import Unreachable
@@ -49,22 +49,22 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
 
 
 def get(url: str, trust: PublicTrust) -> str:
-    with httpx.Client(verify=trust, trust_env=False) as client:
+    with httpx2.Client(verify=trust, trust_env=False) as client:
         return client.get(url).text
 
 
 async def test_the_authorities_of_the_environment_are_trusted_where_it_may_name_them(signed: ssl.SSLContext) -> None:
     async with server(signed) as place:
         assert await asyncio.to_thread(get, f"https://{place}", PublicTrust(trust_env=True)) == "ok"
-        async with httpx.AsyncClient(verify=PublicTrust(trust_env=True), trust_env=False) as client:
+        async with httpx2.AsyncClient(verify=PublicTrust(trust_env=True), trust_env=False) as client:
             assert (await client.get(f"https://{place}")).text == "ok"
-            with pytest.raises(httpx.ConnectError, match="Hostname mismatch"):
+            with pytest.raises(httpx2.ConnectError, match="Hostname mismatch"):
                 await client.get(f"https://{place}", extensions={"sni_hostname": "elsewhere"})
 
 
 async def test_a_certificate_of_no_public_authority_is_refused(signed: ssl.SSLContext) -> None:
     async with server(signed) as place, tier_client() as client:
-        with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        with pytest.raises(httpx2.ConnectError, match="certificate verify failed"):
             await client.get(f"https://{place}")
         with TopologyClient(f"https://{place}") as user, pytest.raises(Unreachable, match="certificate verify failed"):
             await asyncio.to_thread(user.readiness)
@@ -77,11 +77,11 @@ async def test_authorities_are_read_for_tls_only(monkeypatch: pytest.MonkeyPatch
         read.append(given)
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    monkeypatch.setattr(httpx, "create_ssl_context", create)
+    monkeypatch.setattr(httpx2, "create_ssl_context", create)
     async with server() as place, tier_client() as client:
         assert (await client.get(f"http://{place}")).text == "ok"
         assert read == []
         for _ in range(2):
-            with pytest.raises(httpx.ConnectError):
+            with pytest.raises(httpx2.ConnectError):
                 await client.get(f"https://{place}")
     assert read == [{"trust_env": False}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 from fastapi import Depends
 from fastapi.responses import StreamingResponse
 
@@ -44,7 +44,7 @@ async def answers(method: str, *paths: str) -> list[tuple[int, str, str | None]]
     async def guarded() -> int:
         return 1
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://t") as client:
         async with asyncio.timeout(HANG_S):
             found = [await client.request(method, path) for path in paths]
     return [(answer.status_code, answer.text, answer.headers.get("allow")) for answer in found]

@@ -8,7 +8,7 @@ import signal
 import socket
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
@@ -113,9 +113,9 @@ async def test_no_header_changes_the_address_of_a_caller() -> None:
 
     config = server.configure(probe, TierSettings())
     config.load()
-    inner = httpx.ASGITransport(config.loaded_app, client=("127.0.0.1", 1))
+    inner = httpx2.ASGITransport(config.loaded_app, client=("127.0.0.1", 1))
     forged = {"x-forwarded-for": "10.1.2.3", "forwarded": "for=10.1.2.3", "x-real-ip": "10.1.2.3"}
-    async with httpx.AsyncClient(transport=inner, base_url="http://cloud") as http:
+    async with httpx2.AsyncClient(transport=inner, base_url="http://cloud") as http:
         assert (await http.get("/source", headers=forged)).json() == "127.0.0.1"
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import strata as strata_api
@@ -18,9 +18,9 @@ from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
 from tests.strata.samples import a_run
 
-GONE = httpx.ConnectError("[Errno 111] Connection refused")
-BROKEN = httpx.ReadError("")
-Answer = Exception | httpx.Response
+GONE = httpx2.ConnectError("[Errno 111] Connection refused")
+BROKEN = httpx2.ReadError("")
+Answer = Exception | httpx2.Response
 
 
 class Time:
@@ -37,26 +37,26 @@ def time() -> Time:
     return Time()
 
 
-def ok() -> httpx.Response:
-    return httpx.Response(200, content=a_run().model_dump_json())
+def ok() -> httpx2.Response:
+    return httpx2.Response(200, content=a_run().model_dump_json())
 
 
-def problem(status: int, code: str) -> httpx.Response:
+def problem(status: int, code: str) -> httpx2.Response:
     body = {"title": code, "status": status, "code": code, "detail": f"it is {code}"}
-    return httpx.Response(status, content=json.dumps(body))
+    return httpx2.Response(status, content=json.dumps(body))
 
 
 def client(time: Time, answers: Iterator[Answer], **options: Any) -> Client:
     """Returns a client that gets these answers one after another, the last one for ever."""
     last: list[Answer] = []
 
-    def answer(_: httpx.Request) -> httpx.Response:
+    def answer(_: httpx2.Request) -> httpx2.Response:
         last[:] = [next(answers, last[0] if last else GONE)]
         if isinstance(last[0], Exception):
             raise last[0]
         return last[0]
 
-    found = Client("http://cloud.test", transport=httpx.MockTransport(answer), **options)
+    found = Client("http://cloud.test", transport=httpx2.MockTransport(answer), **options)
     found._outages._clock, found._outages._sleep = lambda: time.now, time.sleep
     return found
 
@@ -86,7 +86,7 @@ def test_the_wait_ends_when_it_said(time: Time, monkeypatch: pytest.MonkeyPatch)
         client(time, iter([]))
 
 
-@pytest.mark.parametrize("answer", [GONE, httpx.ConnectTimeout(""), httpx.ReadTimeout(""), problem(502, "bad")])
+@pytest.mark.parametrize("answer", [GONE, httpx2.ConnectTimeout(""), httpx2.ReadTimeout(""), problem(502, "bad")])
 def test_a_wrong_address_fails_at_once(time: Time, answer: Answer) -> None:
     with client(time, iter([answer])) as cloud, pytest.raises(StrataError):
         cloud.run("r1")

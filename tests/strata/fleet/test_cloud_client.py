@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import BadInput, StrataError, Unreachable, WireError
@@ -15,19 +15,19 @@ from strata.fleet.settings import FleetSettings
 REPORT = FleetReport(fleet="f", services={"device": None}, wanted={"device": 3}, error="no room")
 
 
-def line(answer: httpx.Response | Exception, seen: list[httpx.Request]) -> CloudClient:
-    def answered(request: httpx.Request) -> httpx.Response:
+def line(answer: httpx2.Response | Exception, seen: list[httpx2.Request]) -> CloudClient:
+    def answered(request: httpx2.Request) -> httpx2.Response:
         seen.append(request)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return CloudClient("http://cloud:1", "secret", transport=httpx.MockTransport(answered))
+    return CloudClient("http://cloud:1", "secret", transport=httpx2.MockTransport(answered))
 
 
 def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
-    seen: list[httpx.Request] = []
-    with line(httpx.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}), seen) as cloud:
+    seen: list[httpx2.Request] = []
+    with line(httpx2.Response(200, json={"wanted": {"device": 4}, "released": ["x"]}), seen) as cloud:
         assert cloud.report(REPORT) == FleetOrders(wanted={"device": 4}, released=("x",))
     assert (seen[0].method, str(seen[0].url)) == ("POST", "http://cloud:1/fleet")
     assert seen[0].headers["authorization"] == "Bearer secret"
@@ -38,18 +38,18 @@ def test_a_report_is_sent_with_the_tier_token_and_answered_by_orders() -> None:
     ("answer", "kind", "message"),
     [
         (
-            httpx.Response(409, json={"detail": "fleet g is connected already", "code": "conflict"}),
+            httpx2.Response(409, json={"detail": "fleet g is connected already", "code": "conflict"}),
             StrataError,
             "g is connected",
         ),
-        (httpx.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
-        (httpx.Response(200, text="hello"), WireError, "gave invalid orders"),
-        (httpx.ConnectError("refused"), Unreachable, "refused"),
-        (httpx.ReadTimeout("late"), Unreachable, "late"),
+        (httpx2.Response(302, headers={"location": "http://evil"}), StrataError, "status 302"),
+        (httpx2.Response(200, text="hello"), WireError, "gave invalid orders"),
+        (httpx2.ConnectError("refused"), Unreachable, "refused"),
+        (httpx2.ReadTimeout("late"), Unreachable, "late"),
     ],
 )
 def test_any_other_answer_is_a_strata_error(
-    answer: httpx.Response | Exception, kind: type[StrataError], message: str
+    answer: httpx2.Response | Exception, kind: type[StrataError], message: str
 ) -> None:
     with line(answer, []) as cloud, pytest.raises(kind, match=message):
         cloud.report(REPORT)

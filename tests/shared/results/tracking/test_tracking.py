@@ -9,7 +9,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from shared.core.errors import BadInput, Conflict, NotFound, Unreachable
@@ -81,7 +81,7 @@ def test_tensorboard_reads_each_figure_once_after_repeated_exports(tracked: Trac
 
 
 def to(server: Any, uri: str = "http://mlflow.test") -> MlflowServer:
-    return MlflowServer(uri, httpx.MockTransport(server))
+    return MlflowServer(uri, httpx2.MockTransport(server))
 
 
 async def test_mlflow_has_each_run_once_with_its_final_status(tracked: Tracked) -> None:
@@ -119,13 +119,13 @@ async def test_names_that_mlflow_refuses_are_replaced(tracked: Tracked) -> None:
 
 
 async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> None:
-    def refuse_connection(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectTimeout("timed out", request=request)
+    def refuse_connection(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectTimeout("timed out", request=request)
 
     with pytest.raises(Unreachable, match=r"MLflow at http://mlflow.test does not answer"):
         async with to(refuse_connection) as tracker:
             await tracker.write(tracked)
-    refused = httpx.Response(403, json={"message": "not yours"})
+    refused = httpx2.Response(403, json={"message": "not yours"})
     with pytest.raises(Conflict, match="not yours"):
         async with to(lambda _: refused) as tracker:
             await tracker.write(tracked)
@@ -137,9 +137,9 @@ async def test_an_unreachable_or_refusing_server_is_named(tracked: Tracked) -> N
 async def test_a_password_in_the_address_is_used_and_not_shown(tracked: Tracked) -> None:
     seen: list[str] = []
 
-    def refuse(request: httpx.Request) -> httpx.Response:
+    def refuse(request: httpx2.Request) -> httpx2.Response:
         seen.append(request.headers["authorization"])
-        return httpx.Response(401, json={"message": "no"})
+        return httpx2.Response(401, json={"message": "no"})
 
     with pytest.raises(Conflict) as refused:
         async with to(refuse, "http://ann:s3cret@mlflow.test:81/") as tracker:
