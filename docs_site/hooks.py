@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 
 from cloud_server.app import create_app
 from cloud_server.settings import CloudSettings
+from docs_site.bounds import BOUNDS, bounds_page
 from docs_site.cli import CLI, cli_page
 from docs_site.codes import CODES, codes_page
 from docs_site.experiments import CATALOGUE, catalogue_page
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>\.\.?/[^)\s]*)\)")
 ASSETS = ("site.css", "iframe-worker.js")
 CHANGELOG = "changelog.md"
-GENERATED = (REST, SCHEMAS, CLI, SPEC_FIELDS, NAMES, SETTINGS, CODES, CATALOGUE, CHANGELOG, PAGE)
+GENERATED = (REST, SCHEMAS, CLI, SPEC_FIELDS, NAMES, SETTINGS, BOUNDS, CODES, CATALOGUE, CHANGELOG, PAGE)
 """Pages that are made when the site is built."""
 
 
@@ -97,6 +98,7 @@ def generated() -> dict[str, str]:
         SPEC_FIELDS: spec_fields_page(),
         NAMES: names_page(),
         SETTINGS: settings_page(),
+        BOUNDS: bounds_page(),
         CODES: codes_page(),
         CATALOGUE: catalogue_page(),
         CHANGELOG: changes.replace("](docs/", "]("),

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from docs_site import codes
+from docs_site.bounds import amount, bounds_page
 from docs_site.cli import cli_page, commands
 from docs_site.codes import codes_page, error_codes, event_kinds
 from docs_site.experiments import catalogue_page, comment
@@ -125,6 +126,24 @@ def test_a_variable_is_shown_as_it_would_be_set() -> None:
     assert shown["`CLOUD_MAX_RUNS`"][:2] == ["integer, from 1", "`1000`"]
     assert {row[0]: row[2] for row in rows(settings_page(), "## All processes")}["`STRATA_SECURE`"] == "`false`"
     assert {row[0]: row[2] for row in rows(settings_page(), "## Fleet")}["`FLEET_SERVICES`"] == "`device`"
+
+
+# ---- bounds
+
+
+def test_a_bound_is_shown_with_its_value_in_a_readable_unit_and_what_comes_after_it() -> None:
+    shown = {row[0]: row[1:] for row in rows(bounds_page(), "## Constants")}
+    assert shown["the head of a request"] == ["64 KiB", "431", "`HEAD_BYTES` of `shared/service/http_protocol.py`"]
+    assert shown["edges of a run"][:2] == ["1,000", "422"]
+    assert [what for what, (_, after, _) in shown.items() if not after] == []
+    assert [amount(*each) for each in ((4097, "bytes"), (90, "s"), (86400, "s"))] == ["4,097 bytes", "90 s", "24 h"]
+
+
+def test_every_setting_that_bounds_a_request_is_among_the_bounds() -> None:
+    shown = [row[0] for row in rows(bounds_page(), "## Settings")]
+    bounding = [row[0] for row in rows(settings_page(), "## Cloud") if re.search(r"_MAX_|_ALLOWED_|_BODY_", row[0])]
+    assert len(bounding) > 8
+    assert {*bounding} <= {*shown}
 
 
 # ---- codes
