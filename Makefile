@@ -44,7 +44,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constr
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
 
 # Each file stays with one process; tests/conftest.py orders them.
-SPREAD = -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+SPREAD = --workers $(TEST_WORKERS)
 
 .PHONY: help install run quick test test-all test-cost lint check audit audit-tools docs docs-tools tutorial experiment-times screenshots cast cast-tools notebook up down soak compose-test stack-test bench bench-tools fuzz mutants mutants-report mutants-tools clean
 

@@ -10,6 +10,8 @@ gc.disable()
 # read these variables when they are loaded; processes that tests start inherit them.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
     os.environ[_name] = "1"
+# Whether there is a GPU is asked without a driver in this process, with which it could not be forked.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 # Pictures are drawn into files; no test needs a display.
 os.environ["MPLBACKEND"] = "Agg"
 
@@ -19,6 +21,7 @@ import inspect  # noqa: E402
 import signal  # noqa: E402
 from collections import Counter  # noqa: E402
 from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
+from itertools import chain  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -29,6 +32,7 @@ import torch  # noqa: E402
 from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.cost.count import count_costs  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
+from tests.workers import Workers, by_file  # noqa: E402
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("no deadline", deadline=None)  # of wall-clock time, which a busy machine misses
@@ -61,8 +65,15 @@ NAMED = {"e2e", "smoke", "swarm"}
 """Markers that stand by name in each file whose tests have them."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the number of processes among which files are divided."""
+    parser.addoption("--workers", type=int, default=0, metavar="N", help="divide the files among N forked processes")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what files cost, where `make test-cost` asks for it."""
+    """Divide the tests among processes, and count what files cost, where this is asked for."""
+    if config.option.workers:
+        config.pluginmanager.register(Workers(config.option.workers), "workers")
     count_costs(config)
 
 
@@ -105,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             limit_s = float(mark.args[0]) if mark else usual
             if limit_s:  # 0 means no limit, for a debugger
                 item.obj = _limited(item.obj, 0.95 * limit_s)
-    if hasattr(config, "workerinput"):
+    if config.option.workers:
         _spread(items)
 
 
@@ -115,15 +126,13 @@ def _spread(items: list[pytest.Item]) -> None:
     Files with real processes, which often wait, lie evenly among those that run the tiers in the test's process, which
     compute. Short files come last, so that all processes end at about the same time.
     """
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    marks = {path: {mark.name for item in of_file for mark in item.iter_markers()} for path, of_file in files.items()}
-    waiting = [path for path in files if "e2e" in marks[path]]
-    computing = [path for path in files if "e2e" not in marks[path] and marks[path] & {"integration", "slow"}]
-    places = [((number + 0.5) / len(kind), path) for kind in (waiting, computing) for number, path in enumerate(kind)]
-    first = [path for _, path in sorted(places)]
-    items[:] = [item for path in dict.fromkeys([*first, *files]) for item in files[path]]
+    files = by_file(items)
+    marks = [{mark.name for item in of_file for mark in item.iter_markers()} for of_file in files]
+    waiting = [number for number, names in enumerate(marks) if "e2e" in names]
+    computing = [number for number, names in enumerate(marks) if "e2e" not in names and names & {"integration", "slow"}]
+    places = [((place + 0.5) / len(kind), number) for kind in (waiting, computing) for place, number in enumerate(kind)]
+    first = [number for _, number in sorted(places)]
+    items[:] = chain.from_iterable(files[number] for number in dict.fromkeys([*first, *range(len(files))]))
 
 
 def _integrates(item: pytest.Function) -> bool:

@@ -2,7 +2,7 @@
 
 With `STRATA_TEST_COST=costs.ndjson` each process of a test session appends a line of JSON for each file. A child counts
 where it is waited for: that of a fixture of a module to this module, what ends with the session, such as a fork server,
-to `(end)`.
+to `(end)`. To `(start)` belong imports and collection.
 """
 
 from __future__ import annotations
@@ -47,6 +47,15 @@ class Costs:
         self.charge(name)
         return result
 
+    def pytest_worker_begins(self) -> None:
+        """Count from here on; what was spent before the fork is the session's."""
+        self._last = _spent_s()
+        self._of_file.clear()
+
+    def pytest_worker_ends(self) -> None:
+        """Write the lines of a worker."""
+        self.pytest_unconfigure()
+
     def pytest_unconfigure(self) -> None:
         """Write the lines."""
         self.charge("(end)")
@@ -59,7 +68,6 @@ class Costs:
 
 
 def count_costs(config: pytest.Config) -> None:
-    """Count in a process that runs tests, where this is asked for; one that divides them among others runs none."""
-    path = os.environ.get("STRATA_TEST_COST")
-    if path and not getattr(config.option, "numprocesses", None):
+    """Count, where this is asked for."""
+    if path := os.environ.get("STRATA_TEST_COST"):
         config.pluginmanager.register(Costs(Path(path)), "test costs")
