@@ -6,7 +6,7 @@ A package that `STRATA_PLUGINS` names brings values of these classes at the top 
 - `DataSource`, `ModelFactory`: a function that returns arrays, or a module.
 - `Partitioner`: which client owns which samples. Its function gets a `PartitionTask`.
 - `SelectionPolicy`: which seats train; `n_chosen` is the number to select.
-- `Loss`, `Metric`: what training minimises and evaluations measure; see docs/metrics.md.
+- `Loss`, `Metric`: what training minimises and evaluations measure; see docs/how-to/own-metric.md.
 
 Importing this module loads neither the command line nor an HTTP or Docker client.
 """

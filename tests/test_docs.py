@@ -91,8 +91,8 @@ def test_the_pages_contain_examples() -> None:
     assert len(COMMANDS) >= 20
 
 
-def test_the_reliability_page_counts_the_kinds_of_faults_of_the_soak() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+def test_the_page_about_fault_tests_counts_the_kinds_of_faults_of_the_soak() -> None:
+    page = (ROOT / "docs" / "fault-tests.md").read_text(encoding="utf-8")
     assert re.findall(r"it injects (\d+) kinds of faults", page) == [str(len({*EVERY_CYCLE, *SELDOM}))]
 
 
@@ -113,21 +113,21 @@ def test_the_page_about_devices_names_the_most_intervals_of_traces() -> None:
     assert f"at most {MAX_INTERVALS:,} intervals together" in page
 
 
-# ---- the table of places in docs/architecture.md
+# ---- the table of places in docs/where-is.md
 
 
 def _places() -> list[tuple[str, str]]:
     """Each file and definition that the table names."""
-    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## Where is")[1].split("\n## ")[0]
+    table = (ROOT / "docs" / "where-is.md").read_text(encoding="utf-8")
     found = re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", table)
     return [(file, name) for file, names in found for name in re.findall(r"\w+", names)]
 
 
 @pytest.mark.parametrize(("file", "name"), _places())
-def test_a_place_named_by_the_architecture_page_defines_that_name(file: str, name: str) -> None:
+def test_a_place_named_by_the_page_defines_that_name(file: str, name: str) -> None:
     code = (ROOT / file).read_text(encoding="utf-8")
     assert re.search(rf"^\s*((async )?def|class) {name}\b|^{name}\b.* = ", code, re.MULTILINE)
 
 
-def test_the_architecture_page_names_places() -> None:
+def test_the_page_names_places() -> None:
     assert len(_places()) >= 20

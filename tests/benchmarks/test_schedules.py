@@ -1,4 +1,4 @@
-"""Schedules compared on the simulated clock, as docs/scheduler.md describes them."""
+"""Schedules compared on the simulated clock, as docs/scheduler-results.md describes them."""
 
 from __future__ import annotations
 
