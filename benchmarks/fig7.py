@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper (docs/scheduler-results.md), as table and picture.
+"""`python -m benchmarks.fig7 [PICTURE]`: Fig. 7 of the digital-twin paper, as docs/scheduler-results.md has it.
 
 Time until all users have trained, against the samples per device: for the population of experiments/dtpfl_fig7.yaml on
 the simulated clock with each schedule, and in closed form. No device trains: only planned shares and costs matter.

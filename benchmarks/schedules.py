@@ -1,4 +1,4 @@
-"""`python -m benchmarks.schedules`: simulated seconds of an edge's round with each schedule (docs/scheduler-results.md).
+"""`python -m benchmarks.schedules`: simulated seconds of a round with each schedule (docs/scheduler-results.md).
 
 A user has ten devices and a server; ten rounds, three seeds. Twins, planned shares and costs are computed by the
 product's code; no device trains, since simulated time does not depend on the trained values.
