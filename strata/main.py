@@ -48,6 +48,7 @@ for _command in (
     export.export,
     predict.predict,
     sweep.sweep,
+    listings.experiments,
     listings.algorithms,
     listings.models,
     listings.datasets,

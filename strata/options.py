@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from strata.connection import note_of_another
 
 if TYPE_CHECKING:
     from strata.api.client import Client
+    from strata.spec_files import SpecSource
 
 
 class Format(StrEnum):
@@ -48,6 +51,15 @@ LocalOption = Annotated[bool, typer.Option("--local", help="Start a local topolo
 AgentsOption = Annotated[
     int | None, typer.Option(min=1, help="Number of agent processes of the local topology; default: one per core.")
 ]
+SpecArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SPEC",
+        show_default=False,
+        help="The name of an experiment (`strata experiments` lists them), or a YAML or JSON file. Without one, the "
+        "fields that follow make the spec.",
+    ),
+]
 RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="The folder that contains the results folders.")]
 RunsArgument = Annotated[
     list[str],
@@ -65,6 +77,25 @@ ReadRunArgument = Annotated[
 ]
 
 RUNS_DIR = Path("runs")
+_FIELD = re.compile(r"[A-Za-z_][\w.]*=")
+
+
+def spec_and_fields(first: str | None, fields: Sequence[str], form: str) -> tuple[SpecSource, list[str]]:
+    """The spec that arguments name, and those that set fields: a first argument `key=...` is a field, not a spec.
+
+    Raises:
+        BadParameter: neither a spec nor a field is named, or a later argument is no field.
+    """
+    if first is None:
+        known = "the name of an experiment (`strata experiments` lists them), a spec's file, or fields"
+        raise typer.BadParameter(f"name what to run: {known} such as data=digits")
+    source: SpecSource = first
+    if _FIELD.match(first) and not Path(first).is_file():
+        source, fields = {}, [first, *fields]
+    for field in fields:
+        if not field.partition("=")[0] or "=" not in field:
+            raise typer.BadParameter(f"{form}, not {field!r}")
+    return source, list(fields)
 
 
 def connect(url: str | None) -> Client:

@@ -1,4 +1,4 @@
-"""Reading specs: YAML or JSON files, mappings and `Spec`s, with overrides and the trace files that they name."""
+"""Reading specs by name, from files and mappings, with overrides and the trace files that they name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from pydantic import ValidationError
 
 from shared.core import parsing
 from shared.core.errors import BadInput
+from shared.core.formatting import did_you_mean
 from shared.core.records import Record
 from shared.simulation import parse_traces
+from shared.spec import catalogue
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 
 ALTERNATIVES = (["partition"], ["lr_schedule"])
 """Fields whose own fields depend on their `name`."""
 SpecSource = str | os.PathLike[str] | Mapping[str, Any] | ExperimentSpec
-"""A spec: the path of a YAML or JSON file, its fields, or one that has been validated."""
+"""A spec: the name of an experiment that comes with StrataFL, the path of a YAML or JSON file, its fields, or one that
+has been validated. A `Path` is a file, whatever its name."""
 
 
 def read_spec(source: SpecSource, overrides: Sequence[str] = (), *, check_names: bool = True) -> RunSpec:
@@ -86,11 +89,42 @@ def _fields_of(source: SpecSource) -> tuple[dict[str, Any], Path]:
     """The fields of a spec as they were written, and the folder of the files that it names."""
     if isinstance(source, Mapping | ExperimentSpec):
         return json.loads(written("spec", dict(source) if isinstance(source, Mapping) else source)), Path()
-    path = Path(source)
+    path = file_of(source)
     raw = parsing.load(_text_of(path), str(path))
     if not isinstance(raw, dict):
         raise BadInput(f"{path}: a spec must be a mapping of fields")
     return raw, path.parent
+
+
+def file_of(source: str | os.PathLike[str]) -> Path:
+    """The file of a spec: that of an experiment of StrataFL if the text is its name, else the one at this path.
+
+    Raises:
+        BadInput: there is no such file, or the name is that of an experiment and of another file in this folder.
+    """
+    path, known = Path(source), catalogue.files()
+    if isinstance(source, str) and source in known:
+        for own in (path, path.with_suffix(".yaml")):
+            if own.is_file() and own.read_bytes() != known[source].read_bytes():
+                words = f"{source!r} is an experiment that comes with StrataFL, and a file of that name is here"
+                raise BadInput(f"{words}: write ./{own} for the file, or rename it to run the experiment")
+        return known[source]
+    if isinstance(source, str):
+        try:
+            path.stat()
+        except FileNotFoundError:
+            hint = _nearest(path, known)
+            raise BadInput(f"{path}: no such file, and no experiment has that name{hint}") from None
+        except (OSError, ValueError):  # which reading it reports
+            pass
+    return path
+
+
+def _nearest(path: Path, known: Mapping[str, Path]) -> str:
+    """What to write in the place of a path at which nothing is."""
+    if path.stem in known:
+        return f"; `{path.stem}` names the experiment that comes with StrataFL"
+    return f"{did_you_mean(path.stem, known) or ';'} `strata experiments` lists them"
 
 
 def _with_traces(raw: Any, folder: Path) -> Any:

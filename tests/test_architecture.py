@@ -109,7 +109,7 @@ WITHIN = {
     "strata.launcher": "api",
     "strata.fleet": "launcher",
     "strata.connection": "api launcher",
-    "strata.options": "connection launcher api output",
+    "strata.options": "connection launcher api output spec_files",
     "strata.host_checks": "launcher",
     "strata.doctor": "api launcher host_checks",
     "strata.runs": "api launcher fleet output",

@@ -13,9 +13,10 @@ from benchmarks.__main__ import ROWS
 from shared.core import parsing
 from shared.federation.spec_parser import parse_spec
 from shared.simulation.availability import MAX_INTERVALS
+from shared.spec import catalogue
 from shared.spec.experiment import ExperimentSpec
 from strata.main import app
-from strata.spec_files import read_spec
+from strata.spec_files import SpecSource, read_spec
 from strata.sweeps.grid import combinations_of
 from tests.soak.plan import EVERY_CYCLE, SELDOM
 
@@ -76,14 +77,14 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
     known = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     options = {option for param in known.params for option in param.opts}
     assert [word for word in rest if word.startswith("--") and word not in options] == []
-    files = [word for word in rest if word.endswith(".yaml")]
-    settings = [word for word in rest if "=" in word and not word.startswith("-")]
-    if not files or WRITTEN.intersection(rest) or (page, files[0]) in OWN_FILES:
+    if name not in ("run", "sweep") or WRITTEN.intersection(rest) or (page, rest[0]) in OWN_FILES:
         return
+    settings = [word for word in rest if "=" in word and not word.startswith("-")]
+    spec: SpecSource = {} if rest[0] in settings else rest[0] if rest[0] in catalogue.files() else ROOT / rest[0]
     if name == "sweep":
-        assert combinations_of(ROOT / files[0], settings, lambda spec: spec)
+        assert combinations_of(spec, settings, lambda spec: spec)
     else:
-        read_spec(ROOT / files[0], settings)
+        read_spec(spec, settings)
 
 
 def test_the_pages_contain_examples() -> None:

@@ -1,4 +1,4 @@
-"""What the form offers and warns of beside the spec itself: examples and other names, and why a run may not start."""
+"""What the form offers and warns of beside the spec itself: known names, and why a run may not start."""
 
 from __future__ import annotations
 
@@ -11,23 +11,6 @@ from shared.training.data.sources import DATASETS, folder_of
 from shared.training.models.zoo import MODEL_FACTORIES
 from shared.training.partition import PARTITIONERS
 from shared.training.specs import DataSpec
-
-_EXAMPLES = Path(__file__).resolve().parents[2] / "experiments"
-
-
-def example_specs(folder: Path = _EXAMPLES) -> dict[str, Path]:
-    """The specs of the repository by name; empty where the product is installed without them."""
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-def about(text: str) -> str:
-    """The comment at the beginning of a spec's text, as one line; commands in it are left out."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("#") or line.startswith("#  "):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
 
 
 def known_names() -> dict[str, list[str]]:

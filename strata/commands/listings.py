@@ -1,4 +1,4 @@
-"""Listings: `algorithms`, `models`, `datasets`, `partitions`, `agents`, `edges`, `twins`."""
+"""Listings: `experiments`, `algorithms`, `models`, `datasets`, `partitions`, `agents`, `edges`, `twins`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,41 @@ from strata.options import RUNS_DIR, Format, FormatOption, RunsDirOption, UrlOpt
 if TYPE_CHECKING:
     from shared.core.plugins import Kind
     from shared.service.api.algorithms import AlgorithmInfo
+
+
+def experiments(
+    name: Annotated[str | None, typer.Argument(help="Print the spec of this one, to be changed and run.")] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """List the experiments that come with StrataFL: what each shows, its data, size, and CPU time.
+
+    `strata run NAME` runs one, `strata experiments NAME > mine.yaml` begins a spec of your own. CPU time is that of all
+    processes together: divide it by your cores.
+    """
+    from shared.core.errors import UnknownName
+    from shared.spec import catalogue
+    from strata.output import Column, FittedTable, print_json, print_text, stdout
+
+    if name is not None:
+        if name not in catalogue.files():
+            raise UnknownName("experiment", name, [*catalogue.files()])
+        print_text(catalogue.files()[name].read_text(encoding="utf-8"))
+        return
+    known, times = catalogue.entries(), catalogue.measured()
+    if format is Format.json:
+        print_json([entry.listed(times) for entry in known])
+        return
+    specs = [entry.spec for entry in known]
+    columns = [
+        Column("name", [entry.name for entry in known], justify="left"),
+        Column("what it shows", [entry.summary for entry in known], justify="left", fold=True),
+        Column("data", [spec.data.name for spec in specs], spare=1, justify="left"),
+        Column("devices", [str(spec.num_devices or "") for spec in specs], spare=3),
+        Column("rounds", [str(spec.num_rounds) for spec in specs], spare=2),
+        Column("CPU time", [entry.cost(times) for entry in known], justify="left"),
+    ]
+    stdout().print(FittedTable(columns))
+    stdout().print(f"CPU time was measured on {times.machine}.", soft_wrap=True)
 
 
 def algorithms(url: UrlOption = None, format: FormatOption = Format.table) -> None:

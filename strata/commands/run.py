@@ -18,9 +18,11 @@ from strata.options import (
     LocalOption,
     RunsDirOption,
     ServerOption,
+    SpecArgument,
     connect,
     say_of_another,
     server_of,
+    spec_and_fields,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ NO_UPDATE = 3
 
 
 def run(
-    spec: Annotated[Path, typer.Argument(help="The spec of the experiment: a YAML or JSON file.")],
+    spec: SpecArgument = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Fields of the spec to change, such as partition.alpha=0.1"),
@@ -57,13 +59,11 @@ def run(
     """
     from strata.spec_files import read_spec
 
-    for override in overrides or []:
-        if not override.partition("=")[0] or "=" not in override:
-            raise typer.BadParameter(f"an override has the form key=value, not {override!r}")
+    source, fields = spec_and_fields(spec, overrides or [], "an override has the form key=value")
     cloud = server_of(url, agents, local)
     if cloud is None and not local and agents is None:
         say_of_another(url)
-    experiment = read_spec(spec, overrides or [], check_names=False)
+    experiment = read_spec(source, fields, check_names=False)
     with as_interrupt():
         if cloud:
             code = _on_cloud(cloud, experiment, runs_dir, format)

@@ -13,26 +13,29 @@ from strata.options import (
     AgentsOption,
     RunsDirOption,
     ServerOption,
+    SpecArgument,
     TableFormat,
     TableFormatOption,
     server_of,
+    spec_and_fields,
 )
 
 if TYPE_CHECKING:
     from shared.results.sweeps import SweepFolder
     from shared.spec.run import RunSpec
+    from strata.spec_files import SpecSource
 
 _PICTURE = "compare.png"
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="The spec of the experiment: a YAML or JSON file.")],
+    spec: SpecArgument = None,
     keys: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="KEY=V1,V2...", help="Fields and their values, such as lr=0.05,0.1 partition.alpha=0.1,1"
         ),
-    ],
+    ] = None,
     url: ServerOption = None,
     agents: AgentsOption = None,
     parallel: Annotated[
@@ -57,7 +60,10 @@ def sweep(
     from strata.sweeps.runner import run_locally
 
     cloud = server_of(url, agents)
-    specs, folder = _planned(spec, keys, into, runs_dir, local=not cloud)
+    source, fields = spec_and_fields(spec, keys or [], "a key to sweep has the form key=v1,v2")
+    if not fields:
+        raise typer.BadParameter("name the fields to vary, such as lr=0.05,0.1")
+    specs, folder = _planned(source, fields, into, runs_dir, local=not cloud)
     if dry_run:
         _print_plan(folder, format)
         return
@@ -75,7 +81,7 @@ def sweep(
 
 
 def _planned(
-    spec: Path, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
+    spec: SpecSource, keys: list[str], into: Path | None, runs_dir: Path, *, local: bool
 ) -> tuple[list[RunSpec], SweepFolder]:
     """The specs of all combinations, and the new or existing folder of their sweep."""
     from strata.runs.spec_check import checked
@@ -83,7 +89,7 @@ def _planned(
     from strata.sweeps.runner import planned
 
     combinations = combinations_of(spec, keys, checked if local else lambda spec: spec)
-    return planned(combinations, [str(spec), *keys], into, runs_dir)
+    return planned(combinations, [*([spec] if isinstance(spec, str) else []), *keys], into, runs_dir)
 
 
 def _on_cloud(url: str, specs: list[RunSpec], folder: SweepFolder, parallel: int) -> int:

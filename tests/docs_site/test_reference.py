@@ -15,7 +15,7 @@ from docs_site import codes
 from docs_site.bounds import amount, bounds_page
 from docs_site.cli import cli_page, commands
 from docs_site.codes import codes_page, error_codes, event_kinds
-from docs_site.experiments import catalogue_page, comment
+from docs_site.experiments import catalogue_page
 from docs_site.names import PLURALS, names_page
 from docs_site.settings import COMMAND_LINE, TIERS, settings_page
 from docs_site.spec_fields import schema, spec_fields_page
@@ -23,6 +23,7 @@ from shared.federation.plugin_checks import KINDS
 from shared.federation.registry import ALGORITHMS
 from shared.service.metrics import OUTCOMES, REASONS
 from shared.service.settings import CommonSettings
+from shared.spec import catalogue
 from shared.spec.run import RunSpec
 from strata.main import app
 
@@ -60,7 +61,7 @@ def test_an_option_is_shown_with_its_values_bounds_and_default() -> None:
     assert shown["`--edges`"] == ["number, from 1 to 1000", "`2`", "Number of edges."]
     assert shown["`--format`"][:2] == ["`table`, `json`", "`table`"]
     assert shown["`--secure`"][:2] == ["", ""]
-    assert "    strata run SPEC [KEY=VALUE...] [OPTIONS]" in cli_page()
+    assert "    strata run [SPEC] [KEY=VALUE...] [OPTIONS]" in cli_page()
 
 
 # ---- spec fields
@@ -170,12 +171,11 @@ def test_a_code_without_a_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 # ---- the catalogue
 
 
-def test_every_spec_is_in_the_catalogue_with_what_it_shows_and_how_it_is_run() -> None:
+def test_every_experiment_is_in_the_catalogue_with_what_it_shows_and_how_it_is_run() -> None:
     page = catalogue_page()
-    names = sorted(path.name for path in (ROOT / "experiments").glob("*.yaml"))
-    assert sorted(re.findall(r"^### (\w+\.yaml)$", page, re.MULTILINE)) == names
-    for path in (ROOT / "experiments").glob("*.yaml"):
-        about, run_it = comment(path)
-        assert len(about) > 40, path.name
-        assert any(path.name in line for line in run_it), path.name
-        assert html.unescape(re.sub(r"\[(docs/\S+\.md)\]\(\S+\.md\)", r"\1", page)).count(about) >= 1, path.name
+    names = sorted(path.stem for path in (ROOT / "experiments").glob("*.yaml"))
+    assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == names
+    for entry in catalogue.entries():
+        assert len(entry.about) > 40, entry.name
+        assert any(entry.name in line.split() for line in entry.commands), entry.name
+        assert html.unescape(re.sub(r"\[(docs/\S+\.md)\]\(\S+\.md\)", r"\1", page)).count(entry.about) >= 1, entry.name

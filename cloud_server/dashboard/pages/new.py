@@ -15,11 +15,12 @@ from nicegui.elements.mixins.validation_element import ValidationElement
 
 from cloud_server.dashboard.forms import FormField, fields_of, flow_yaml, help_line, parse_value, with_value
 from cloud_server.dashboard.layout import Dashboard, Page, card, open_page, with_field
-from cloud_server.dashboard.spec_checks import about, example_specs, known_names, warnings_of
+from cloud_server.dashboard.spec_checks import known_names, warnings_of
 from shared.core import parsing
 from shared.core.errors import BadInput, StrataError
 from shared.federation.registry import all_algorithms
 from shared.federation.spec_parser import parse_run_spec
+from shared.spec import catalogue
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 
@@ -102,20 +103,17 @@ class View:
         self.page.start_refreshing(self._refresh_warnings, every_s=2.0)
 
     def _build_examples(self) -> None:
-        """Offer the specs of the repository, where they are there."""
-        paths = example_specs()
-        if not paths:
-            return
+        """Offer the experiments that come with StrataFL."""
+        known = {entry.name: entry for entry in catalogue.entries()}
 
         def load(event: events.ValueChangeEventArguments[Any]) -> None:
-            if event.value in paths:
-                text = paths[event.value].read_text(encoding="utf-8")
-                says.set_text(about(text))
-                self.text.set_value(text)
+            if event.value in known:
+                says.set_text(known[event.value].about)
+                self.text.set_value(known[event.value].text)
                 self._text_changed()
 
         with ui.row().classes("w-full items-center"):
-            choice = _searched_choice("Start from an example", list(paths), None, load)
+            choice = _searched_choice("Start from an example", list(known), None, load)
             choice.props("dense clearable")
             says = ui.label().classes("help grow")
 

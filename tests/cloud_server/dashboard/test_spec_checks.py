@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_server.dashboard.spec_checks import about, example_specs, known_names, missing_data, warnings_of
-from shared.core import parsing
+from cloud_server.dashboard.spec_checks import known_names, missing_data, warnings_of
 from shared.federation.spec_parser import parse_run_spec
 from shared.spec.experiment import ExperimentSpec
 from shared.training.specs import DataSpec
@@ -52,19 +51,3 @@ def test_every_name_that_is_offered_is_one_of_the_spec() -> None:
     assert {"iid", "by_domain"} <= {*names["partition"]}
     for name in names["model"]:
         parse_run_spec({"model": name})
-
-
-def test_every_example_is_a_spec_and_says_what_it_is() -> None:
-    found = example_specs()
-    assert "quickstart" in found
-    for name, path in found.items():
-        raw = parsing.load(path.read_text(encoding="utf-8"), name)
-        assert isinstance(raw, dict)
-        if "trace" not in str(raw):  # a trace is read with the spec's file
-            parse_run_spec(raw)
-
-
-def test_what_an_example_says_of_itself_is_its_first_comment_without_commands(tmp_path: Path) -> None:
-    assert about("# One line,\n# another.\n#   strata run x.yaml\n# not this\nname: x\n") == "One line, another."
-    assert about("name: x\n") == ""
-    assert example_specs(tmp_path / "absent") == {}
