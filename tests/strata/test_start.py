@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,48 +18,42 @@ from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
-import sys
+import contextlib, io, json, sys
+import strata
 from strata.main import app_entry
-try:
-    app_entry()
-finally:
-    print("torch" in sys.modules)
+
+strata.local, strata.compare, strata.sweep
+print(json.dumps([["objects"], "", "torch" in sys.modules]))
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        app_entry(words)
+    print(json.dumps([words, said.getvalue(), "torch" in sys.modules]))
 """
+SAID = {
+    "ls": "fedavg",
+    "show a": "fedavg",
+    "agents a": "label counts",
+    "compare a": "picture: ",
+    "log a": "docker compose logs",
+    "pause a": "no cloud found",
+    "watch a": "no cloud found",
+    "run spec.yaml --url http://127.0.0.1:9": "127.0.0.1:9",
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["ls"], "fedavg"),
-        (["show", "a"], "fedavg"),
-        (["agents", "a"], "label counts"),
-        (["compare", "a"], "picture: "),
-        (["log", "a"], "docker compose logs"),
-        (["pause", "a"], "no cloud found"),
-        (["watch", "a"], "no cloud found"),
-        (["run", "spec.yaml", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else None,
-)
-def test_a_command_that_trains_nothing_loads_no_torch(words: list[str], said: str, tmp_path: Path) -> None:
+def test_the_objects_and_commands_that_train_nothing_load_no_torch(tmp_path: Path) -> None:
     info = a_run(run="a")
     (tmp_path / "spec.yaml").write_text("data: digits\n", encoding="utf-8")
     write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}
-    command = [sys.executable, "-c", PROGRAM, *words]
+    command = [sys.executable, "-c", PROGRAM, json.dumps([words.split() for words in SAID])]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert said in done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "False"
-
-
-def test_the_objects_of_runs_load_no_torch() -> None:
-    program = "import sys, strata; strata.local, strata.compare, strata.sweep; print('torch' in sys.modules)"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANG_S, check=True
-    )
-    assert done.stdout == "False\n"
+    assert not done.stderr
+    found = {" ".join(words): (said, loaded) for words, said, loaded in map(json.loads, done.stdout.splitlines())}
+    assert {words: loaded for words, (_, loaded) in found.items()} == dict.fromkeys(["objects", *SAID], False)
+    assert {words: said in found[words][0] for words, said in SAID.items()} == dict.fromkeys(SAID, True), found
 
 
 def test_what_the_system_refuses_is_one_line_and_no_traceback(
