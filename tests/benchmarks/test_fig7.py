@@ -8,6 +8,7 @@ from benchmarks.fig7 import SIZES, closed_form_s, one_sample_s, simulated_s, spe
 from benchmarks.schedules import counted_experiment
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_simulated_times_are_those_of_the_closed_form_to_one_sample(seed: int) -> None:
     for n in (SIZES[0], SIZES[4], SIZES[-1]):
@@ -17,6 +18,7 @@ def test_simulated_times_are_those_of_the_closed_form_to_one_sample(seed: int) -
             assert abs(simulated_s(experiment) - closed_form_s(experiment)) <= one_sample_s(experiment)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_finish_time_lies_between_its_closed_form_and_the_papers_rule(seed: int) -> None:
     for n in (SIZES[0], SIZES[-1]):

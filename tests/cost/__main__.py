@@ -52,7 +52,7 @@ def measure(target: str, folder: Path) -> int:
     """Run a target, print its cost, and answer with its status."""
     lines = folder / f"{target}.ndjson"
     unit = import_s()
-    env = {**os.environ, "STRATA_TEST_COST": str(lines)}
+    env = {**os.environ, "TEST_COST": str(lines)}
     spent, status = cpu_s(["make", target], env)
     unit = (unit + import_s()) / 2
     print(f"\n{target}: {spent:.0f} CPU s = {spent / unit:.0f} imports of torch ({unit:.2f} s); exit status {status}")

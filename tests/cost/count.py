@@ -1,6 +1,6 @@
 """What each file of tests costs: CPU seconds of the process that runs it, and of the children that this waited for.
 
-With `STRATA_TEST_COST=costs.ndjson` each process of a test session appends a line of JSON for each file. A child counts
+With `TEST_COST=costs.ndjson` each process of a test session appends a line of JSON for each file. A child counts
 where it is waited for: that of a fixture of a module to this module, what ends with the session, such as a fork server,
 to `(end)`. To `(start)` belong imports and collection.
 """
@@ -47,11 +47,13 @@ class Costs:
         self.charge(name)
         return result
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_worker_begins(self) -> None:
         """Count from here on; what was spent before the fork is the session's."""
         self._last = _spent_s()
         self._of_file.clear()
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_worker_ends(self) -> None:
         """Write the lines of a worker."""
         self.pytest_unconfigure()
@@ -69,5 +71,5 @@ class Costs:
 
 def count_costs(config: pytest.Config) -> None:
     """Count, where this is asked for."""
-    if path := os.environ.get("STRATA_TEST_COST"):
+    if path := os.environ.get("TEST_COST"):
         config.pluginmanager.register(Costs(Path(path)), "test costs")

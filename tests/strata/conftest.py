@@ -33,6 +33,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def runs(home: Path) -> Path:
+    """The folder of results."""
+    return home / "runs"
+
+
+@pytest.fixture
 def strata(capsys: pytest.CaptureFixture[str]) -> Strata:
     """Run the command with these arguments."""
 
@@ -43,6 +49,12 @@ def strata(capsys: pytest.CaptureFixture[str]) -> Strata:
         return CommandResult(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of comparisons are empty files: to draw them takes longer than all else that their commands do."""
+    monkeypatch.setattr("shared.results.comparison_figure.drawn", lambda *_: b"")
 
 
 @pytest.fixture

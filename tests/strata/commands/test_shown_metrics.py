@@ -27,11 +27,6 @@ MAE = MetricInfo(label="mae", higher_is_better=False)
 RMSE = MetricInfo(label="rmse", higher_is_better=False)
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
 def in_folder(
     runs: Path, run: str, errors: list[float], metrics: tuple[MetricInfo, ...] = (MAE, RMSE), **changes: Any
 ) -> Path:

@@ -17,6 +17,8 @@ from tests.strata.conftest import Strata
 from tests.strata.fake_cloud import FakeCloud
 from tests.strata.samples import a_run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(autouse=True)
 def results(cloud: FakeCloud) -> None:
