@@ -87,6 +87,10 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
         read_spec(spec, settings)
 
 
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
 def test_the_pages_contain_examples() -> None:
     assert len(BLOCKS) >= 4
     assert len(COMMANDS) >= 20

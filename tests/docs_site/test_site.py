@@ -82,13 +82,12 @@ def test_each_generated_page_says_in_its_first_sentence_what_it_is_for() -> None
 
 
 def test_each_page_says_in_its_first_sentence_what_it_is_for() -> None:
-    """The home page, those of algorithms, which begin with their paper, and two more begin otherwise."""
-    otherwise = {"index.md", "dashboard.md", "papers.md"}
+    """The home page, and those of algorithms, which begin with their paper, begin otherwise."""
     pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "algorithms"]
     assert len(pages) > 40
     for page in pages:
         first = page.read_text(encoding="utf-8").split("\n\n")[1]
-        assert page.name in otherwise or re.match(r"This (page|tutorial) |In this step ", first), page
+        assert page.name == "index.md" or re.match(r"This (page|tutorial) |In this step ", first), page
 
 
 # ---- the built site
