@@ -21,14 +21,12 @@ from shared.storage import redis_keys
 from tests.fakes.memory_store import MemoryStore
 from tests.faults import answer
 from tests.federation import Federation, Gate, PassOn, small_spec
-from tests.shared.algorithms.layouts import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, ran
 
 AGENTS: dict[str, Any] = {"profile": "agent", "edge_latency_s": 0}
 
 
-async def test_containers_have_named_profiles_and_give_the_same_record_in_any_start_order(
-    tmp_path: Path,
-) -> None:
+async def test_containers_have_named_profiles_and_give_the_same_record_in_any_start_order() -> None:
     """Four agents of one class and two of another; the order of registration has no effect."""
     spec = small_spec(devices=AGENTS, num_rounds=3)
     slow = "phone_low"
@@ -36,7 +34,7 @@ async def test_containers_have_named_profiles_and_give_the_same_record_in_any_st
         {"profiles": ("standard",) * 4 + (slow,) * 2},
         {"profiles": (slow,) + ("standard",) * 4 + (slow,), "order": (3, 0, 5, 1, 4, 2)},
     ]
-    first, second = [await run(tmp_path, spec, agent_devices=(1,) * 6, **layout) for layout in layouts]
+    first, second = [await ran(spec, agent_devices=(1,) * 6, **layout) for layout in layouts]
     assert first.links() == second.links()
     assert first.info.model_sha256 == second.info.model_sha256
     by_sps = Counter(round(row.compute_s / row.n_samples, 9) for detail in first.rounds for row in detail.seats)

@@ -13,7 +13,7 @@ from tests.cloud_server.runs.plain_flights import SPEEDS
 from tests.edge_server.rounds.test_asynchronous_round import loose, record
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 from tests.security.test_false_claims import Forge, lines_with, of_edge
-from tests.shared.algorithms.layouts import ended, federation, run
+from tests.shared.algorithms.layouts import ended, federation, ran, run
 
 # ---- killed in flight
 
@@ -83,7 +83,7 @@ async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
     }
     fields = {"algorithm": "scaffold", "num_rounds": 4, "edge_rounds": 2, "edge_link": LINKS, **more}
     spec = small_spec(sync=sync, **fields)
-    expected = await run(tmp_path, spec, agent_devices=(3, 3))
+    expected = await ran(spec, agent_devices=(3, 3))
     for path, port, n, names in KILLS.values():
         async with federation(tmp_path, agent_devices=(3, 3)) as fed:
             last = LastAnswer(fed, path, port, n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.edge_server.rounds.test_asynchronous_round import record
 from tests.federation import small_spec
 from tests.plain_tiers import SPEEDS, Tiers
 from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
-from tests.shared.algorithms.layouts import resolved, run
+from tests.shared.algorithms.layouts import ran, resolved
 from tests.shared.algorithms.plain_linear import joined
 
 POLYNOMIAL = {"name": "polynomial", "a": 0.5}
@@ -29,6 +28,13 @@ EDGES: dict[str, Any] = {
     "asynchronous": {"mode": "asynchronous", "staleness": POLYNOMIAL},
 }
 PAIRS = list(itertools.product(DEVICES, EDGES))
+FIRST = (
+    ("synchronous", "semi_synchronous", 1),
+    ("semi_synchronous", "asynchronous", 2),
+    ("asynchronous", "synchronous", 1),
+)
+"""Cases with every mode of either tier."""
+CASES = sorted(itertools.product(DEVICES, EDGES, (1, 2)), key=lambda case: case not in FIRST)
 
 
 def spec_of(devices: str, edges: str, **more: Any) -> dict[str, Any]:
@@ -38,9 +44,9 @@ def spec_of(devices: str, edges: str, **more: Any) -> dict[str, Any]:
     return small_spec(**{"num_rounds": 4, "edge_rounds": 2, "devices": SLOW, **fields, "sync": sync, **more})
 
 
-@pytest.mark.parametrize(("devices", "edges"), PAIRS)
-async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(tmp_path: Path, devices: str, edges: str) -> None:
-    found = [await run(tmp_path, spec_of(devices, edges), agent_devices=agents) for agents in ((6,), (1, 2, 1, 2))]
+@pytest.mark.parametrize(("devices", "edges"), [case[:2] for case in FIRST])
+async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(devices: str, edges: str) -> None:
+    found = [await ran(spec_of(devices, edges), agent_devices=agents) for agents in ((6,), (1, 2, 1, 2))]
     assert record(found[0]) == record(found[1])
     assert found[0].info.rounds == 4
     assert sum(detail.n_used for detail in found[0].rounds) >= 4
@@ -69,16 +75,14 @@ def test_a_buffer_that_would_make_sums_coarse_is_refused() -> None:
 # ---- the reference
 
 
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-@pytest.mark.parametrize(("devices", "edges"), PAIRS)
-async def test_a_pair_of_modes_is_that_of_the_reference(
-    tmp_path: Path, devices: str, edges: str, edge_rounds: int
-) -> None:
+@pytest.mark.matrix(3)
+@pytest.mark.parametrize(("devices", "edges", "edge_rounds"), CASES)
+async def test_a_pair_of_modes_is_that_of_the_reference(devices: str, edges: str, edge_rounds: int) -> None:
     """With one edge round edges forward sums, which one tier alone may weight by staleness: here the cloud."""
     spec = spec_of(devices, edges)
     if edge_rounds == 1 and devices == "asynchronous" and edges != "synchronous":
         spec["sync"]["devices"] = {"mode": "asynchronous", "buffer": 2}
-    done = await run(tmp_path, {**spec, **SPEEDS, "edge_rounds": edge_rounds, "num_rounds": 6})
+    done = await ran({**spec, **SPEEDS, "edge_rounds": edge_rounds, "num_rounds": 6})
     plain = Tiers(done.experiment).run()
     at_s = 0.0
     for detail, (made_s, answers) in zip(done.rounds, plain.made, strict=True):

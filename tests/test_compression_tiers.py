@@ -11,7 +11,7 @@ import torch
 from shared.core.tensor_records import TensorMap
 from shared.wire.compression import Fp16, Ternary, TopK
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, four, ran
 
 AROUND = 4_000
 """Bounds the bytes of a body beside its model, mostly the spec."""
@@ -21,24 +21,16 @@ N = sum(LAYERS.values())
 
 def spec_of(**more: Any) -> dict[str, Any]:
     """Four devices at two edges, on 240 digits."""
-    spec = {
-        "data": {"name": "digits", "n_train": 240, "n_test": 60},
-        "partition": {"name": "dirichlet", "alpha": 1.0},
-        "num_devices": 4,
-        "num_edges": 2,
-        "num_rounds": 3,
-        "lr": 0.1,
-    }
-    return {**spec, **more}
+    return {**four(), "partition": {"name": "dirichlet", "alpha": 1.0}, "num_rounds": 3, **more}
 
 
 def small_topk(fraction: float = 0.1, memory: bool = True) -> dict[str, Any]:
     return {"up": {"name": "topk", "fraction": fraction, "memory": memory}}
 
 
-async def test_updates_and_broadcasts_equal_those_of_plain_code(tmp_path: Path) -> None:
+async def test_updates_and_broadcasts_equal_those_of_plain_code() -> None:
     """FedAvg without tiers: each seat trains from the decoded model, and its update is coded before any sum."""
-    done = await run(tmp_path, spec_of(compression={"up": "ternary", "down": "fp16"}), agent_devices=(3, 1))
+    done = await ran(spec_of(compression={"up": "ternary", "down": "fp16"}), agent_devices=(3, 1))
     model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
     for round_no in (1, 2, 3):
         start = {name: Fp16().encode(tensor).decoded() for name, tensor in model.items()}
@@ -51,13 +43,13 @@ async def test_updates_and_broadcasts_equal_those_of_plain_code(tmp_path: Path) 
     assert flat.same_bits(done.model, model)
 
 
-async def test_the_compression_error_is_added_to_the_next_update(tmp_path: Path) -> None:
+async def test_the_compression_error_is_added_to_the_next_update() -> None:
     """Top-k with error feedback, without tiers; without the error memory the model differs."""
-    done = await run(tmp_path, spec_of(compression=small_topk()), agent_devices=(3, 1))
+    done = await ran(spec_of(compression=small_topk()), agent_devices=(3, 1))
     plain, forgetful = _topk(done, memory=True), _topk(done, memory=False)
     assert flat.same_bits(done.model, plain)
     assert not flat.same_bits(plain, forgetful)
-    other = await run(tmp_path, spec_of(compression=small_topk(memory=False)), agent_devices=(3, 1))
+    other = await ran(spec_of(compression=small_topk(memory=False)), agent_devices=(3, 1))
     assert flat.same_bits(other.model, forgetful)
 
 
@@ -78,12 +70,12 @@ def _topk(done: Ended, *, memory: bool) -> TensorMap:
 
 
 @pytest.mark.parametrize("compression", [{"up": "int8", "down": "ternary"}, small_topk(0.4)])
-async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any], tmp_path: Path) -> None:
+async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any]) -> None:
     """An agent sends the exact sum or single compressed updates, if smaller; a seat is charged for its own."""
     spec = spec_of(compression=compression)
-    one = await run(tmp_path, spec, agent_devices=(4,))
-    spread = await run(tmp_path, spec, agent_devices=(1, 2, 1), order=(2, 0, 1))
-    apart = await run(tmp_path, spec, agent_devices=(1, 1, 1, 1), order=(3, 1, 2, 0))
+    one = await ran(spec, agent_devices=(4,))
+    spread = await ran(spec, agent_devices=(1, 2, 1), order=(2, 0, 1))
+    apart = await ran(spec, agent_devices=(1, 1, 1, 1), order=(3, 1, 2, 0))
     for other in (spread, apart):
         assert flat.same_bits(other.model, one.model)
         assert other.links() == one.links()
@@ -96,8 +88,8 @@ UP = {"fp16": 2 * N, "int8": N + 4 * 4, "ternary": sum(-(-n // 4) + 4 for n in L
 
 
 @pytest.mark.parametrize("codec", ["int8", "ternary"])
-async def test_a_device_is_charged_for_compressed_bytes(codec: str, tmp_path: Path) -> None:
-    both = await run(tmp_path, spec_of(compression={"up": codec, "down": codec}, num_rounds=1), agent_devices=(4,))
+async def test_a_device_is_charged_for_compressed_bytes(codec: str) -> None:
+    both = await ran(spec_of(compression={"up": codec, "down": codec}, num_rounds=1), agent_devices=(4,))
     for row in both.rounds[0].seats:
         assert UP[codec] < row.up_bytes < UP[codec] + AROUND
         assert UP[codec] < row.down_bytes < UP[codec] + AROUND
@@ -117,20 +109,17 @@ TENTH = sum(8 * -(-n // 10) for n in LAYERS.values())
         ({"algorithm": "t_fedavg"}, TERNARY_WEIGHTS, TERNARY_WEIGHTS),
     ],
 )
-async def test_links_carry_as_many_bytes_as_the_documentation_says(
-    short: dict[str, Any], up: int, down: int, tmp_path: Path
-) -> None:
+async def test_links_carry_as_many_bytes_as_the_documentation_says(short: dict[str, Any], up: int, down: int) -> None:
     """Compared with FedAvg's bodies, which also differ in the names of parts and in the spec."""
-    plain, coded = [await run(tmp_path, spec_of(num_rounds=1, **more), agent_devices=(4,)) for more in ({}, short)]
+    plain, coded = [await ran(spec_of(num_rounds=1, **more), agent_devices=(4,)) for more in ({}, short)]
     for row, other in zip(coded.rounds[0].seats, plain.rounds[0].seats, strict=True):
         assert other.up_bytes - row.up_bytes == pytest.approx(4 * N - up, abs=400)
         assert other.down_bytes - row.down_bytes == pytest.approx(4 * N - down, abs=400)
 
 
-async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+async def test_null_is_fedavg_bit_for_bit() -> None:
     done = [
-        await run(tmp_path, spec_of(**more), agent_devices=(3, 1))
-        for more in ({}, {"compression": {"up": None, "down": None}})
+        await ran(spec_of(**more), agent_devices=(3, 1)) for more in ({}, {"compression": {"up": None, "down": None}})
     ]
     assert done[0].info.model_sha256 == done[1].info.model_sha256
     assert done[0].links() == done[1].links()
@@ -138,7 +127,7 @@ async def test_null_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 
 async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) -> None:
-    whole = await run(tmp_path, spec_of(compression=small_topk()), agent_devices=(3, 1))
+    whole = await ran(spec_of(compression=small_topk()), agent_devices=(3, 1))
     async with federation(tmp_path, agent_devices=(3, 1)) as fed:
         run_id = await fed.submit(spec_of(compression=small_topk(), num_rounds=1))
         await ended(fed, run_id)
@@ -150,30 +139,30 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
     assert done.info.model_sha256 == whole.info.model_sha256
 
 
-async def test_held_updates_are_fetched_compressed(tmp_path: Path) -> None:
+async def test_held_updates_are_fetched_compressed() -> None:
     """With a deadline agents hold updates and report their sizes; a late one is kept for the next round."""
     more = {"round_deadline_s": 30.0, "late": "next_round", "devices": {"straggler_ratio": 0.25}}
     spec = spec_of(compression={"up": "ternary"}, **more)
-    one, apart = await run(tmp_path, spec, agent_devices=(4,)), await run(tmp_path, spec, agent_devices=(1, 1, 1, 1))
+    one, apart = await ran(spec, agent_devices=(4,)), await ran(spec, agent_devices=(1, 1, 1, 1))
     assert one.links() == apart.links()
     assert flat.same_bits(one.model, apart.model)
     assert all(row.up_bytes < UP["ternary"] + AROUND for detail in one.rounds for row in detail.seats)
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "bofl"])
-async def test_other_algorithms_can_be_compressed(algorithm: str, tmp_path: Path) -> None:
+async def test_other_algorithms_can_be_compressed(algorithm: str) -> None:
     spec = spec_of(algorithm=algorithm, num_rounds=2)
     short = {**spec, "compression": {"up": "int8", "down": "fp16"}}
-    plain, coded = await run(tmp_path, spec, agent_devices=(4,)), await run(tmp_path, short, agent_devices=(4,))
-    again = await run(tmp_path, short, agent_devices=(1, 3))
+    plain, coded = await ran(spec, agent_devices=(4,)), await ran(short, agent_devices=(4,))
+    again = await ran(short, agent_devices=(1, 3))
     assert flat.same_bits(coded.model, again.model)
     assert coded.links() == again.links()
     assert sum(d.device_bytes_up for d in coded.rounds) < 0.5 * sum(d.device_bytes_up for d in plain.rounds)
     assert coded.info.accuracy == pytest.approx(plain.info.accuracy, abs=0.15)
 
 
-async def test_the_edges_own_worker_trains_from_the_decoded_broadcast(tmp_path: Path) -> None:
+async def test_the_edges_own_worker_trains_from_the_decoded_broadcast() -> None:
     spec = spec_of(client="edge", num_edges=2, schedule="equal", compression={"up": "int8", "down": "ternary"})
-    one, apart = await run(tmp_path, spec, agent_devices=(4,)), await run(tmp_path, spec, agent_devices=(1, 1, 1, 1))
+    one, apart = await ran(spec, agent_devices=(4,)), await ran(spec, agent_devices=(1, 1, 1, 1))
     assert flat.same_bits(one.model, apart.model)
     assert one.links() == apart.links()

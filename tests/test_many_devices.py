@@ -23,7 +23,7 @@ from shared.service.api.nodes import WantedTopology
 from shared.spec.experiment import ExperimentSpec
 from tests.faults import at
 from tests.federation import EDGE_PORT, Gate, PassOn
-from tests.shared.algorithms.layouts import Recorder, ended, federation, results_so_far, run
+from tests.shared.algorithms.layouts import Recorder, ended, federation, ran, results_so_far, run
 
 N, A_ROUND, ROUNDS, TESTED = 3000, 10, 3, 8
 
@@ -80,9 +80,9 @@ async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
     assert {row.seat for row in rows} <= {*seen, *(row.seat for row in done.rounds[0].seats)}
 
 
-async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats(tmp_path: Path) -> None:
-    one = await run(tmp_path, many(), agent_devices=(N,))
-    other = await run(tmp_path, many(), agent_devices=(1, 700, 20), n_edges=2)
+async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats() -> None:
+    one = await ran(many(), agent_devices=(N,))
+    other = await ran(many(), agent_devices=(1, 700, 20), n_edges=2)
     assert one.info.model_sha256 == other.info.model_sha256
     assert one.links() == other.links()
     assert one.info.final == other.info.final
@@ -134,7 +134,7 @@ async def test_a_lost_edge_with_many_seats_is_one_failure_that_names_them(
 
 
 async def test_a_paused_run_resumes_with_the_same_bits_and_its_seats_are_read_by_page(tmp_path: Path) -> None:
-    whole = await run(tmp_path, many(), agent_devices=(N,))
+    whole = await ran(many(), agent_devices=(N,))
     async with federation(tmp_path, agent_devices=(N,)) as fed:
         run_id = await fed.start_and_pause(many(), 1)
         answer = await fed.client.get(f"/runs/{run_id}/seats", params={"skip": N - 2})
@@ -168,7 +168,7 @@ async def test_devices_without_state_leave_no_versions(tmp_path: Path) -> None:
 
 
 async def test_held_out_devices_are_tested_by_at_most_as_many_as_train(tmp_path: Path) -> None:
-    sampled = await run(tmp_path, many(held_out_fraction=0.5, test_clients=400), agent_devices=(N,))
+    sampled = await ran(many(held_out_fraction=0.5, test_clients=400), agent_devices=(N,))
     for detail in sampled.rounds:
         trained = sum(row.outcome == "used" for row in detail.seats)
         tested = sum(row.outcome == "evaluated" for row in detail.seats)

@@ -21,12 +21,11 @@ from shared.wire import codec
 from tests.edge_server.rounds.test_reply_checks import single
 from tests.edge_server.test_round_handler import refuse_spec
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
-from tests.shared.algorithms.layouts import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, ran, run
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
 LAYOUTS: list[dict[str, Any]] = [
     {"agent_devices": (6,)},
-    {"agent_devices": (2, 2, 1, 1)},
     {
         "agent_devices": (1, 2, 1, 2),
         "order": (3, 1, 0, 2),
@@ -54,22 +53,21 @@ def lasted(detail: RoundDetail) -> dict[int, float]:
     return {edge.home: edge.simulated_s - edge.down_s - edge.up_s for edge in detail.edges}
 
 
-async def same_everywhere(folder: Path, spec: dict[str, Any]) -> Ended:
+async def same_everywhere(spec: dict[str, Any]) -> Ended:
     """Run a spec in several layouts and orders of arrival; all records must agree."""
-    first, *others = [await run(folder, spec, **layout) for layout in LAYOUTS]
-    for other in others:
-        assert other.links() == first.links()
-        assert other.info.model_sha256 == first.info.model_sha256
-        assert [detail.figures for detail in other.rounds] == [detail.figures for detail in first.rounds]
+    first, other = [await ran(spec, **layout) for layout in LAYOUTS]
+    assert other.links() == first.links()
+    assert other.info.model_sha256 == first.info.model_sha256
+    assert [detail.figures for detail in other.rounds] == [detail.figures for detail in first.rounds]
     return first
 
 
 # ---- the deadline
 
 
-async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host(tmp_path: Path) -> None:
-    free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
-    done = await same_everywhere(tmp_path, spec_of(num_rounds=3, round_deadline_s=60))
+async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host() -> None:
+    free = rows_of(await ran(spec_of(num_rounds=3)))
+    done = await same_everywhere(spec_of(num_rounds=3, round_deadline_s=60))
     slow = {key for key, row in free.items() if row.simulated_s > 60}
     assert 3 < len(slow) < 15
     rows = rows_of(done)
@@ -84,8 +82,8 @@ async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host(tmp_pa
             assert row.simulated_s == pytest.approx(free[key].simulated_s, abs=0.1)
 
 
-async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_deadline(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=80))
+async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_deadline() -> None:
+    done = await ran(spec_of(num_rounds=4, round_deadline_s=80))
     seen = set()
     for detail in done.rounds:
         for edge in detail.edges:
@@ -97,30 +95,30 @@ async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_d
     assert seen == {True, False}
 
 
-async def test_a_run_with_late_seats_equals_one_that_leaves_them_out(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60))
+async def test_a_run_with_late_seats_equals_one_that_leaves_them_out() -> None:
+    done = await ran(spec_of(num_rounds=3, round_deadline_s=60))
     losses = [{"round_no": detail.round_no, "seats": with_reason(detail, "late")} for detail in done.rounds]
-    quiet = await run(tmp_path, spec_of(num_rounds=3, losses=losses))
+    quiet = await ran(spec_of(num_rounds=3, losses=losses))
     assert done.info.model_sha256 == quiet.info.model_sha256
     assert [detail.failures for detail in done.rounds] == [()] * 3
 
 
-async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seconds(tmp_path: Path) -> None:
+async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seconds() -> None:
     """Agents hold updates, but simulated devices send at once, with and without a deadline.
 
     Orders carry the spec: `99.0` is as long as the `null` of no deadline.
     """
     quick = {"delay_s": {"name": "uniform", "low": 0, "high": 90}, "jitter_s": 0.01, "latency_s": 0.1}
-    free = await run(tmp_path, spec_of(quick, edge_rounds=2), agent_devices=(1,) * 6)
-    done = await same_everywhere(tmp_path, spec_of(quick, edge_rounds=2, round_deadline_s=99.0))
+    free = await ran(spec_of(quick, edge_rounds=2), agent_devices=(1,) * 6)
+    done = await same_everywhere(spec_of(quick, edge_rounds=2, round_deadline_s=99.0))
     assert done.info.model_sha256 == free.info.model_sha256
     assert done.links() == free.links()
     assert [lasted(detail) for detail in done.rounds] == [lasted(detail) for detail in free.rounds]
     assert {(row.outcome, row.report_bytes, row.wait_s) for row in rows_of(done).values()} == {("used", 0, 0)}
 
 
-async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=2, round_deadline_s=1e-9))
+async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update() -> None:
+    done = await ran(spec_of(num_rounds=2, round_deadline_s=1e-9))
     for detail in done.rounds:
         assert with_reason(detail, "late") == list(range(6))
         assert max(row.simulated_s for row in detail.seats) <= 1e-9
@@ -130,12 +128,12 @@ async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update(tmp
     assert done.info.notes == (f"{said}next_round would use them",)
 
 
-async def test_a_late_seats_bytes_count_up_to_the_deadline(tmp_path: Path) -> None:
+async def test_a_late_seats_bytes_count_up_to_the_deadline() -> None:
     """Sending takes 100 times as long as the deadline: a hundredth of the update is sent."""
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
-    free = rows_of(await run(tmp_path, spec_of(narrow, num_rounds=1)))
+    free = rows_of(await ran(spec_of(narrow, num_rounds=1)))
     whole_s = min(row.simulated_s for row in free.values())
-    done = await run(tmp_path, spec_of(narrow, num_rounds=1, round_deadline_s=whole_s / 100))
+    done = await ran(spec_of(narrow, num_rounds=1, round_deadline_s=whole_s / 100))
     for key, row in rows_of(done).items():
         assert (row.outcome, row.reason) == ("refused", "late")
         assert row.up_bytes == pytest.approx(free[key].up_bytes / 100, rel=0.1)
@@ -145,14 +143,14 @@ async def test_a_late_seats_bytes_count_up_to_the_deadline(tmp_path: Path) -> No
     assert done.info.status == "completed"
 
 
-async def test_each_edge_round_has_its_own_deadline(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
+async def test_each_edge_round_has_its_own_deadline() -> None:
+    done = await ran(spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
     (first,) = done.rounds
     assert {(row.edge_round, row.outcome) for row in first.seats} == {(n, "used") for n in range(3)}
 
 
-async def test_a_dropped_visit_is_awaited_until_the_deadline(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
+async def test_a_dropped_visit_is_awaited_until_the_deadline() -> None:
+    done = await ran(spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
     for detail in done.rounds:
         for edge in detail.edges:
             dropped = any(row.reason == "dropped" for row in detail.seats if row.edge == edge.edge)
@@ -160,11 +158,11 @@ async def test_a_dropped_visit_is_awaited_until_the_deadline(tmp_path: Path) -> 
     assert any(with_reason(detail, "dropped") for detail in done.rounds)
 
 
-async def test_no_seat_works_after_the_edge_has_stopped_waiting(tmp_path: Path) -> None:
+async def test_no_seat_works_after_the_edge_has_stopped_waiting() -> None:
     """Some seats would drop after the deadline: they are interrupted like late ones."""
     slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
-    free = rows_of(await run(tmp_path, spec_of(slow, num_rounds=3)))
-    done = await run(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=40))
+    free = rows_of(await ran(spec_of(slow, num_rounds=3)))
+    done = await ran(spec_of(slow, num_rounds=3, round_deadline_s=40))
     dropped = {key: row for key, row in rows_of(done).items() if row.reason == "dropped"}
     cut = [key for key in dropped if free[key].simulated_s > 40]
     assert 2 < len(cut) < len(dropped)
@@ -188,9 +186,9 @@ async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, mon
     assert lasted(done.rounds[0])[0] == pytest.approx(60)
 
 
-async def test_held_out_seats_are_tested_without_a_wait(tmp_path: Path) -> None:
+async def test_held_out_seats_are_tested_without_a_wait() -> None:
     spec = spec_of(num_rounds=2, held_out_fraction=0.34, round_deadline_s=60)
-    done = await same_everywhere(tmp_path, spec)
+    done = await same_everywhere(spec)
     for detail in done.rounds:
         tested = [row for row in detail.seats if row.outcome == "evaluated"]
         assert len(tested) == 2
@@ -205,21 +203,19 @@ async def test_held_out_seats_are_tested_without_a_wait(tmp_path: Path) -> None:
 # ---- states and verdicts of late seats
 
 
-async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(
-    tmp_path: Path, counter_algorithm: str
-) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
+async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(counter_algorithm: str) -> None:
+    done = await ran(spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
     visits = {key: row.figures["visits"] for key, row in rows_of(done).items() if row.outcome == "used"}
     assert visits
     assert all(count == round_no for (round_no, _), count in visits.items())
 
 
 async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_admit_does_not_see_it(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str,
 ) -> None:
     """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
     spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, report_deadline_s=60)
-    done = await same_everywhere(tmp_path, spec)
+    done = await same_everywhere(spec)
     used = dict.fromkeys(range(6), 0)
     reasons = set()
     for (round_no, seat), row in sorted(rows_of(done).items()):
@@ -234,11 +230,11 @@ async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_adm
 
 
 async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_with_its_class(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str,
 ) -> None:
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9}
     spec = refuse_spec(devices={"profile": narrow, "edge_latency_s": 0}, num_rounds=1, round_deadline_s=3)
-    done = await run(tmp_path, spec)
+    done = await ran(spec)
     for (_, seat), row in rows_of(done).items():
         even = (1 + seat) % 2 == 0
         assert (row.outcome, row.label) == ("refused", "even" if even else "odd")
@@ -246,10 +242,10 @@ async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_
         assert row.report_bytes < row.up_bytes if even else row.report_bytes == row.up_bytes
 
 
-async def test_bofl_judges_the_reports_that_arrived_in_time(tmp_path: Path) -> None:
+async def test_bofl_judges_the_reports_that_arrived_in_time() -> None:
     """The leader is the most accurate seat in time; a late seat has no class and no counted refusal."""
     spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, report_deadline_s=70)
-    done = await same_everywhere(tmp_path, spec)
+    done = await same_everywhere(spec)
     late = 0
     for detail in done.rounds:
         for edge in detail.edges:
@@ -265,12 +261,12 @@ async def test_bofl_judges_the_reports_that_arrived_in_time(tmp_path: Path) -> N
     assert late > 2
 
 
-async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, counter_algorithm: str) -> None:
+async def test_a_further_visit_that_misses_the_deadline_is_late(counter_algorithm: str) -> None:
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
     more = {"devices": {"profile": slow, "edge_latency_s": 0}, "num_rounds": 1, "algorithm": params}
-    free = await run(tmp_path, small_spec(**more))
-    done = await run(tmp_path, small_spec(**more, round_deadline_s=60))
+    free = await ran(small_spec(**more))
+    done = await ran(small_spec(**more, round_deadline_s=60))
     again = [row for row in free.rounds[0].seats if row.wave == 1]
     late = [row for row in done.rounds[0].seats if row.wave == 1]
     assert [(row.seat, row.outcome) for row in again] == [(0, "idle"), (2, "idle"), (4, "idle")]
@@ -279,9 +275,9 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(tmp_path: Path, 
     assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
 
 
-async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, counter_algorithm: str) -> None:
+async def test_after_the_deadline_no_further_wave_starts(counter_algorithm: str) -> None:
     more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
-    done = await run(tmp_path, spec_of(num_rounds=4, round_deadline_s=70, **more))
+    done = await ran(spec_of(num_rounds=4, round_deadline_s=70, **more))
     closed = 0
     for detail in done.rounds:
         for edge in detail.edges:
@@ -299,11 +295,11 @@ async def test_after_the_deadline_no_further_wave_starts(tmp_path: Path, counter
 # ---- overselection
 
 
-async def test_with_overselection_the_first_answers_are_admitted(tmp_path: Path) -> None:
+async def test_with_overselection_the_first_answers_are_admitted() -> None:
     """Two of three seats per home are wanted; with 50 % more all three are selected, and the slowest is surplus."""
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.6}
-    free = rows_of(await run(tmp_path, spec_of(num_rounds=3)))
-    done = await same_everywhere(tmp_path, spec_of(num_rounds=3, overselection=0.5, **more))
+    free = rows_of(await ran(spec_of(num_rounds=3)))
+    done = await same_everywhere(spec_of(num_rounds=3, overselection=0.5, **more))
     for detail in done.rounds:
         for edge in detail.edges:
             own = {row.seat: row for row in detail.seats if row.edge == edge.edge}
@@ -326,15 +322,15 @@ def test_an_answer_at_the_deadline_is_in_time() -> None:
     assert Cutoff(10.0, n_wanted=2).refusals({1: 10.0, 2: 11.0}) == {2: Refusal("late", 10.0)}
 
 
-async def test_a_single_seat_is_never_surplus(tmp_path: Path) -> None:
+async def test_a_single_seat_is_never_surplus() -> None:
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.5, "overselection": 5.0, "num_devices": 2}
-    done = await run(tmp_path, spec_of(num_rounds=2, **more), agent_devices=(1, 1))
+    done = await ran(spec_of(num_rounds=2, **more), agent_devices=(1, 1))
     assert {key: row.outcome for key, row in rows_of(done).items()} == {(n, s): "used" for n in (1, 2) for s in (0, 1)}
 
 
-async def test_if_too_few_answer_all_answers_are_admitted(tmp_path: Path) -> None:
+async def test_if_too_few_answer_all_answers_are_admitted() -> None:
     more: dict[str, Any] = {"select": "random", "fraction_train": 0.6, "overselection": 0.5}
-    done = await run(tmp_path, spec_of(num_rounds=5, round_deadline_s=40, **more))
+    done = await ran(spec_of(num_rounds=5, round_deadline_s=40, **more))
     by_home = [[r for r in d.seats if r.edge == e.edge] for d in done.rounds for e in d.edges]
     counts = {(sum(r.outcome == "used" for r in own), frozenset(r.reason for r in own)) for own in by_home}
     assert all(n_used <= 2 for n_used, _ in counts)
@@ -346,9 +342,9 @@ async def test_if_too_few_answer_all_answers_are_admitted(tmp_path: Path) -> Non
 # ---- late updates used in later rounds
 
 
-async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path: Path) -> None:
+async def test_a_late_update_is_used_in_the_next_round_with_less_weight() -> None:
     """One seat is slow: its update of round 1 from 50 samples has a quarter of that weight in round 2."""
-    done = await same_everywhere(tmp_path, one_slow(num_rounds=4, staleness_discount=0.25))
+    done = await same_everywhere(one_slow(num_rounds=4, staleness_discount=0.25))
     found = [[(r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
     late, busy = ("refused", "late", 50), ("failed", "busy", 0)
     used = [("used_late", f"late in round {round_no}", 12) for round_no in (1, 3)]
@@ -359,16 +355,14 @@ async def test_a_late_update_is_used_in_the_next_round_with_less_weight(tmp_path
     assert rows[1, 3].up_bytes > 0.99 * rows[1, 2].up_bytes
 
 
-async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -> None:
+async def test_the_weight_of_a_late_update_applies_in_the_mean() -> None:
     """A reference in numpy: the late update equals that of a run with enough time, from the same model."""
     spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
-    done = await run(tmp_path, spec, n_edges=1, agent_devices=(3, 3))
-    first = await run(tmp_path, {**spec, "num_rounds": 1}, n_edges=1, agent_devices=(3, 3))
+    done = await ran(spec, n_edges=1, agent_devices=(3, 3))
+    first = await ran({**spec, "num_rounds": 1}, n_edges=1, agent_devices=(3, 3))
     others = [0, 1, 2, 4, 5]
-    alone = await run(tmp_path, with_losses(spec, 1, others), n_edges=1, agent_devices=(6,))
-    second = await run(
-        tmp_path, with_losses({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, agent_devices=(6,)
-    )
+    alone = await ran(with_losses(spec, 1, others), n_edges=1, agent_devices=(6,))
+    second = await ran(with_losses({**spec, "num_rounds": 2, "late": "drop"}, None, []), n_edges=1, agent_devices=(6,))
     for name, before in done.experiment.initial.items():
         made_late = alone.model[name].double() - before.double()
         fresh = second.model[name].double() - first.model[name].double()  # the mean of 250 samples
@@ -377,9 +371,9 @@ async def test_the_weight_of_a_late_update_applies_in_the_mean(tmp_path: Path) -
         assert not torch.allclose(done.model[name].double(), second.model[name].double(), atol=1e-5)
 
 
-async def test_a_device_is_busy_until_its_late_update_arrives(tmp_path: Path) -> None:
+async def test_a_device_is_busy_until_its_late_update_arrives() -> None:
     """Its visit takes about 200 s: it is late in round 1 (60 s) and busy during the others' rounds (40 s each)."""
-    done = await run(tmp_path, one_slow(num_rounds=6, delay_s=200), agent_devices=(2, 4))
+    done = await ran(one_slow(num_rounds=6, delay_s=200), agent_devices=(2, 4))
     found = [(d.round_no, r.outcome, r.reason, r.n_samples) for d in done.rounds for r in d.seats if r.seat == 3]
     assert found == [
         (1, "refused", "late", 50),
@@ -389,9 +383,9 @@ async def test_a_device_is_busy_until_its_late_update_arrives(tmp_path: Path) ->
     ]
 
 
-async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free(tmp_path: Path) -> None:
+async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free() -> None:
     slow = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
-    done = await same_everywhere(tmp_path, spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
+    done = await same_everywhere(spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
     first, second, third = done.rounds
     assert (first.n_used, second.n_used) == (0, 0)
     assert with_reason(second, "busy") == list(range(6))
@@ -400,10 +394,10 @@ async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free(tmp
     assert first.simulated_s + second.simulated_s > 200
 
 
-async def test_late_updates_count_where_the_edge_forms_a_model(tmp_path: Path) -> None:
-    done = await same_everywhere(tmp_path, one_slow(num_rounds=2, edge_rounds=2))
+async def test_late_updates_count_where_the_edge_forms_a_model() -> None:
+    done = await same_everywhere(one_slow(num_rounds=2, edge_rounds=2))
     assert [r.seat for r in done.rounds[1].seats if r.outcome == "used_late"] == [3]
-    dropped = await run(tmp_path, {**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
+    dropped = await ran({**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
     assert done.info.model_sha256 != dropped.info.model_sha256
 
 
@@ -419,7 +413,7 @@ async def run_round_after_restarts(fed: Federation, run_id: str) -> Ended:
 
 
 async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> None:
-    plain = await run(tmp_path, one_slow(num_rounds=2))
+    plain = await ran(one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
         again = await run_round_after_restarts(fed, run_id)
@@ -482,7 +476,7 @@ def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str
 # ---- partial work
 
 
-async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline(tmp_path: Path) -> None:
+async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline() -> None:
     """A third of the devices is four times slower: of 4 epochs they have time for one but not for two."""
     devices = {
         "profile": {"compute_sps": 0.01, "latency_s": 0},
@@ -491,9 +485,9 @@ async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline(tmp_path:
         "edge_latency_s": 0,
     }
     spec = small_spec(devices=devices, local_epochs=4, batch_size=10, num_rounds=2, model="mlp")
-    whole_s = max(row.simulated_s for row in rows_of(await run(tmp_path, spec)).values())
-    late = await run(tmp_path, {**spec, "round_deadline_s": whole_s / 3})
-    done = await same_everywhere(tmp_path, {**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
+    whole_s = max(row.simulated_s for row in rows_of(await ran(spec)).values())
+    late = await ran({**spec, "round_deadline_s": whole_s / 3})
+    done = await same_everywhere({**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
     slow = {key for key, row in rows_of(late).items() if row.reason == "late"}
     assert len(slow) == 4  # two seats in two rounds
     for key, row in rows_of(done).items():
@@ -504,15 +498,15 @@ async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline(tmp_path:
     assert all(detail.n_used == 6 for detail in done.rounds)
 
 
-async def test_a_seat_without_enough_time_does_one_step_and_is_late(tmp_path: Path) -> None:
+async def test_a_seat_without_enough_time_does_one_step_and_is_late() -> None:
     spec = spec_of({"delay_s": 90}, num_rounds=1, batch_size=10, round_deadline_s=60, partial_work=True)
-    done = await run(tmp_path, spec)
+    done = await ran(spec)
     assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
 
 
-async def test_with_enough_time_partial_work_is_all_of_the_work(tmp_path: Path) -> None:
-    free = await run(tmp_path, spec_of())
-    done = await run(tmp_path, spec_of(round_deadline_s=1000, partial_work=True))
+async def test_with_enough_time_partial_work_is_all_of_the_work() -> None:
+    free = await ran(spec_of())
+    done = await ran(spec_of(round_deadline_s=1000, partial_work=True))
     assert done.info.model_sha256 == free.info.model_sha256
     assert {row.work_share for row in rows_of(done).values()} == {1}
 
@@ -520,20 +514,18 @@ async def test_with_enough_time_partial_work_is_all_of_the_work(tmp_path: Path) 
 # ---- selection
 
 
-async def test_fastest_leaves_out_slow_seats(tmp_path: Path) -> None:
+async def test_fastest_leaves_out_slow_seats() -> None:
     spec = one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop")
-    done = await same_everywhere(tmp_path, spec)
+    done = await same_everywhere(spec)
     chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
     assert chosen == [[0, 1, 2, 5]] * 3  # at home 0 the lowest of equals, at home 1 those that are not seat 3
     assert max(detail.simulated_s for detail in done.rounds) < 41
 
 
-async def test_power_of_choice_uses_the_losses_of_the_last_visits(tmp_path: Path) -> None:
+async def test_power_of_choice_uses_the_losses_of_the_last_visits() -> None:
     """All seats are candidates, and one of three is selected: first each once, then always the one of highest loss."""
     more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
-    done = await same_everywhere(
-        tmp_path, small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more)
-    )
+    done = await same_everywhere(small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more))
     known: dict[int, float] = {}
     for detail in done.rounds:
         for home in (0, 1):
@@ -548,7 +540,7 @@ async def test_power_of_choice_uses_the_losses_of_the_last_visits(tmp_path: Path
 
 async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
     more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
-    plain = await run(tmp_path, small_spec(**{**more, "num_rounds": 4}))
+    plain = await ran(small_spec(**{**more, "num_rounds": 4}))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
         again = await run_round_after_restarts(fed, run_id)

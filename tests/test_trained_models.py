@@ -19,7 +19,7 @@ from shared.results.onnx_export import input_names, to_onnx
 from shared.results.saved_model import read_preprocessing, saved_model
 from strata.main import app_entry
 from strata.objects.run import load_run
-from tests.shared.algorithms.layouts import Ended, ended, federation
+from tests.shared.algorithms.layouts import Ended, ended, federation, new_folder
 
 SIZES: dict[str, Any] = {"num_devices": 2, "num_edges": 1, "num_rounds": 3, "lr": 0.1, "model": "mlp"}
 HEADER = ["age", "sex", "bmi", "seen", "state", "split"]
@@ -51,14 +51,19 @@ async def trained(folder: Path, data: Path, spec: dict[str, Any]) -> tuple[Ended
     return run, fed.folder / "runs" / run.info.run
 
 
+_TABLES: list[tuple[Ended, Path]] = []
+
+
 @pytest.fixture
-async def table(tmp_path: Path) -> tuple[Ended, Path]:
-    """Returns a run on a table of patients, and its results folder."""
-    rows = patients()
-    rows[1][2] = rows[9][1] = "?"  # a number and a category are missing
-    write(tmp_path / "p.csv", rows, HEADER)
-    spec = {"data": {"file": "p.csv", "target": "state", "missing": "indicator"}}
-    return await trained(tmp_path / "fed", tmp_path, spec)
+async def table() -> tuple[Ended, Path]:
+    """Returns a run on a table of patients, and its results folder, which tests only read."""
+    if not _TABLES:
+        rows, folder = patients(), new_folder()
+        rows[1][2] = rows[9][1] = "?"  # a number and a category are missing
+        write(folder / "p.csv", rows, HEADER)
+        spec = {"data": {"file": "p.csv", "target": "state", "missing": "indicator"}}
+        _TABLES.append(await trained(folder / "fed", folder, spec))
+    return _TABLES[0]
 
 
 def rows_of_test(rows: list[list[str]]) -> list[list[str]]:

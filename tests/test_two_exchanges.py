@@ -18,7 +18,7 @@ from shared.run_records.visits import VisitRow
 from shared.simulation import REFERENCE_FLOPS
 from shared.wire import codec
 from tests.federation import small_spec
-from tests.shared.algorithms.layouts import Ended, Recorder, run
+from tests.shared.algorithms.layouts import Ended, Recorder, ran, run
 
 Times = dict[str, float]
 JITTER_S, FAR_S = 0.05, 0.2
@@ -233,10 +233,10 @@ async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_
         assert row.up_bytes == row.report_bytes
 
 
-async def test_an_edges_own_worker_waits_too_and_has_no_link(tmp_path: Path, counter_algorithm: str) -> None:
+async def test_an_edges_own_worker_waits_too_and_has_no_link(counter_algorithm: str) -> None:
     devices = {"profile": {"delay_s": 50, "latency_s": 1}, "edge_latency_s": 0}
     spec = {"algorithm": "probe_refuse", "client": "edge", "num_edges": 1, "num_rounds": 2, "devices": devices}
-    done = await run(tmp_path, small_spec(**spec, schedule="equal"), n_edges=1)
+    done = await ran(small_spec(**spec, schedule="equal"), n_edges=1)
     outcomes = set()
     for detail in done.rounds:
         rows = {done.experiment.seat(row.seat).role: row for row in detail.seats if row.outcome in ("used", "refused")}

@@ -20,7 +20,7 @@ from shared.training import compute_device
 from shared.wire import codec
 from tests.federation import small_spec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, federation, resolved, run
+from tests.shared.algorithms.layouts import Ended, federation, ran, resolved, run
 
 WIDTH = {"width": 4}
 ON_GPU: Any = pytest.mark.skipif(
@@ -62,25 +62,24 @@ def scores(done: Ended) -> list[Any]:
 
 @pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ALGORITHMS)
-async def test_neither_agents_nor_their_number_change_a_bit(name: str, tmp_path: Path) -> None:
+async def test_neither_agents_nor_their_number_change_a_bit(name: str) -> None:
     """One agent has a full stack and one of two places, six agents have a device and three dummies each."""
     spec = unequal(algorithm=ALGORITHMS[name], model=SMALL_NORM if name == "fedbn" else "mlp")
-    one = await run(tmp_path, spec, agent_devices=(6,))
+    one, other = [await ran(spec, agent_devices=agents) for agents in ((6,), (1,) * 6)]
     assert len({n_samples for _, n_samples, *_ in scores(one)}) > 2
     assert flat.distance(one.model, one.experiment.initial) > 0 or name in ("local_sgd",)
-    for agents in ((1,) * 6, (2, 4)):
-        other = await run(tmp_path, spec, agent_devices=agents)
-        assert digest_of(other) == digest_of(one)
-        assert other.info.model_sha256 == one.info.model_sha256
-        assert scores(other) == scores(one)
-        assert other.links() == one.links()
+    assert digest_of(other) == digest_of(one)
+    assert other.info.model_sha256 == one.info.model_sha256
+    assert scores(other) == scores(one)
+    assert other.links() == one.links()
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", ALGORITHMS)
-async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str, tmp_path: Path) -> None:
+async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str) -> None:
     spec = unequal(algorithm=ALGORITHMS[name], num_rounds=1)
-    stacked = await run(tmp_path, spec, agent_devices=(2, 4))
-    exact = await run(tmp_path, {**spec, "vectorised": None}, agent_devices=(2, 4))
+    stacked = await ran(spec, agent_devices=(2, 4))
+    exact = await ran({**spec, "vectorised": None}, agent_devices=(2, 4))
     scale = max(float(tensor.abs().max()) for tensor in exact.model.values())
     n_steps = max(n_samples for _, n_samples, *_ in scores(exact)) // 10 + 1
     assert flat.distance(stacked.model, exact.model) < 1e-5 * scale * n_steps
@@ -92,23 +91,23 @@ async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str, 
         assert own[1][1] == pytest.approx(theirs[1][1], abs=64)  # digits of losses
 
 
-async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do(tmp_path: Path) -> None:
+async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do() -> None:
     """Edges are the clients; their own workers train, too, each in a stack of its own."""
     sharing = {"client": "edge", "schedule": "equal", "average_every": "epoch", "local_epochs": 2}
     spec = unequal(algorithm="fedper", num_rounds=1, **sharing)
-    one = await run(tmp_path, spec, agent_devices=(6,))
-    other = await run(tmp_path, spec, agent_devices=(2, 4))
+    one = await ran(spec, agent_devices=(6,))
+    other = await ran(spec, agent_devices=(2, 4))
     assert digest_of(other) == digest_of(one)
     assert scores(other) == scores(one)
-    exact = await run(tmp_path, {**spec, "vectorised": None}, agent_devices=(6,))
+    exact = await ran({**spec, "vectorised": None}, agent_devices=(6,))
     assert 0 < flat.distance(one.model, exact.model) < 1e-4 < flat.distance(one.model, one.experiment.initial)
 
 
-async def test_held_and_compressed_updates_are_those_of_their_devices(tmp_path: Path) -> None:
+async def test_held_and_compressed_updates_are_those_of_their_devices() -> None:
     """With a deadline agents hold updates; a compressed update's error stays with its device."""
     spec = unequal(round_deadline_s=1e6, compression={"up": {"name": "topk", "fraction": 0.1}})
-    one = await run(tmp_path, spec, agent_devices=(6,))
-    other = await run(tmp_path, spec, agent_devices=(2, 4))
+    one = await ran(spec, agent_devices=(6,))
+    other = await ran(spec, agent_devices=(2, 4))
     assert digest_of(other) == digest_of(one)
     assert other.links() == one.links()
     assert all(row.outcome == "used" for detail in one.rounds for row in detail.seats)
@@ -156,20 +155,20 @@ def pull(parameters: list[torch.Tensor], gradients: list[torch.Tensor], shifts: 
 
 
 @pytest.mark.parametrize("when", ["load", "once", "expand"])
-async def test_augmented_images_are_those_of_the_exact_path(when: str, tmp_path: Path) -> None:
+async def test_augmented_images_are_those_of_the_exact_path(when: str) -> None:
     spec = unequal(augment={"name": "randaugment", "when": when}, num_rounds=1)
-    stacked = await run(tmp_path, spec, agent_devices=(2, 4))
-    exact = await run(tmp_path, {**spec, "vectorised": None}, agent_devices=(6,))
+    stacked = await ran(spec, agent_devices=(2, 4))
+    exact = await ran({**spec, "vectorised": None}, agent_devices=(6,))
     assert flat.distance(stacked.model, exact.model) < 1e-4
     assert flat.distance(stacked.model, exact.experiment.initial) > 1e-3
 
 
 @ON_GPU
-async def test_on_a_gpu_neither_agents_nor_their_number_change_a_bit(tmp_path: Path) -> None:
+async def test_on_a_gpu_neither_agents_nor_their_number_change_a_bit() -> None:
     spec = unequal(device="cuda")
-    one = await run(tmp_path, spec, agent_devices=(6,))
-    assert (await run(tmp_path, spec, agent_devices=(2, 4))).info.model_sha256 == one.info.model_sha256
-    here = await run(tmp_path, unequal(), agent_devices=(6,))
+    one = await ran(spec, agent_devices=(6,))
+    assert (await ran(spec, agent_devices=(2, 4))).info.model_sha256 == one.info.model_sha256
+    here = await ran(unequal(), agent_devices=(6,))
     assert flat.distance(one.model, here.model) < 1e-3
 
 

@@ -134,7 +134,12 @@ class _Edge:
         self.algorithm, self.hooks = self.experiment.algorithm, self.experiment.algorithm.edge
         held_out = self.experiment.population.held_out
         self.trainers = [seat for seat in seats if seat.n_train and seat.number not in held_out]
-        self.n_samples = self.n_used = 0
+        self.samples = dict[tuple[int, int], int]()
+
+    @property
+    def n_samples(self) -> int:
+        """The samples of the seats whose updates were used, each counted once however many edge rounds there are."""
+        return sum(self.samples.values())
 
     def run(self, broadcast: Record) -> tuple[PartialSum | Record | None, int, int]:
         """The edge's sum or own update, and the numbers of updates and samples for which it stands."""
@@ -148,7 +153,7 @@ class _Edge:
         edges[edge] = self.rounds._kept(finish.state, self.algorithm.edge_state)
         if finish.update is not None:
             update = self.rounds.passed(finish.update, self.algorithm.update)
-            return update, int(self.n_used > 0), self.n_samples
+            return update, int(bool(self.samples)), self.n_samples
         return (total.result() if total.n_updates else None), total.n_updates, total.n_samples
 
     def _edge_round(self, ctx: Context, total: Accumulator, *, forward_sum: bool) -> None:
@@ -197,7 +202,8 @@ class _Edge:
             if outcome.failure is not None:
                 raise CheckFailed(f"the visit of seat {outcome.seat} fails: {outcome.failure.detail}")
         refused = self._refused(ctx, answer.outcomes)
-        self._add(stage, made.singles, refused, total)
+        shared = {seat for seat, task in tasks.items() if task.samples is not None}
+        self._add(stage, made.singles, refused, total, shared)
         return list(answer.outcomes)
 
     def _refused(self, ctx: Context, outcomes: list[Outcome[Any]]) -> dict[int, bool]:
@@ -211,14 +217,20 @@ class _Edge:
         verdicts = {seat: verdict for seat, verdict in admission.verdicts.items() if not verdict.upload}
         return {seat: keeps if verdict.keep is None else verdict.keep for seat, verdict in verdicts.items()}
 
-    def _add(self, stage: WaveId, made: list[Contribution[Any]], refused: dict[int, bool], total: Accumulator) -> None:
+    def _add(
+        self,
+        stage: WaveId,
+        made: list[Contribution[Any]],
+        refused: dict[int, bool],
+        total: Accumulator,
+        shared: set[int],
+    ) -> None:
         used = [item for item in made if item.seat not in refused]
         for item in used:
             update = self.rounds.passed(item.update, self.algorithm.update)
             total.add(update, item.n_samples)
         self.rounds.sent.append(used)
-        self.n_used += len(used)
-        self.n_samples += sum(item.n_samples for item in used)
+        self.samples |= {(item.seat, stage.wave if item.seat in shared else 0): item.n_samples for item in used}
         version = Version(stage.round_no, stage.edge_round, stage.wave)
         kept = [item.seat for item in made if refused.get(item.seat, True)]
         self.rounds._bases |= dict.fromkeys(kept, version)

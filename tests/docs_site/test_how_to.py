@@ -86,9 +86,8 @@ def fedavgm(save: Save) -> str:
 async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Path) -> None:
     assert failures("myalgs") == []
     with contract.monitoring(load_algorithm(fedavgm)) as monitor:
-        monitored = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4), monitor
-    await contract.test_hooks_are_pure(fedavgm, monitored)
-    await contract.test_messages_and_states_round_trip_the_wire(fedavgm, monitored)
+        done = await run(tmp_path, contract.spec_of(fedavgm), agent_devices=(1,) * 4)
+    contract.travels(done.experiment, monitor)
 
 
 async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(

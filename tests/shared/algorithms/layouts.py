@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,14 @@ import httpx2
 
 from shared.core.tensor_records import TensorMap
 from shared.federation.experiment import Experiment
+from shared.federation.registry import load_algorithm
+from shared.federation.spec_parser import parse_spec
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from shared.spec.experiment import ExperimentSpec
+from shared.training import models
 from shared.training.data.open_data import open_data
+from strata.checks.tried_rounds import TriedRounds
 from tests.data_cache import data_cache
 from tests.federation import Federation, PassOn, Tamper
 
@@ -68,6 +75,12 @@ def resolved(**spec: Any) -> Experiment:
     return experiment_of(ExperimentSpec.model_validate(spec).resolved(n_devices=1, n_edges=1))
 
 
+def four() -> dict[str, Any]:
+    """Returns a spec of two rounds of four devices at two edges, on handwritten digits."""
+    data = {"name": "digits", "n_train": 240, "n_test": 60}
+    return {"data": data, "num_devices": 4, "num_edges": 2, "num_rounds": 2, "lr": 0.1}
+
+
 def federation(folder: Path, **layout: Any) -> Federation:
     """Returns a federation in a new folder."""
     return Federation(folder / f"federation-{next(_NUMBERS)}", **layout)
@@ -95,6 +108,61 @@ async def run(folder: Path, spec: dict[str, Any], *, tamper: Tamper | None = Non
     async with federation(folder, **layout) as fed:
         fed.router.tamper = tamper
         return await ended(fed, await fed.submit(spec))
+
+
+_RAN: dict[tuple[Any, ...], tuple[str, Ended]] = {}
+"""Runs by what decides them, each with the test that made it."""
+
+
+async def ran(spec: dict[str, Any], **layout: Any) -> Ended:
+    """Run a spec in one layout once for all tests of this process, which only read what came of it."""
+    key, test = _decides(spec, layout), os.environ["PYTEST_CURRENT_TEST"]
+    if key not in _RAN:
+        _RAN[key] = test, await run(new_folder(), spec, **layout)
+        return _RAN[key][1]
+    by, done = _RAN[key]
+    assert by != test, "a test that compares a run with itself"
+    return done
+
+
+def new_folder() -> Path:
+    """Returns a folder that is removed when this process ends."""
+    return Path(tempfile.mkdtemp(dir=data_cache()))
+
+
+def _decides(spec: dict[str, Any], layout: dict[str, Any]) -> tuple[Any, ...]:
+    """Spec and layout, and the code behind the names of the algorithm and the model."""
+    algorithm, model = (
+        found["name"] if isinstance(found := spec.get(field, usual), dict) else found
+        for field, usual in (("algorithm", "fedavg"), ("model", "mlp"))
+    )
+    code = id(load_algorithm(algorithm)), models.MODELS.get(model)
+    return json.dumps(spec, sort_keys=True), json.dumps(layout, sort_keys=True), *code
+
+
+class Tried(TriedRounds):
+    """Rounds by the hooks of all tiers, without services."""
+
+    @property
+    def model(self) -> TensorMap:
+        """The global model."""
+        found = self.experiment
+        ctx = found.ctx(phase=found.phases[-1].name, round_no=found.spec.num_rounds, n_clients=1)
+        return found.algorithm.cloud.models(ctx, self.state)["global"]
+
+    @property
+    def edge_states(self) -> list[Any]:
+        """The last states of the edges."""
+        return [*self._edges.values()]
+
+
+def tried(**spec: Any) -> Tried:
+    """Run a spec in which all devices answer by its hooks alone: the bits of `run` at a quarter of its cost."""
+    parsed = parse_spec(spec)
+    parsed = parsed.resolved(n_devices=parsed.num_devices or 1, n_edges=parsed.num_edges or 1)
+    done = Tried(experiment_of(parsed), new_folder())
+    done.run()
+    return done
 
 
 async def body_of(response: httpx2.Response) -> tuple[bytes, httpx2.Response]:

@@ -23,7 +23,7 @@ from shared.wire import codec
 from tests.faults import garbage
 from tests.federation import EDGE_PORT, Federation, PassOn
 from tests.shared.algorithms import plain_bofl
-from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, ended, federation, ran, run
 from tests.shared.algorithms.test_bofl import mixed_spec, rows_of, spec_of
 from tests.test_recovery import lose_on_request
 
@@ -74,8 +74,8 @@ async def test_only_reports_are_sent_before_the_verdict_and_only_admitted_update
 # ---- the edge model
 
 
-async def test_class_c_gets_the_edge_model_and_the_global_one_in_its_next_visit(tmp_path: Path) -> None:
-    done = await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)
+async def test_class_c_gets_the_edge_model_and_the_global_one_in_its_next_visit() -> None:
+    done = await ran(narrow_spec({}), agent_devices=SEVEN)
     assert not any("edge_model_bytes" in row.figures for row in done.rounds[0].seats)
     for before, after in pairwise(done.rounds):
         refused = seats_of(by_class(before, "C"))
@@ -114,7 +114,7 @@ async def test_class_c_may_train_again_from_the_edge_model_and_keeps_the_result(
     found = done.info.final["clients_own"]
     assert found.n == 5
     assert found.accuracy == pytest.approx(float(np.mean(own_accuracies(done))))
-    assert (await run(tmp_path, narrow_spec({}), agent_devices=SEVEN)).info.final.get("clients_own") is None
+    assert (await ran(narrow_spec({}), agent_devices=SEVEN)).info.final.get("clients_own") is None
 
 
 def own_accuracies(done: Ended) -> list[float]:
@@ -182,6 +182,7 @@ async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart
     assert {seat.seat: seat.reason for seat in seats if seat.state == "retired"} == done.rounds[0].retired
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("forget", [False, True], ids=["with its state", "without"])
 async def test_refusals_survive_a_restart_of_the_edge(forget: bool, tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(3, 4)) as fed:
@@ -203,10 +204,10 @@ async def test_signs_of_the_first_model_reach_edges_that_have_lost_their_state_a
         await restart_edges(fed, run_id, forget=True)
         await more_rounds(fed, run_id, 1)
         restarted = await ended(fed, run_id)
-    done = await run(tmp_path, mixed_spec(params, num_rounds=3), agent_devices=SEVEN)
+    done = await ran(mixed_spec(params, num_rounds=3), agent_devices=SEVEN)
     assert rows_of(restarted) == rows_of(done) == plain_bofl.bofl(done.experiment).rows
     assert restarted.info.model_sha256 == done.info.model_sha256
-    without = await run(tmp_path, mixed_spec({"adjust": "train"}, num_rounds=1), agent_devices=(3, 4))
+    without = await ran(mixed_spec({"adjust": "train"}, num_rounds=1), agent_devices=(3, 4))
     more = {a.edge_bytes_down - b.edge_bytes_down for a, b in zip(done.rounds, without.rounds, strict=False)}
     assert all(2 * SIGN_BYTES < n_bytes < 2 * SIGN_BYTES + 600 for n_bytes in more)
 
@@ -246,6 +247,7 @@ async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     assert check_counts(done.rounds, delta=3)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("homes", [{1}, {0, 1}], ids=["one edge", "both edges"])
 async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path: Path) -> None:
     """In round 1 the leaders' uploads are lost: those edges form no model, but their refusals stand."""

@@ -1,4 +1,4 @@
-"""A device's state survives restarts and lost visits, and affects later rounds: five algorithms, one test."""
+"""States of devices, and of edges that are clients, survive restarts and lost visits, and affect later rounds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 from shared.wire import codec
 from strata.checks.monitor import leaves
 from tests.federation import PassOn
-from tests.shared.algorithms.layouts import agents_of, answer, ended, federation, run
+from tests.shared.algorithms.layouts import agents_of, answer, ended, federation, ran
 
 LOST_SEAT = 2
 """The device whose visit is lost: one of two at its edge."""
 
 
-def spec_of(name: str, **more: Any) -> dict[str, Any]:
+def spec_of(**more: Any) -> dict[str, Any]:
     """Returns a spec of three devices with different classes, batch-norm, and half a batch remaining per epoch."""
     return {
-        "algorithm": name,
         "data": {"name": "digits", "n_train": 150, "n_test": 30},
         "model": "conv_bn",
         "partition": {"name": "shards", "classes_per_device": 4},
@@ -48,14 +47,26 @@ def lose_answer(round_no: int) -> Any:
     return tamper
 
 
-@pytest.mark.parametrize("name", ["fedbn", "feddc", "feddyn", "fedmix", "moon", "scaffold"])
-async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name: str, tmp_path: Path) -> None:
+LAFL = {"algorithm": {"name": "lafl_cpn", "params": {"p": 1}}, "augment": "randaugment", "batch_size": 25}
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": name} for name in ("scaffold", "fedbn", "feddc", "feddyn", "fedmix", "moon", "fedper")},
+    **{f"{name} of edges": {"algorithm": name, "client": "edge"} for name in ("fedper", "local_sgd")},
+    "local_sgd": {"algorithm": "local_sgd"},
+    "lafl_cpn": LAFL,
+}
+FIRST = ("fedmix", "fedper of edges", "lafl_cpn")
+
+
+@pytest.mark.matrix(len(FIRST))
+@pytest.mark.parametrize("case", sorted(CASES, key=lambda case: case not in FIRST))
+async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(case: str, tmp_path: Path) -> None:
     """The run is paused after its first training round, agent and edge restart, and a visit is lost."""
-    first = 2 if name == "fedmix" else 1  # round of training
+    fields = CASES[case]
+    first = 2 if case == "fedmix" else 1  # round of training
     losses = [{"round_no": first + 1, "seats": [LOST_SEAT]}]
-    whole = await run(tmp_path, spec_of(name, losses=losses), agent_devices=(2, 1))
+    whole = await ran(spec_of(**fields, losses=losses), agent_devices=(2, 1))
     async with federation(tmp_path, agent_devices=(1,) * 3) as fed:
-        run_id = await fed.submit(spec_of(name, num_rounds=1))
+        run_id = await fed.submit(spec_of(**fields, num_rounds=1))
         await ended(fed, run_id)
         await fed.stop("agent-1")
         await fed.stop("edge-0")
@@ -70,3 +81,4 @@ async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(name
     assert leaves(done.state) == leaves(whole.state)
     assert done.info.accuracy == whole.info.accuracy
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
+    assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)

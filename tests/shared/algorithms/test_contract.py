@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,6 @@ import torch
 import shared.algorithms
 import tests.probes
 from cloud_server.runs.checkpoint import Checkpoint
-from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.tensor_records import ModelState, TensorMap
 from shared.core.update_annotations import Mean
@@ -29,12 +29,12 @@ from shared.federation.hooks import (
 )
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
-from shared.federation.spec_parser import parse_spec
 from shared.wire import codec
 from strata.checks import algorithm_rounds, algorithm_value
 from strata.checks.monitor import Monitor, leaves, with_monitor
+from strata.checks.tried_rounds import TriedRounds
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Tried, ended, federation, new_folder, tried
 
 PRODUCT = [m.name for m in pkgutil.iter_modules(shared.algorithms.__path__) if not m.name.startswith("_")]
 FEDERATED = [name for name in PRODUCT if name != "local_sgd"]
@@ -55,7 +55,7 @@ def spec_of(name: str, **more: Any) -> dict[str, Any]:
     return {**spec, **load_algorithm(name).needs, **more}
 
 
-# ---- monitored runs
+# ---- what is watched
 
 
 @contextmanager
@@ -75,43 +75,25 @@ def monitoring(algorithm: Algorithm) -> Iterator[Monitor]:
         yield monitor
 
 
-_MONITORED: dict[str, tuple[Ended, Monitor]] = {}
-
-
-@pytest.fixture
-async def monitored(name: str, tmp_path: Path) -> tuple[Ended, Monitor]:
-    """One monitored run of each algorithm, with one agent per device."""
-    if name not in _MONITORED:
-        with monitoring(load_algorithm(name)) as monitor:
-            done = await run(tmp_path, spec_of(name), agent_devices=(1,) * 4)
-        _MONITORED[name] = done, monitor
-    return _MONITORED[name]
-
-
-def contributions(monitor: Monitor) -> list[Contribution[Any]]:
-    """Returns the updates that were sent, in order; a body whose size is measured is encoded twice."""
-    bodies = {body: record for record, body in monitor.encoded}
-    uploads = [getattr(record, "uploads", None) for record in bodies.values()]
-    return [item for upload in uploads for item in getattr(upload, "contributions", ())]
+@cache
+def tried_as_users_do(name: str) -> TriedRounds:
+    """Two monitored rounds in one process, as `strata check` runs them."""
+    return algorithm_rounds.tried(load_algorithm(name), new_folder(), monitored=True)
 
 
 # ---- the value
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_algorithm_is_found_by_its_name_and_frozen(name: str) -> None:
+def test_the_value_is_found_by_its_name_and_keeps_its_contract(name: str) -> None:
     algorithm = load_algorithm(name)
     assert all_algorithms()[name] is algorithm
     assert algorithm.name == name
     with pytest.raises(FrozenInstanceError):
         algorithm.name = "other"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_value_keeps_its_contract(name: str) -> None:
-    algorithm_value.hooks_keep_no_state(load_algorithm(name))
-    algorithm_value.hooks_name_their_records(load_algorithm(name))
-    algorithm_value.parameters_have_defaults(load_algorithm(name))
+    algorithm_value.hooks_keep_no_state(algorithm)
+    algorithm_value.hooks_name_their_records(algorithm)
+    algorithm_value.parameters_have_defaults(algorithm)
 
 
 def test_update_field_without_an_aggregation_rule_is_refused() -> None:
@@ -132,19 +114,30 @@ def test_docstring_cites_the_paper_with_the_number_of_what_is_implemented(name: 
     assert year[0] in load_algorithm(name).paper
 
 
-def test_spec_that_contradicts_its_algorithm_is_refused_by_the_field() -> None:
-    with pytest.raises(BadInput, match="probe_edge needs client: edge, not device") as refused:
-        parse_spec({"algorithm": "probe_edge", "schedule": "equal"})
-    assert refused.value.field == "client"
-
-
-# ---- what a run shows
+# ---- what rounds show
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_hooks_are_pure(name: str, monitored: tuple[Ended, Monitor]) -> None:
-    """Every call of a hook is repeated: it changes no input and gives the same answer."""
-    assert monitored[1].faults == []
+def test_hooks_are_pure_and_all_that_is_declared_is_used(name: str) -> None:
+    """Every call of a hook is repeated; each declared record is sent or kept within two rounds, as it was encoded."""
+    done = tried_as_users_do(name)
+    algorithm_rounds.hooks_are_pure(done)
+    algorithm_rounds.every_declared_type_is_used(done.experiment.algorithm, done.monitor)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arrival_order_changes_nothing(name: str) -> None:
+    """The updates of a wave give the same bytes when summed in every order and by halves."""
+    done = tried_as_users_do(name)
+    items = [item for wave in done.sent for item in wave][:4]
+    assert len(items) == 4
+    algorithm_rounds.order_changes_nothing(done.experiment, items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_decides_the_bits(name: str) -> None:
+    done, other = tried_as_users_do(name), tried(**spec_of(name, seed=1))
+    assert leaves(other.state) != leaves(done.state)
 
 
 def decoder(experiment: Experiment, record: Record) -> Any:
@@ -161,57 +154,27 @@ def decoder(experiment: Experiment, record: Record) -> Any:
     return bodies.get(type(record).__name__.partition("[")[0], type(record))
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_messages_and_states_round_trip_the_wire(name: str, monitored: tuple[Ended, Monitor]) -> None:
-    done, monitor = monitored
+def travels(experiment: Experiment, monitor: Monitor) -> None:
+    """Asserts that hooks were pure in a run, and that each record is the same after it was encoded and decoded."""
+    assert monitor.faults == []
     for record, body in monitor.encoded:
-        back = codec.decode(decoder(done.experiment, record), body, model=done.experiment.initial)
+        back = codec.decode(decoder(experiment, record), body, model=experiment.initial)
         assert bytes(codec.encode(back).join()) == body, type(record)
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_declared_type_is_used(name: str, monitored: tuple[Ended, Monitor]) -> None:
-    """Each declared record is sent or stored within two rounds, so it has a writer."""
-    done, monitor = monitored
-    algorithm_rounds.every_declared_type_is_used(done.experiment.algorithm, monitor)
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_arrival_order_changes_nothing(name: str, monitored: tuple[Ended, Monitor]) -> None:
-    """The updates of a wave give the same bytes when summed in every order and by halves."""
-    done, monitor = monitored
-    items = contributions(monitor)[:4]
-    assert len(items) == 4
-    algorithm_rounds.order_changes_nothing(done.experiment, items)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_algorithm_is_tried_in_one_process_as_users_try_theirs(name: str, tmp_path: Path) -> None:
-    """What `strata check` runs."""
-    algorithm = load_algorithm(name)
-    done = algorithm_rounds.tried(algorithm, tmp_path, monitored=True)
-    algorithm_rounds.hooks_are_pure(done)
-    algorithm_rounds.every_declared_type_is_used(algorithm, done.monitor)
-    algorithm_rounds.seed_decides_the_bits(algorithm, done, tmp_path)
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_seed_alone_determines_the_bits_whichever_agents_host_the_seats(
-    name: str, monitored: tuple[Ended, Monitor], tmp_path: Path
-) -> None:
-    """Global random streams are neither used nor changed; but every visit seeds torch's default generator."""
-    done = monitored[0]
-    torch.manual_seed(4711)
-    async with federation(tmp_path, agent_devices=(3, 1), order=(1, 0)) as fed:
-        run_id = await fed.submit(spec_of(name))
-        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-        again = await ended(fed, run_id)
-        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
-        other = await ended(fed, await fed.submit(spec_of(name, seed=1)))
-    assert again.info.model_sha256 == done.info.model_sha256
-    assert leaves(again.state) == leaves(done.state)
-    assert again.links() == done.links()
-    assert other.info.model_sha256 != done.info.model_sha256
+async def test_the_tiers_give_the_bits_of_the_hooks_alone(name: str, tmp_path: Path) -> None:
+    """Whichever agents host the seats. Global random streams are neither used nor changed."""
+    torch.manual_seed(4711)  # but every visit seeds torch's default generator
+    with monitoring(load_algorithm(name)) as monitor:
+        async with federation(tmp_path, agent_devices=(3, 1), order=(1, 0)) as fed:
+            run_id = await fed.submit(spec_of(name))
+            before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+            done = await ended(fed, run_id)
+            assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+    travels(done.experiment, monitor)
+    if name != "probe_edge":  # whose edges share samples with their workers, which the hooks alone have not
+        assert leaves(done.state) == leaves(tried_as_users_do(name).state)
 
 
 # ---- buffers
@@ -220,21 +183,16 @@ STATISTICS = ("features.1.running_mean", "features.1.running_var")
 COUNTER = "features.1.num_batches_tracked"
 
 
-Normalised = tuple[Ended, list[Contribution[Any]], list[Any]]
-_NORMALISED: dict[tuple[str, str], Normalised] = {}
-
-
-async def normalised(name: str, policy: Any, tmp_path: Path) -> Normalised:
-    """Two rounds on a model with batch-norm, once for each policy: the run, both rounds' updates, the device states."""
-    if (name, policy) not in _NORMALISED:
-        algorithm = replace(load_algorithm(name), buffers=policy)
-        with monitoring(algorithm) as monitor:
-            done = await run(tmp_path, spec_of(name, model="conv_bn", batch_size=25), agent_devices=(2, 2))
-        assert monitor.faults == []
-        kept = [record for record, _ in monitor.encoded if type(record) is algorithm.device_state]
-        collecting = sum(detail.seats[0].outcome == "collected" for detail in done.rounds)
-        _NORMALISED[name, policy] = done, contributions(monitor), kept[4 * collecting :]
-    return _NORMALISED[name, policy]
+@cache
+def normalised(name: str, policy: Any) -> tuple[Tried, list[Contribution[Any]], list[Any]]:
+    """Two rounds on a model with batch-norm: the run, both rounds' updates, the device states."""
+    algorithm = replace(load_algorithm(name), buffers=policy)
+    with monitoring(algorithm) as monitor:
+        done = tried(**spec_of(name, model="conv_bn", batch_size=25))
+    assert monitor.faults == []
+    kept = [record for record, _ in monitor.encoded if type(record) is algorithm.device_state]
+    collecting = done.experiment.phases[0].kind == "collect"
+    return done, [item for wave in done.sent for item in wave], kept[4 * collecting :]
 
 
 def tensors_of(item: Contribution[Any]) -> TensorMap:
@@ -245,9 +203,9 @@ def tensors_of(item: Contribution[Any]) -> TensorMap:
 
 @pytest.mark.parametrize("policy", ["average", "local", "drop"])
 @pytest.mark.parametrize("name", FEDERATED)
-async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_path: Path) -> None:
-    done, sent, _ = await normalised(name, policy, tmp_path)
-    assert len(sent) == 4 * len(done.rounds)
+def test_integer_buffers_are_never_averaged(name: str, policy: str) -> None:
+    done, sent, _ = normalised(name, policy)
+    assert len(sent) == 4 * sum(phase.num_rounds for phase in done.experiment.phases)
     assert all(COUNTER not in tensors_of(item) for item in sent)
     assert done.model[COUNTER].dtype == torch.int64
     assert done.model[COUNTER].item() == 0
@@ -255,9 +213,9 @@ async def test_integer_buffers_are_never_averaged(name: str, policy: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", [name for name in FEDERATED if name != "fedasync"])
-async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path) -> None:
+def test_averaged_buffers_are_the_weighted_mean(name: str) -> None:
     """Of all whose updates are changes of the model."""
-    done, sent, states = await normalised(name, "average", tmp_path)
+    done, sent, states = normalised(name, "average")
     for key in STATISTICS:
         trained = [item for item in sent if item.update.delta]  # not in a phase of local training
         mean = sum(flat.mean_of_round(trained[at : at + 4], key) for at in range(0, len(trained), 4))
@@ -267,9 +225,9 @@ async def test_averaged_buffers_are_the_weighted_mean(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_local_buffers_stay_with_the_seat_between_rounds(name: str, tmp_path: Path) -> None:
+def test_local_buffers_stay_with_the_seat_between_rounds(name: str) -> None:
     """50 samples in batches of 25 pass the model twice a round: after two rounds a seat's counter stands at 4."""
-    done, sent, states = await normalised(name, "local", tmp_path)
+    done, sent, states = normalised(name, "local")
     assert all(not tensors_of(item).keys() & {*STATISTICS, COUNTER} for item in sent)
     assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.experiment.initial)))
     passes = 20 if name == "per_fedavg" else 2  # ten steps, each with two passes
@@ -278,8 +236,8 @@ async def test_local_buffers_stay_with_the_seat_between_rounds(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-async def test_dropped_buffers_leave_no_trace(name: str, tmp_path: Path) -> None:
-    done, sent, states = await normalised(name, "drop", tmp_path)
+def test_dropped_buffers_leave_no_trace(name: str) -> None:
+    done, sent, states = normalised(name, "drop")
     assert all(not tensors_of(item).keys() & {*STATISTICS, COUNTER} for item in sent)
     assert flat.same_bits(*({key: model[key] for key in STATISTICS} for model in (done.model, done.experiment.initial)))
     assert not any(getattr(state, "buffers", {}) for state in states)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.shared.algorithms.layouts import run
+from tests.shared.algorithms.layouts import ran
 
 
-@pytest.mark.parametrize("edge_upload", ["sum", "mean"])
-@pytest.mark.parametrize(("edge_rounds", "visits"), [(1, 9), (2, 19)])
-async def test_mean_times_count_is_the_sum_over_all_visits(
-    edge_rounds: int, visits: int, edge_upload: str, tmp_path: Path
-) -> None:
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize(
+    ("edge_rounds", "visits", "edge_upload"), [(1, 9, "sum"), (2, 19, "mean"), (1, 9, "mean"), (2, 19, "sum")]
+)
+async def test_mean_times_count_is_the_sum_over_all_visits(edge_rounds: int, visits: int, edge_upload: str) -> None:
     """Five devices at two edges, two rounds; one visit of the second is left out."""
     spec: dict[str, Any] = {
         "algorithm": "probe_sum",
@@ -27,6 +26,6 @@ async def test_mean_times_count_is_the_sum_over_all_visits(
         "edge_upload": edge_upload,
         "losses": [{"round_no": 2, "seats": [3], "edge_round": 0}],
     }
-    done = await run(tmp_path, spec, agent_devices=(2, 1, 1, 1))
+    done = await ran(spec, agent_devices=(2, 1, 1, 1))
     grown = done.model["head.bias"] - done.experiment.initial["head.bias"]
     assert grown.tolist() == pytest.approx([visits] * 10, abs=1e-4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,7 @@ AXES = {"edge-0": [1.0, 0.0], "edge-1": [2.0, 0.1], "edge-2": [0.0, 1.0]}
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.8, 1.0, 2.0])
-def test_groups_equal_scipys_on_the_vectors_that_were_sent(threshold: float, tmp_path: Path) -> None:
+def test_groups_equal_scipys_on_the_vectors_that_were_sent(threshold: float) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(3, 30))[np.arange(12) % 3] + rng.normal(size=(12, 30))
     experiment = experiment_with(12, threshold=threshold)
@@ -83,7 +82,7 @@ def test_groups_equal_scipys_on_the_vectors_that_were_sent(threshold: float, tmp
     assert members_of(state) == theirs
 
 
-def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None:
+def test_first_layers_of_a_group_are_the_mean_by_samples() -> None:
     """(9) by hand: 3 of [1, 0] and 1 of [2, 0.1] are [1.25, 0.025]."""
     update = sent_by(AXES)
     update = update.replace(users={**update.users, "edge-0": update.users["edge-0"].replace(samples=3)})
@@ -94,7 +93,7 @@ def test_first_layers_of_a_group_are_the_mean_by_samples(tmp_path: Path) -> None
     assert state.personal[state.groups["edge-2"]]["head.weight"][0, :2].tolist() == [0.0, 1.0]
 
 
-def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto(tmp_path: Path) -> None:
+def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto() -> None:
     """Without another user to compare with, a user is its own group."""
     experiment = experiment_with(2, threshold="auto")
     state = grouped(experiment, sent_by({"edge-0": [1.0, 0.0]}))
@@ -105,7 +104,7 @@ def test_one_user_is_a_group_and_a_second_forms_its_own_with_auto(tmp_path: Path
     assert CLOUD.figures(ctx_of(experiment, 4), later)["groups"] == [["edge-0"], ["edge-1"]]
 
 
-def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
+def test_late_users_are_placed_one_after_another() -> None:
     """Of two late users of a new kind the first founds a group; the second joins it and starts from its layers."""
     experiment = experiment_with(6, threshold=0.1)
     state = grouped(experiment, sent_by(AXES))
@@ -120,12 +119,12 @@ def test_late_users_are_placed_one_after_another(tmp_path: Path) -> None:
 # ---- invalid updates
 
 
-def test_last_layer_of_zeros_is_similar_to_no_other(tmp_path: Path) -> None:
+def test_last_layer_of_zeros_is_similar_to_no_other() -> None:
     state = grouped(experiment_with(3, threshold=0.9), sent_by({**AXES, "edge-2": [0.0, 0.0]}))
     assert members_of(state) == [["edge-0", "edge-1"], ["edge-2"]]
 
 
-def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others(tmp_path: Path) -> None:
+def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others() -> None:
     experiment, update = experiment_with(3, threshold=0.1), sent_by(AXES)
     half = Sent(layers={"head.bias": torch.zeros(10)}, samples=1)
     stranger = {"edge-7": update.users["edge-2"], "nobody": update.users["edge-2"]}
@@ -134,7 +133,7 @@ def test_user_with_incomplete_layers_has_no_group_and_does_not_affect_others(tmp
     assert CLOUD.broadcast(ctx_of(experiment, 3), state, 2, []).group is None
 
 
-def test_layers_of_another_shape_are_refused_on_arrival(tmp_path: Path) -> None:
+def test_layers_of_another_shape_are_refused_on_arrival() -> None:
     experiment = experiment_with(3)
     wrong = Sent(layers={"head.weight": torch.zeros(10, 63), "head.bias": torch.zeros(10)}, samples=1)
     body = bytes(codec.encode(Change(delta={}, users={"edge-0": wrong})).join())
@@ -142,7 +141,7 @@ def test_layers_of_another_shape_are_refused_on_arrival(tmp_path: Path) -> None:
         codec.decode(Change, body, model=experiment.initial)
 
 
-def test_layers_that_are_not_finite_and_no_samples_are_refused(tmp_path: Path) -> None:
+def test_layers_that_are_not_finite_and_no_samples_are_refused() -> None:
     experiment = experiment_with(3)
     fold = Accumulator(Change, experiment.fixed_point, model=experiment.shapes)
     with pytest.raises(NotFinite, match="users"):
@@ -170,7 +169,7 @@ def test_run_has_as_many_rounds_as_its_spec_says(pretrain_rounds: int, num_round
     ids=["first", "last", "last, missed one", "nobody answered", "late, one round", "late, two rounds"],
 )
 def test_user_requests_a_group_with_the_others_or_after_as_many_rounds(
-    round_no: int, rounds_before: int, n_samples: int, sends: bool, tmp_path: Path
+    round_no: int, rounds_before: int, n_samples: int, sends: bool
 ) -> None:
     experiment = experiment_with(3)
     ctx = ctx_of(experiment, round_no, edge=1, n_samples=n_samples)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, run
+from tests.shared.algorithms.layouts import Ended, ran
 
 FOUR: dict[str, Any] = {"n_edges": 4, "agent_devices": (5, 3)}
 NEAR: dict[str, Any] = {"latency_s": 0, "up_bps": 1e15, "down_bps": 1e15}
@@ -42,30 +41,30 @@ def trainers(done: Ended) -> set[int]:
     return {row.seat for detail in done.rounds for row in detail.seats if row.outcome == "used"}
 
 
-async def test_both_halves_together_with_growing_data_and_changing_loads(tmp_path: Path) -> None:
+async def test_both_halves_together_with_growing_data_and_changing_loads() -> None:
     """All samples collected so far are trained on once by devices and servers, while users are grouped by kind."""
     loads = {"name": "steps", "every_s": 0.05, "low": 0.2, "high": 1}
     profile = {**NEAR, "compute_sps": {"name": "uniform", "low": 200, "high": 1000}, "load": loads}
     more: dict[str, Any] = {"devices": {"profile": profile, "edge_latency_s": 0}, "arrival_rate": 0.5}
     spec = spec_of(average_every="visit", divide_batch=True, **more)
-    done = await run(tmp_path, spec, **FOUR)
+    done = await ran(spec, **FOUR)
     n = sum(len(edge.train) for edge in done.experiment.population.edges)
     trained = [sum(row.n_samples for row in detail.seats if row.outcome == "used") for detail in done.rounds]
     assert n / 2 <= trained[0] < 0.55 * n
     assert trained[1:] == [n, n]
     assert len(trainers(done)) == 12
     assert sorted(done.state.groups) == [f"edge-{number}" for number in range(4)]
-    alone = await run(tmp_path, spec | {"schedule": "own_data", "divide_batch": False}, **FOUR)
+    alone = await ran(spec | {"schedule": "own_data", "divide_batch": False}, **FOUR)
     servers = {seat.number for seat in alone.experiment.population.seats if seat.role == "worker"}
     assert not trainers(alone) & servers
     assert sum(row.simulated_s for row in done.rounds) < sum(row.simulated_s for row in alone.rounds)
-    again = await run(tmp_path, spec, n_edges=4, agent_devices=(1,) * 8)
+    again = await ran(spec, n_edges=4, agent_devices=(1,) * 8)
     assert again.info.model_sha256 == done.info.model_sha256
 
 
-async def test_devices_and_server_step_by_step_equal_the_server_alone(tmp_path: Path) -> None:
-    together = await run(tmp_path, spec_of(), **FOUR)
-    alone = await run(tmp_path, spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # the server has all free compute
+async def test_devices_and_server_step_by_step_equal_the_server_alone() -> None:
+    together = await ran(spec_of(), **FOUR)
+    alone = await ran(spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # the server has all free compute
     servers = {seat.number for seat in alone.experiment.population.seats if seat.role == "worker"}
     assert (len(servers), trainers(alone), len(trainers(together))) == (4, servers, 12)
     one, other = models_of(together), models_of(alone)

@@ -13,7 +13,7 @@ from shared.federation.visits.trainer import trainer_for
 from shared.training import models
 from shared.training.evaluation import evaluate
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, ended, experiment_of, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, experiment_of, federation, ran
 
 ROUNDS = 3
 
@@ -48,9 +48,9 @@ def same_state(one: Ended, other: Ended) -> bool:
     )
 
 
-async def test_supernet_and_searches_do_not_depend_on_edges_or_agents(tmp_path: Path) -> None:
-    one = await run(tmp_path, spec_of(), n_edges=1, agent_devices=(5,))
-    apart = await run(tmp_path, spec_of(num_edges=3), n_edges=3, agent_devices=(1, 2, 2), order=(2, 0, 1))
+async def test_supernet_and_searches_do_not_depend_on_edges_or_agents() -> None:
+    one = await ran(spec_of(), n_edges=1, agent_devices=(5,))
+    apart = await ran(spec_of(num_edges=3), n_edges=3, agent_devices=(1, 2, 2), order=(2, 0, 1))
     assert same_state(one, apart)
     assert {row.edge for row in apart.rounds[0].seats} == {"edge-1", "edge-2", "edge-3"}
     for name in ("child", "fitness", "n_weights", "multiply_adds"):
@@ -61,7 +61,7 @@ async def test_supernet_and_searches_do_not_depend_on_edges_or_agents(tmp_path: 
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tmp_path: Path) -> None:
     layout: dict[str, Any] = {"n_edges": 2, "agent_devices": (3, 2)}
-    whole = await run(tmp_path, spec_of(num_edges=2), **layout)
+    whole = await ran(spec_of(num_edges=2), **layout)
     async with federation(tmp_path, **layout) as fed:
         run_id = await fed.start_and_pause(spec_of(num_edges=2), rounds)
         for name in ("edge-0", "edge-1", "cloud"):
@@ -88,7 +88,7 @@ async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_t
     tmp_path: Path,
 ) -> None:
     """Runs the hooks without services; the winner's scores equal those in the run's rows."""
-    done = await run(tmp_path, spec_of(), n_edges=1, agent_devices=(5,))
+    done = await ran(spec_of(), n_edges=1, agent_devices=(5,))
     alone = ByHooks(experiment_of(done.experiment.spec, tmp_path))
     (outside,) = [seat for seat in done.experiment.population.seats if seat.role == "held_out"]
     others = [seat for seat in done.experiment.population.seats if seat.role == "train"]

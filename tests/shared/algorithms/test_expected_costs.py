@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from shared.federation.visit_estimates import HEAD_BYTES
 from shared.simulation import REFERENCE_FLOPS
 from shared.simulation.cost_model import Cost
 from shared.spec.experiment import ExperimentSpec
-from tests.shared.algorithms.layouts import resolved, run
+from tests.shared.algorithms.layouts import ran, resolved
 
 Codecs = dict[str, Any]
 MODEL = 4 * (64 * 64 + 64 + 64 * 10 + 10)
@@ -128,16 +127,16 @@ def test_expected_bytes_follow_the_encodings_of_spec_and_algorithm(
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
-async def test_expected_bytes_are_slightly_below_the_bytes_sent(tmp_path: Path) -> None:
+async def test_expected_bytes_are_slightly_below_the_bytes_sent() -> None:
     """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
-    done = await run(tmp_path, spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, agent_devices=(4,))
+    done = await ran(spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, agent_devices=(4,))
     use = done.experiment.ctx(phase="train", round_no=1, n_clients=4).model.link_use
     for row in done.rounds[0].seats:
         assert 0 < row.up_bytes - use.up_bytes < HEAD_BYTES
         assert 0 < row.down_bytes - use.down_bytes < HEAD_BYTES
 
 
-async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Path) -> None:
+async def test_partial_work_with_four_gradients_per_step_is_in_time() -> None:
     """The deadline leaves time for five and a half of ten steps; with one gradient a step all ten would fit."""
     params = {"local_steps": 10, "hessian": "hessian_free"}
     whole = tasks_and_costs(resolved(**spec_of("per_fedavg", params)))
@@ -146,7 +145,7 @@ async def test_partial_work_with_four_gradients_per_step_is_in_time(tmp_path: Pa
     spec = spec_of("per_fedavg", params, round_deadline_s=deadline_s, partial_work=True)
     tasks = tasks_and_costs(resolved(**spec), left_s=deadline_s)
     assert {work.steps for work, _ in tasks.values()} == {5}
-    done = await run(tmp_path, spec, n_edges=1, agent_devices=(4,))
+    done = await ran(spec, n_edges=1, agent_devices=(4,))
     assert [(row.outcome, row.reason, row.work_share) for row in done.rounds[0].seats] == [("used", None, 0.5)] * 4
 
 

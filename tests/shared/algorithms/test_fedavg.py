@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,13 @@ from shared.federation.experiment import Experiment
 from shared.training import models
 from shared.training.loop import batches, train
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import run
+from tests.shared.algorithms.layouts import four, ran
 
 Weights = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
-    spec = {
-        "data": {"name": "digits", "n_train": 240, "n_test": 60},
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-        "model": "linear",
-        "num_devices": 4,
-        "num_edges": 2,
-        "num_rounds": 2,
-        "lr": 0.1,
-    }
-    return {**spec, **more}
+    return {**four(), "partition": {"name": "dirichlet", "alpha": 0.5}, "model": "linear", **more}
 
 
 # ---- the reference in plain numpy
@@ -69,9 +59,9 @@ def averaged(experiment: Experiment) -> TensorMap:
 
 
 @pytest.mark.parametrize(("batch_size", "local_epochs"), [(1000, 1), (16, 2)])
-async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_epochs: int, tmp_path: Path) -> None:
+async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_epochs: int) -> None:
     spec = spec_of(batch_size=batch_size, local_epochs=local_epochs)
-    done = await run(tmp_path, spec, agent_devices=(2, 1, 1))
+    done = await ran(spec, agent_devices=(2, 1, 1))
     sizes = [len(seat.train) for seat in done.experiment.population.seats]
     assert max(sizes) > 1.2 * min(sizes), "equal sizes would not show the weights"
     assert flat.distance(done.model, averaged(done.experiment)) < 2e-6
@@ -81,11 +71,9 @@ async def test_model_is_the_weighted_mean_of_local_sgd(batch_size: int, local_ep
 # ---- reductions
 
 
-async def test_one_device_is_centralised_training(tmp_path: Path) -> None:
+async def test_one_device_is_centralised_training() -> None:
     """The bits are equal; the reference also has the rounding of `start + (trained - start)`."""
-    done = await run(
-        tmp_path, spec_of(num_devices=1, num_edges=1, model="mlp", num_rounds=3), n_edges=1, agent_devices=(1,)
-    )
+    done = await ran(spec_of(num_devices=1, num_edges=1, model="mlp", num_rounds=3), n_edges=1, agent_devices=(1,))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3))
     model, spec, data = done.experiment.model, done.experiment.spec, done.experiment.data
     models.write_state(model, done.experiment.initial)
@@ -118,8 +106,8 @@ def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: int) -> T
 
 
 @pytest.mark.parametrize("agent_devices", [(4,), (1, 1, 1, 1)])
-async def test_several_edge_rounds_are_hierarchical_fedavg(agent_devices: tuple[int, ...], tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(edge_rounds=2, model="mlp"), agent_devices=agent_devices)
+async def test_several_edge_rounds_are_hierarchical_fedavg(agent_devices: tuple[int, ...]) -> None:
+    done = await ran(spec_of(edge_rounds=2, model="mlp"), agent_devices=agent_devices)
     assert flat.same_bits(done.model, hierarchical(done.experiment, 2, 2))
     assert not flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
     assert [
@@ -127,10 +115,10 @@ async def test_several_edge_rounds_are_hierarchical_fedavg(agent_devices: tuple[
     ] == [(seat, edge_round) for seat in range(4) for edge_round in (0, 1)]
 
 
-async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_round(tmp_path: Path) -> None:
+async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_round() -> None:
     """With one seat of two in each edge round, an edge stands for the union of their samples, each counted once."""
     spec = spec_of(edge_rounds=2, select="random", fraction_train=0.5, num_rounds=1, seed=3)
-    done = await run(tmp_path, spec, agent_devices=(4,))
+    done = await ran(spec, agent_devices=(4,))
     sizes = [len(seat.train) for seat in done.experiment.population.seats]
     moved, weights, chosen = [], [], []
     for home in (0, 1):
@@ -161,9 +149,9 @@ def selected(experiment: Experiment, home: int, edge_round: int) -> list[int]:
 # ---- the claim
 
 
-async def test_digits_are_learned_within_few_rounds(tmp_path: Path) -> None:
+async def test_digits_are_learned_within_few_rounds() -> None:
     spec = {"num_devices": 6, "num_edges": 2, "num_rounds": 8, "lr": 0.2, "batch_size": 16, "local_epochs": 2}
-    done = await run(tmp_path, spec, agent_devices=(3, 3))
+    done = await ran(spec, agent_devices=(3, 3))
     assert done.info.accuracy is not None
     assert done.info.accuracy > 0.9
     assert done.info.accuracy_of == "global model"

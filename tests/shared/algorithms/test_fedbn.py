@@ -15,24 +15,22 @@ from shared.federation.messages import Task
 from shared.federation.visits.trainer import trainer_for
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import resolved, run
+from tests.shared.algorithms.layouts import four, ran, resolved, run, tried
 
 NORM = {"features.1.weight", "features.1.bias"}
 STATISTICS = {"features.1.running_mean", "features.1.running_var", "features.1.num_batches_tracked"}
 
 
 def spec_of(name: str | dict[str, Any] = "fedbn", **more: Any) -> dict[str, Any]:
-    spec = {
+    return {
+        **four(),
         "algorithm": name,
         "data": {"name": "digits", "n_train": 240, "n_test": 80},
         "model": "conv_bn",
-        "num_devices": 4,
-        "num_edges": 2,
         "num_rounds": 3,
         "batch_size": 20,
-        "lr": 0.1,
+        **more,
     }
-    return {**spec, **more}
 
 
 def plain(
@@ -54,11 +52,11 @@ def plain(
     return model, own
 
 
-async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_samples(tmp_path: Path) -> None:
+async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_samples() -> None:
     """Seat 1 misses round 2 and continues from its batch-norm of round 1."""
     lost = [{"round_no": 2, "seats": [1]}]
     spec = spec_of(losses=lost, partition={"name": "dirichlet", "alpha": 1.0})
-    done = await run(tmp_path, spec, agent_devices=(3, 1))
+    done = await ran(spec, agent_devices=(3, 1))
     model, own = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.same_bits(done.model, model)
     held = []
@@ -71,9 +69,9 @@ async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_sample
     assert done.info.accuracy_of == "mean over clients"
 
 
-async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_path: Path) -> None:
+async def test_option_tested_selects_the_stored_or_the_newly_trained_model() -> None:
     trained, held = [
-        await run(tmp_path, spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), agent_devices=(2, 2))
+        await ran(spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), agent_devices=(2, 2))
         for which in ("trained", "held")
     ]
     experiment = trained.experiment
@@ -92,16 +90,13 @@ async def test_option_tested_selects_the_stored_or_the_newly_trained_model(tmp_p
     assert trained.info.accuracy == held.info.accuracy
 
 
-async def test_without_batch_norm_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(model="mlp", num_rounds=2), agent_devices=(2, 2))
+def test_without_batch_norm_it_is_fedavg_bit_for_bit() -> None:
+    done = tried(**spec_of(model="mlp", num_rounds=2))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
-    assert "global" in done.info.final
 
 
-async def test_no_batch_norm_tensor_is_uploaded(tmp_path: Path) -> None:
-    fedbn, fedavg = [
-        await run(tmp_path, spec_of(name, num_rounds=1), agent_devices=(2, 2)) for name in ("fedbn", "fedavg")
-    ]
+async def test_no_batch_norm_tensor_is_uploaded() -> None:
+    fedbn, fedavg = [await ran(spec_of(name, num_rounds=1), agent_devices=(2, 2)) for name in ("fedbn", "fedavg")]
     up = [[row.up_bytes for row in done.rounds[0].seats] for done in (fedbn, fedavg)]
     assert all(mine + 4 * 16 <= theirs for mine, theirs in zip(*map(sorted, up), strict=True))
     assert flat.same_bits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.federation.hooks import last_layers
 from tests.shared.algorithms import flat, plain_dtpfl
-from tests.shared.algorithms.layouts import ended, federation, resolved, run
+from tests.shared.algorithms.layouts import ran, resolved, tried
 
 AROUND = 2_500
 """Bounds the bytes of a body beside its model, mostly the spec."""
@@ -42,9 +41,9 @@ CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
 
 
 @CLIENTS
-async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: str, tmp_path: Path) -> None:
+async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: str) -> None:
     """The base of round 3 depends on every client's personal layers of rounds 1 and 2: equal bits, equal layers."""
-    done = await run(tmp_path, spec_of(client), **layout(client))
+    done = await ran(spec_of(client), **layout(client))
     plain = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=3)
     assert flat.same_bits(done.model, plain.base)
     assert flat.same_bits(*({"head.weight": model["head.weight"]} for model in (done.model, done.experiment.initial)))
@@ -59,18 +58,14 @@ async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: s
 
 @CLIENTS
 @pytest.mark.parametrize("edge_rounds", [1, 2])
-async def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edge_rounds: int, tmp_path: Path) -> None:
-    fedper, fedavg, other = [
-        await run(tmp_path, spec_of(client, layers, edge_rounds=edge_rounds), **layout(client))
-        for layers in (0, None, 1)
-    ]
-    assert fedper.info.model_sha256 == fedavg.info.model_sha256
-    assert other.info.model_sha256 != fedavg.info.model_sha256
-    assert [row.evaluation for row in fedper.rounds] == [row.evaluation for row in fedavg.rounds]
+def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edge_rounds: int) -> None:
+    fedper, fedavg, other = [tried(**spec_of(client, layers, edge_rounds=edge_rounds)).model for layers in (0, None, 1)]
+    assert flat.same_bits(fedper, fedavg)
+    assert not flat.same_bits(other, fedavg)
 
 
-async def test_with_all_layers_personal_clients_train_alone(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of("device", 2), **layout("device"))
+async def test_with_all_layers_personal_clients_train_alone() -> None:
+    done = await ran(spec_of("device", 2), **layout("device"))
     assert flat.same_bits(done.model, done.experiment.initial)
     plain = plain_dtpfl.run(done.experiment, personal_layers=2, num_rounds=3)
     held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in plain.models.items()]
@@ -78,44 +73,23 @@ async def test_with_all_layers_personal_clients_train_alone(tmp_path: Path) -> N
     assert min(held) > 0.3
 
 
-async def test_personal_layers_are_not_uploaded(tmp_path: Path) -> None:
-    devices = await run(tmp_path, spec_of("device"), **layout("device"))
+async def test_personal_layers_are_not_uploaded() -> None:
+    devices = await ran(spec_of("device"), **layout("device"))
     for detail in devices.rounds:
         for row in detail.seats:
             assert BASE_BYTES < row.up_bytes < BASE_BYTES + AROUND
-    users = await run(tmp_path, spec_of("edge"), **layout("edge"))
+    users = await ran(spec_of("edge"), **layout("edge"))
     for detail in users.rounds:
         assert all(BASE_BYTES < row.up_bytes < BASE_BYTES + AROUND for row in detail.edges)
         assert all(row.up_bytes > BASE_BYTES + HEAD_BYTES for row in detail.seats)  # shares of the whole model
     assert AROUND < HEAD_BYTES
 
 
-@CLIENTS
-async def test_personal_layers_survive_a_restart_of_their_process(client: str, tmp_path: Path) -> None:
-    whole = await run(tmp_path, spec_of(client), **layout(client))
-    async with federation(tmp_path, **layout(client)) as fed:
-        run_id = await fed.submit(spec_of(client, num_rounds=1))
-        await ended(fed, run_id)
-        if client == "device":
-            await fed.stop("agent-0")
-            await fed.start_agent(0)
-        else:
-            await fed.stop("edge-1")
-            await fed.start_edge(1)
-        await fed.until(lambda: fed.n_agents() == 2)
-        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
-        done = await ended(fed, run_id)
-    assert done.info.model_sha256 == whole.info.model_sha256
-    assert done.info.accuracy == whole.info.accuracy
-    assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
-    assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
-
-
-async def test_clients_with_different_data_do_better_than_with_one_model(tmp_path: Path) -> None:
+async def test_clients_with_different_data_do_better_than_with_one_model() -> None:
     """The paper's claim, with two groups that have their own classes."""
     own = {"partition": {"name": "by_group", "n_groups": 2, "gamma": 1.0}, "num_rounds": 8, "local_epochs": 2}
-    fedper = await run(tmp_path, spec_of("device", 1, **own), **layout("device"))
-    fedavg = await run(tmp_path, spec_of("device", None, **own), **layout("device"))
+    fedper = await ran(spec_of("device", 1, **own), **layout("device"))
+    fedavg = await ran(spec_of("device", None, **own), **layout("device"))
     one_model = fedavg.info.final["clients_received"].accuracy
     assert fedper.info.accuracy is not None
     assert one_model is not None
@@ -135,12 +109,8 @@ def test_batch_norm_belongs_to_the_layer_before_it() -> None:
     assert last_layers(ctx, 2) == head | norm | {"features.0.weight"}
 
 
-async def test_more_personal_layers_than_the_model_has_fail_the_run_by_the_field(tmp_path: Path) -> None:
+def test_more_personal_layers_than_the_model_has_are_refused_by_the_field() -> None:
     experiment = resolved(algorithm="fedper", model="mlp")
     with pytest.raises(BadInput, match="personal_layers 3: mlp has 2 layers") as refused:
         last_layers(experiment.ctx(phase="train", round_no=1, n_clients=1), 3)
     assert refused.value.field == "algorithm.params.personal_layers"
-    async with federation(tmp_path, n_edges=1, agent_devices=(4,)) as fed:
-        info = await fed.run(spec_of("device", 3, num_edges=1))
-    assert info.status == "failed"
-    assert "personal_layers 3" in (info.reason or "")

@@ -22,7 +22,7 @@ from shared.training import models
 from shared.training.models import Classifier, Shape
 from strata.checks import algorithm_rounds
 from strata.checks.tried_rounds import TriedRounds
-from tests.shared.algorithms.layouts import Ended, federation, resolved, run
+from tests.shared.algorithms.layouts import Ended, federation, ran, resolved, tried
 from tests.shared.algorithms.test_contract import FEDERATED, PRODUCT, spec_of
 
 FROZEN = ("features.3.weight", "features.3.bias", "features.4.weight", "features.4.bias")
@@ -134,11 +134,11 @@ ONCE = [name for name in PRODUCT if load_algorithm(name).trains_once and name !=
 
 
 @pytest.mark.parametrize("name", ONCE)
-async def test_devices_that_train_at_the_same_time_keep_frozen_tensors(name: str, tmp_path: Path) -> None:
+def test_devices_that_train_at_the_same_time_keep_frozen_tensors(name: str) -> None:
     spec = spec_with(name, vectorised={"width": 3}, client="device")
     if load_algorithm(name).needs.get("client") == "edge":
         spec["client"] = "edge"
-    done = await run(tmp_path, spec, agent_devices=(4,))
+    done = tried(**spec)
     kept(done, done.experiment.algorithm)
 
 
@@ -146,7 +146,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"edge_rounds": 2},
     {"optimizer": "adam", "lr": 0.01},
     {"server_optimizer": "adam", "edge_rounds": 2},
-    {"compression": {"up": "int8", "down": "int8"}},
     {"edge_upload": "mean", "edge_rounds": 2},
     {"algorithm": {"name": "fedprox", "params": {"mu": 0.1}}, "edge_rounds": 2},
     {"algorithm": "scaffold", "edge_rounds": 2, "vectorised": {"width": 2}},
@@ -165,14 +164,20 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options)[:70])
-async def test_no_option_moves_frozen_tensors(options: dict[str, Any], tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_with("fedavg", **options), agent_devices=(2, 2))
+def test_no_option_moves_frozen_tensors(options: dict[str, Any]) -> None:
+    done = tried(**spec_with("fedavg", **options))
     kept(done, done.experiment.algorithm)
 
 
-async def test_an_update_costs_what_is_trained_of_the_model(tmp_path: Path) -> None:
+async def test_no_codec_moves_them_either() -> None:
+    spec = spec_with("fedavg", compression={"up": "int8", "down": "int8"}, edge_rounds=2)
+    done = await ran(spec, agent_devices=(2, 2))
+    kept(done, done.experiment.algorithm)
+
+
+async def test_an_update_costs_what_is_trained_of_the_model() -> None:
     """By the bodies that devices send, and as is expected of them: what is frozen costs nothing on the way up."""
-    free, frozen = [await run(tmp_path, spec_with("fedavg", model=name)) for name in ("free_middle", "frozen_middle")]
+    free, frozen = [await ran(spec_with("fedavg", model=name)) for name in ("free_middle", "frozen_middle")]
     spared = sum(4 * frozen.experiment.shapes[name].numel() for name in FROZEN)
     assert spared == 4 * (4 * 4 * 9 + 3 * 4)
     rows = [done.rounds[0].seats[0] for done in (free, frozen)]
@@ -185,14 +190,15 @@ async def test_an_update_costs_what_is_trained_of_the_model(tmp_path: Path) -> N
     assert uses[0].up_bytes - uses[1].up_bytes == spared
 
 
-@pytest.mark.parametrize("more", [{}, {"vectorised": {"width": 3}}], ids=["one by one", "stacked"])
-async def test_a_part_in_evaluation_mode_stays_as_it_is(more: dict[str, Any], tmp_path: Path) -> None:
+def test_a_part_in_evaluation_mode_stays_as_it_is() -> None:
     """Its statistics are neither tracked nor used as those of the batch, and its dropout drops nothing."""
-    done = await run(tmp_path, spec_with("fedavg", model="evaluating", **more), agent_devices=(4,))
-    body = [name for name in done.model if name.startswith("features")]
-    assert all(torch.equal(done.model[name], done.experiment.initial[name]) for name in body)
-    plain = await run(tmp_path, spec_with("fedavg", model="evaluating"), agent_devices=(4,))
-    assert torch.allclose(done.model["head.weight"], plain.model["head.weight"], atol=1e-5)
+    plain, stacked = [
+        tried(**spec_with("fedavg", model="evaluating", **more)) for more in ({}, {"vectorised": {"width": 3}})
+    ]
+    for done in (plain, stacked):
+        body = [name for name in done.model if name.startswith("features")]
+        assert all(torch.equal(done.model[name], done.experiment.initial[name]) for name in body)
+    assert torch.allclose(stacked.model["head.weight"], plain.model["head.weight"], atol=1e-5)
 
 
 def test_a_model_of_which_nothing_is_trained_is_refused_by_name() -> None:

@@ -22,7 +22,7 @@ from shared.training.data.channel_statistics import Statistics, normaliser
 from shared.training.evaluation import evaluate
 from tests.domains import write_domains
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import experiment_of, federation, resolved, run
+from tests.shared.algorithms.layouts import experiment_of, federation, ran, resolved, run
 from tests.shared.algorithms.test_lafl_cpn import ROOMS, spec_of
 
 MNIST_M = {"name": "digit_domains", "domains": ["mnist_m"], "size": 8}
@@ -56,8 +56,8 @@ def test_images_of_the_statistics_pass_get_mean_0_and_deviation_1_by_it(
     assert (z.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
 
 
-async def test_statistics_are_sent_once_and_are_those_of_the_clients_images(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of({"p": 0, "stats": "raw"}), agent_devices=ROOMS)
+async def test_statistics_are_sent_once_and_are_those_of_the_clients_images() -> None:
+    done = await ran(spec_of({"p": 0, "stats": "raw"}), agent_devices=ROOMS)
     x = done.experiment.data.train_x.astype(np.float64) / 255
     assert sorted(done.state.known) == ["device-0", "device-1", "device-2"]
     for seat in done.experiment.population.seats:
@@ -71,9 +71,9 @@ async def test_statistics_are_sent_once_and_are_those_of_the_clients_images(tmp_
     assert all(first > second for first, second, _ in up.values())
 
 
-async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_statistics_later(tmp_path: Path) -> None:
+async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_statistics_later() -> None:
     losses = [{"round_no": 1, "seats": [1]}]
-    done = await run(tmp_path, spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), agent_devices=ROOMS)
+    done = await ran(spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), agent_devices=ROOMS)
     assert done.figures("visit") == {0: [1, 2, 3, 4], 1: [1, 2], 2: [1, 2, 3, 4]}
     assert [passes > 1 for passes in done.figures("passes")[1]] == [False, True]
     assert len(done.state.known) == 3
@@ -138,7 +138,7 @@ A, B, C, D = (Statistics(n=100, sums=(2000 * k,), squares=(50_000 * k * k,)) for
     ],
 )
 def test_images_of_each_owner_are_prepared_by_these_statistics(
-    test_stats: str, owner: str | None, expected: Statistics, tmp_path: Path
+    test_stats: str, owner: str | None, expected: Statistics
 ) -> None:
     """Device 0 has statistics A in its state; those broadcast for it are C."""
     known = {"device-1": B, "device-0": C, "device-2": D}
@@ -149,7 +149,7 @@ def test_images_of_each_owner_are_prepared_by_these_statistics(
 
 @pytest.mark.parametrize(("test_stats", "others"), [("owner", B), ("own", None)])
 def test_a_device_uses_its_own_statistics_for_unknown_owners_or_else_the_pools(
-    test_stats: str, others: Statistics | None, tmp_path: Path
+    test_stats: str, others: Statistics | None
 ) -> None:
     known = {"device-1": B, "device-2": D}
     of_others = others or A

@@ -14,9 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.by_hooks import ByHooks
-from shared.algorithms import moon
 from shared.algorithms.moon import contrastive
-from shared.core.errors import BadInput
 from shared.core.tensor_records import TensorMap
 from shared.core.tensors import add
 from shared.federation.experiment import Experiment
@@ -26,20 +24,17 @@ from shared.training.loop import batches, train
 from shared.wire import codec
 from tests.federation import PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import agents_of, body_of, resolved, run
+from tests.shared.algorithms.layouts import agents_of, body_of, four, ran, resolved, run, tried
 
 
 def spec_of(mu: float, **more: Any) -> dict[str, Any]:
-    spec = {
+    return {
+        **four(),
         "algorithm": {"name": "moon", "params": {"mu": mu}},
-        "data": {"name": "digits", "n_train": 240, "n_test": 60},
         "partition": {"name": "shards", "classes_per_device": 2},
-        "num_devices": 4,
-        "num_edges": 2,
         "num_rounds": 3,
-        "lr": 0.1,
+        **more,
     }
-    return {**spec, **more}
 
 
 def model_of(experiment: Experiment, state: TensorMap) -> Any:
@@ -82,8 +77,8 @@ def test_contrastive_loss_of_known_vectors() -> None:
     assert contrastive(z, along, along, 0.1).item() == pytest.approx(math.log(2))
 
 
-async def test_rounds_are_those_of_algorithm_1(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(5.0), agent_devices=(3, 1))
+async def test_rounds_are_those_of_algorithm_1() -> None:
+    done = await ran(spec_of(5.0), agent_devices=(3, 1))
     experiment, w = done.experiment, done.experiment.initial
     last: dict[int, TensorMap] = {}
     for round_no in (1, 2, 3):
@@ -96,11 +91,10 @@ async def test_rounds_are_those_of_algorithm_1(tmp_path: Path) -> None:
     assert flat.distance(done.model, flat.fedavg(experiment, 3)) > 1e-3
 
 
-async def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    null = await run(tmp_path, spec_of(0.0, num_rounds=2), agent_devices=(2, 2))
-    assert flat.same_bits(null.model, flat.fedavg(null.experiment, 2))
-    first = await run(tmp_path, spec_of(5.0, num_rounds=1), agent_devices=(2, 2))
-    assert flat.same_bits(first.model, flat.fedavg(first.experiment, 1))
+def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit() -> None:
+    for mu, rounds in ((0.0, 2), (5.0, 1)):
+        done = tried(**spec_of(mu, num_rounds=rounds))
+        assert flat.same_bits(done.model, flat.fedavg(done.experiment, rounds))
 
 
 def test_reference_models_are_not_changed() -> None:
@@ -149,9 +143,3 @@ async def test_larger_mu_pulls_representations_towards_the_global_model_and_away
     weak, strong = found
     assert strong < weak - 0.05
     assert weak < math.log(2) - 0.1
-
-
-def test_temperature_of_zero_is_refused_by_the_field() -> None:
-    with pytest.raises(BadInput) as refused:
-        moon.ALGORITHM.parse_params({"temperature": 0})
-    assert refused.value.field == "algorithm.params.temperature"

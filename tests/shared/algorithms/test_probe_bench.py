@@ -15,23 +15,21 @@ from shared.federation.test_sets import Samples
 from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.training import models
 from shared.training.evaluation import evaluate
-from tests.shared.algorithms.layouts import Ended, resolved, run
+from tests.shared.algorithms.layouts import Ended, four, ran, resolved
 
 ROOMS = (2, 1)
 
 
 def spec_of(algorithm: str = "probe_bench", **more: Any) -> dict[str, Any]:
-    spec = {
+    return {
+        **four(),
         "algorithm": algorithm,
         "data": {"name": "digits", "n_train": 150, "n_test": 60},
         "num_devices": 3,
-        "num_edges": 2,
-        "num_rounds": 2,
         "local_epochs": 2,
-        "lr": 0.1,
         "test_on": ["union"],
+        **more,
     }
-    return {**spec, **more}
 
 
 def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tuple[int, int]:
@@ -44,8 +42,8 @@ def score(done: Ended, model: Any, samples: Samples, shade: float | None) -> tup
     return found.n, found.n_correct
 
 
-async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path: Path) -> None:
-    probe, fedavg = [await run(tmp_path, spec_of(name), agent_devices=ROOMS) for name in ("probe_bench", "fedavg")]
+async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace() -> None:
+    probe, fedavg = [await ran(spec_of(name), agent_devices=ROOMS) for name in ("probe_bench", "fedavg")]
     assert probe.info.model_sha256 == fedavg.info.model_sha256  # no parameter stays frozen, and no stream changes
     steps = {seat: -(-len(probe.experiment.seat(seat).train) // 32) for seat in range(3)}
     assert probe.figures("parameters") == {seat: [2, 2] for seat in range(3)}
@@ -56,8 +54,8 @@ async def test_a_part_is_trained_for_its_own_epochs_and_leaves_no_trace(tmp_path
     assert probe.figures("union") == {seat: [60, 60] for seat in range(3)}
 
 
-async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_rounds=1), agent_devices=ROOMS)
+async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud() -> None:
+    done = await ran(spec_of(num_rounds=1), agent_devices=ROOMS)
     seats, (detail,) = done.experiment.population.seats, done.rounds
     tests = {f"device-{seat.number}": seat.test for seat in seats}
     right = {
@@ -77,10 +75,10 @@ async def test_images_are_prepared_for_their_owner_at_devices_and_at_the_cloud(t
     assert "global_at_edge_1" in done.info.final
 
 
-async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_only(tmp_path: Path) -> None:
+async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_only() -> None:
     """FedAvg transforms no images: a model's score on the union is the sum of its scores on the parts."""
     spec = spec_of("local_sgd", num_rounds=2, eval_every=2)
-    done = await run(tmp_path, spec, agent_devices=ROOMS)
+    done = await ran(spec, agent_devices=ROOMS)
     first, second = done.rounds
     assert all(row.own_on == {} and row.own_accuracy is None for row in first.seats)
     assert sorted(row.seat for row in second.seats if "union" in row.own_on) == [0, 1, 2]
@@ -91,9 +89,9 @@ async def test_own_models_are_tested_on_all_tests_by_client_and_in_due_rounds_on
     assert 0 < second.testing_s <= 2 * second.wall_s  # of two agents in parallel
 
 
-async def test_an_edge_that_is_a_client_is_tested_on_the_union_too(tmp_path: Path) -> None:
+async def test_an_edge_that_is_a_client_is_tested_on_the_union_too() -> None:
     spec = spec_of("fedper", client="edge", num_devices=4, test_fraction=0.25, num_rounds=1)
-    done = await run(tmp_path, spec, agent_devices=(2, 2))
+    done = await ran(spec, agent_devices=(2, 2))
     rows = done.rounds[0].edges
     assert all(0 <= row.own_on["union"] <= 1 for row in rows)
     assert done.info.final["clients_own_on_union"].n == 2
@@ -128,12 +126,13 @@ def test_an_edge_tests_only_the_requested_models_on_the_union(
     assert len(tested) == n_tests
 
 
-@pytest.mark.parametrize("when", ["load", "once"])
-async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str, tmp_path: Path) -> None:
+@pytest.mark.matrix
+@pytest.mark.parametrize("when", ["once", "load"])
+async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str) -> None:
     augment = {"name": "randaugment", "when": when}
-    here = await run(tmp_path, spec_of(augment=augment), agent_devices=ROOMS)
-    there = await run(tmp_path, spec_of(augment=augment), agent_devices=(1, 1, 1), order=(2, 0, 1))
-    plain = await run(tmp_path, spec_of(), agent_devices=ROOMS)
+    here = await ran(spec_of(augment=augment), agent_devices=ROOMS)
+    there = await ran(spec_of(augment=augment), agent_devices=(1, 1, 1), order=(2, 0, 1))
+    plain = await ran(spec_of(), agent_devices=ROOMS)
     assert here.info.model_sha256 == there.info.model_sha256 != plain.info.model_sha256
     sums, bare = here.figures("pixels"), plain.figures("pixels")
     for seat in range(3):

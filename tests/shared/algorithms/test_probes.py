@@ -17,10 +17,11 @@ from shared.federation.messages import UploadOrder
 from shared.wire import codec
 from tests.federation import PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, answer, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, Recorder, agents_of, answer, ended, federation, ran, run
 
 MODEL_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 ONE, FOUR, SIX = (6,), (2, 2, 1, 1), (1,) * 6
+LAYOUTS = pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, SIX), (3, FOUR)])
 
 
 def spec_of(algorithm: str, params: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -45,10 +46,8 @@ def uploads_in(round_no: int) -> list[int]:
 @pytest.mark.parametrize(
     ("keep", "even", "odd"), [(None, [1, 1, 2], [1, 2, 2]), (False, [1, 1, 2], [1, 2, 2]), (True, [1, 2, 3], [1, 2, 3])]
 )
-async def test_refused_seat_keeps_or_reverts_its_state(
-    keep: bool | None, even: list[int], odd: list[int], tmp_path: Path
-) -> None:
-    done = await run(tmp_path, spec_of("probe_refuse", {"keep": keep}), n_edges=1, agent_devices=FOUR)
+async def test_refused_seat_keeps_or_reverts_its_state(keep: bool | None, even: list[int], odd: list[int]) -> None:
+    done = await ran(spec_of("probe_refuse", {"keep": keep}), n_edges=1, agent_devices=FOUR)
     expected = {seat: odd if seat % 2 else even for seat in range(6)}
     assert done.figures("visits") == expected
     assert done.figures("reported") == expected
@@ -73,9 +72,9 @@ async def test_only_admitted_updates_are_sent_and_count(tmp_path: Path) -> None:
         assert [edge.n_used for edge in detail.edges] == [3]
 
 
-async def test_seat_refused_too_often_is_retired_with_a_reason(tmp_path: Path) -> None:
+async def test_seat_refused_too_often_is_retired_with_a_reason() -> None:
     spec = spec_of("probe_refuse", {"max_refusals": 1}, num_edges=2)
-    done = await run(tmp_path, spec, n_edges=2, agent_devices=FOUR)
+    done = await ran(spec, n_edges=2, agent_devices=FOUR)
     first, second, third = done.rounds
     assert first.retired == dict.fromkeys((0, 2, 4), "refused 1 times")
     assert [row.seat for row in sorted(second.seats, key=lambda row: row.seat)] == [1, 3, 5]
@@ -101,10 +100,10 @@ async def test_refused_seat_may_train_again_without_sending(tmp_path: Path) -> N
     assert {codec.decode(UploadOrder, body).stage.wave for body in tape.of("/uploads")} == {0}
 
 
-async def test_edges_own_worker_is_refused_and_admitted_like_the_devices(tmp_path: Path) -> None:
+async def test_edges_own_worker_is_refused_and_admitted_like_the_devices() -> None:
     """Seat 6 is the worker: admitted in round 2 only."""
     spec = spec_of("probe_refuse", client="edge", schedule="equal")
-    done = await run(tmp_path, spec, n_edges=1, agent_devices=FOUR)
+    done = await ran(spec, n_edges=1, agent_devices=FOUR)
     rows = [row for detail in done.rounds for row in detail.seats if row.seat == 6]
     assert [row.outcome for row in rows] == ["refused", "used", "refused"]
     assert [row.up_bytes + row.down_bytes for row in rows] == [0, 0, 0]
@@ -112,9 +111,9 @@ async def test_edges_own_worker_is_refused_and_admitted_like_the_devices(tmp_pat
     assert [detail.edges[0].n_used for detail in done.rounds] == [3, 4, 3]
 
 
-async def test_refusals_do_not_depend_on_agents_or_edges(tmp_path: Path) -> None:
+async def test_refusals_do_not_depend_on_agents_or_edges() -> None:
     runs = [
-        await run(tmp_path, spec_of("probe_refuse", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
+        await ran(spec_of("probe_refuse", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
         for n_edges, agent_devices in ((1, ONE), (1, SIX), (3, FOUR))
     ]
     assert len({done.info.model_sha256 for done in runs}) == 1
@@ -124,11 +123,11 @@ async def test_refusals_do_not_depend_on_agents_or_edges(tmp_path: Path) -> None
 # ---- a message for each seat, a value of each client
 
 
-@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
+@LAYOUTS
 async def test_each_seat_gets_its_own_message_and_the_cloud_keeps_its_answer(
-    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...]
 ) -> None:
-    done = await run(tmp_path, spec_of("probe_seat", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
+    done = await ran(spec_of("probe_seat", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     assert done.figures("factor") == {seat: [seat + 1, 2 * (seat + 1), 4 * (seat + 1)] for seat in range(6)}
     assert done.state.factors == {f"device-{seat}": 8 * (seat + 1) for seat in range(6)}
     sizes = np.array([len(seat.train) for seat in done.experiment.population.seats])
@@ -178,13 +177,14 @@ def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
     return means, touched
 
 
-@pytest.mark.parametrize("edge_upload", ["sum", "mean"])
-@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
+@pytest.mark.parametrize(
+    ("n_edges", "agent_devices", "edge_upload"), [(1, SIX, "mean"), (3, FOUR, "sum"), (3, ONE, "mean")]
+)
 async def test_positions_and_groups_are_averaged_over_their_contributors(
-    n_edges: int, agent_devices: tuple[int, ...], edge_upload: str, tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...], edge_upload: str
 ) -> None:
     spec = spec_of("probe_position", num_rounds=1, num_edges=n_edges, edge_upload=edge_upload)
-    done = await run(tmp_path, spec, n_edges=n_edges, agent_devices=agent_devices)
+    done = await ran(spec, n_edges=n_edges, agent_devices=agent_devices)
     means, touched = merged(done.experiment)
     assert flat.same_bits(done.model, {name: done.experiment.initial[name] + mean for name, mean in means.items()})
     assert flat.same_bits(done.state.touched, touched)
@@ -227,35 +227,35 @@ def assert_each_sample_once(done: Ended) -> None:
         assert sum(row.n_samples for row in detail.seats) == 250
 
 
-@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (2, FOUR)])
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, SIX), (2, FOUR), (1, ONE)])
 async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
-    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...]
 ) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
+    done = await ran(edge_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     assert_each_sample_once(done)
     assert flat.distance(done.model, descended(done.experiment, 3)) < 1e-6
     visits = Counter((row.seat, row.wave) for detail in done.rounds for row in detail.seats)
     assert visits == {(seat, wave): 3 for seat in range(6 + n_edges) for wave in (0, 1)}
 
 
-async def test_states_of_edge_devices_and_worker_last_from_wave_to_wave_and_round_to_round(tmp_path: Path) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
+async def test_states_of_edge_devices_and_worker_last_from_wave_to_wave_and_round_to_round() -> None:
+    done = await ran(edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     assert [detail.figures for detail in done.rounds] == [{"0": {"rounds": n}, "1": {"rounds": n}} for n in (1, 2, 3)]
     assert done.figures("visits") == {seat: [1, 2, 3, 4, 5, 6] for seat in range(8)}
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
-async def test_edge_as_client_gives_the_same_bits_with_any_number_of_agents(tmp_path: Path) -> None:
+async def test_edge_as_client_gives_the_same_bits_with_any_number_of_agents() -> None:
     one, many = [
-        await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=agent_devices)
-        for agent_devices in (ONE, SIX)
+        await ran(edge_spec(num_edges=2), n_edges=2, agent_devices=agent_devices) for agent_devices in (ONE, SIX)
     ]
     assert one.info.model_sha256 == many.info.model_sha256
     assert one.links() == many.links()
 
 
-async def test_edge_that_is_the_client_evaluates_for_its_user(tmp_path: Path) -> None:
-    done = await run(tmp_path, edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
+async def test_edge_that_is_the_client_evaluates_for_its_user() -> None:
+    done = await ran(edge_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     weight, bias = (done.model[name].numpy() for name in ("head.weight", "head.bias"))
     hits = []
     for home in done.experiment.population.edges:
@@ -310,11 +310,11 @@ def roles(experiment: Any) -> tuple[list[int], list[int]]:
     return [seat.number for seat in experiment.population.seats if seat.number not in held_out], held_out
 
 
-@pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, ONE), (1, SIX), (3, FOUR)])
+@LAYOUTS
 async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
-    n_edges: int, agent_devices: tuple[int, ...], tmp_path: Path
+    n_edges: int, agent_devices: tuple[int, ...]
 ) -> None:
-    done = await run(tmp_path, collect_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
+    done = await ran(collect_spec(num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
     trainers, held_out = roles(done.experiment)
     assert len(held_out) == 2
     labels, pixels = pool(done.experiment, trainers)
@@ -327,8 +327,8 @@ async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 3, first=2))
 
 
-async def test_held_out_seats_only_evaluate(tmp_path: Path) -> None:
-    done = await run(tmp_path, collect_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
+async def test_held_out_seats_only_evaluate() -> None:
+    done = await ran(collect_spec(num_edges=2), n_edges=2, agent_devices=FOUR)
     trainers, held_out = roles(done.experiment)
     for detail in done.rounds:
         outcomes = {row.seat: row.outcome for row in detail.seats}

@@ -15,7 +15,8 @@ from shared.federation.registry import load_algorithm
 from shared.training.compute_device import ComputeDevice
 from tests.federation import small_spec
 from tests.pretended import PLACE, Mixed, PretendedGpu, all_on_cpu, pretending
-from tests.shared.algorithms.layouts import Ended, federation, run
+from tests.shared.algorithms import flat
+from tests.shared.algorithms.layouts import federation, ran, run, tried
 
 NAMES = [module.name for module in pkgutil.iter_modules(shared.algorithms.__path__) if not module.name.startswith("_")]
 VIEWS = ["resolution", "crop", "rotation", "flip"]
@@ -51,36 +52,41 @@ def spec_of(**more: Any) -> dict[str, Any]:
     }
 
 
-async def both(tmp_path: Path, spec: dict[str, Any]) -> tuple[Ended, Ended]:
-    """Returns the run on the CPU and the one on the fake GPU, whose tensors have all been copied to the CPU."""
-    here = await run(tmp_path, spec, agent_devices=(4,))
+def same_bits(**spec: Any) -> None:
+    """Asserts that hooks alone give equal bits on the CPU and on the fake GPU, and copy all that they send or keep."""
+    here = tried(**spec)
+    with pretending() as left, PretendedGpu():
+        there = tried(**spec, device="cuda")
+    assert left == []
+    assert flat.same_bits(there.model, here.model)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str) -> None:
+    """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
+    same_bits(**spec_of(algorithm=name, **load_algorithm(name).needs))
+
+
+@pytest.mark.parametrize("way", OTHERWISE)
+def test_other_branches_mix_no_torch_devices_either(way: str) -> None:
+    same_bits(**spec_of(**OTHERWISE[way]))
+
+
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize("way", [*OTHERWISE][::-1])
+async def test_a_run_on_the_gpu_has_the_records_of_one_on_the_cpu(way: str, tmp_path: Path) -> None:
+    """Except for the sizes of orders, since their specs differ."""
+    spec = spec_of(**OTHERWISE[way])
+    here = await ran(spec, agent_devices=(4,))
     with pretending() as left:
         there = await run(tmp_path, {**spec, "device": "cuda"}, agent_devices=(4,))
     assert left == []
-    return here, there
-
-
-def same_results(here: Ended, there: Ended) -> None:
-    """Whether both runs have the same model and record, except for the sizes of orders, since their specs differ."""
     assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
     assert there.info.model_sha256 == here.info.model_sha256
     for before, after in zip(here.rounds, there.rounds, strict=True):
         assert after.evaluation == before.evaluation
         assert [row.figures for row in after.seats] == [row.figures for row in before.seats]
         assert [row.received_accuracy for row in after.seats] == [row.received_accuracy for row in before.seats]
-
-
-@pytest.mark.matrix(4)
-@pytest.mark.parametrize("name", NAMES)
-async def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str, tmp_path: Path) -> None:
-    """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
-    same_results(*await both(tmp_path, spec_of(algorithm=name, **load_algorithm(name).needs)))
-
-
-@pytest.mark.matrix(2)
-@pytest.mark.parametrize("way", OTHERWISE)
-async def test_other_branches_mix_no_torch_devices_either(way: str, tmp_path: Path) -> None:
-    same_results(*await both(tmp_path, spec_of(**OTHERWISE[way])))
 
 
 # ---- the checks can fail
