@@ -150,11 +150,6 @@ class Tried(TriedRounds):
         ctx = found.ctx(phase=found.phases[-1].name, round_no=found.spec.num_rounds, n_clients=1)
         return found.algorithm.cloud.models(ctx, self.state)["global"]
 
-    @property
-    def edge_states(self) -> list[Any]:
-        """The last states of the edges."""
-        return [*self._edges.values()]
-
 
 def tried(**spec: Any) -> Tried:
     """Run a spec in which all devices answer by its hooks alone: the bits of `run` at a quarter of its cost."""

@@ -268,7 +268,7 @@ def as_formulas(spec: dict[str, Any]) -> plain_bofl.Plain:
     done = tried(**spec)
     plain = plain_bofl.bofl(done.experiment)
     assert flat.same_bits(done.model, plain.model)
-    counts = {seat: n for state in done.edge_states for seat, n in state.refusals.items()}
+    counts = {int(client.removeprefix("device-")): n for client, n in done.state.refusals.items()}
     assert {seat: n for seat, n in counts.items() if n} == {seat: n for seat, n in plain.refusals.items() if n}
     return plain
 
