@@ -47,7 +47,7 @@ class Setting:
         """The command that runs it by hand."""
         seeds = f"seed={','.join(map(str, self.seeds))}"
         verb = "sweep" if len(self.seeds) > 1 else "run"
-        return shlex.join(["strata", verb, f"experiments/{self.spec}.yaml", *self.changes, seeds])
+        return shlex.join(["strata", verb, self.spec, *self.changes, seeds])
 
     def spec_of(self, seed: int, *more: str) -> RunSpec:
         """The spec with one seed, and further changes.

@@ -181,7 +181,7 @@ def test_a_page_shows_means_verdicts_and_what_has_not_run(tmp_path: Path, monkey
         "| FedProx is better | +4 (table 1) | +11.00 ± 12.71 points, 2 seeds | **undecided** | FedProx against FedAvg |"
         in text
     )
-    assert "- FedAvg, seed 3: `strata sweep experiments/digits_fedprox.yaml num_rounds=4" in text
+    assert "- FedAvg, seed 3: `strata sweep digits_fedprox num_rounds=4" in text
     (_, picture), *_ = shown.pictures(kept)
     (line,) = picture.panels[0].series  # type: ignore[union-attr]
     assert (line.x, line.y, line.low, line.high) == ((1.0, 2.0), (0.5, pytest.approx(0.91)), (0.5, 0.9), (0.5, 0.92))
