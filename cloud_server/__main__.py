@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) 
 
 from shared.runtime.import_path import installed_first
 
+del sys.path[0]
 installed_first()
 
 from fastapi import FastAPI

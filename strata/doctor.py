@@ -7,9 +7,11 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 from shared.core.errors import StrataError
+from shared.runtime import import_path
 from strata.host_checks import Check as Check
 from strata.host_checks import check_host
 from strata.launcher import home
@@ -22,6 +24,7 @@ def check_all(url: str | None, runs_dir: Path) -> list[Check]:
     host = list(check_host(runs_dir))  # before torch, which takes memory, is imported
     return [
         python_version(),
+        own_packages(),
         torch_version(),
         torchvision_version(),
         redis_server(),
@@ -41,6 +44,17 @@ def python_version() -> Check:
     if tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 11):
         return Check("python", "ok", found)
     return Check("python", "fail", found, "install Python 3.11 or later")
+
+
+def own_packages() -> Check:
+    """Check that nothing else that is installed brings a package with the name of one of ours."""
+    owners = metadata.packages_distributions()
+    others = {name: sorted({*owners.get(name, ())} - {"stratafl"}) for name in import_path.PACKAGES}
+    shared = [f"{name} also belongs to {', '.join(found)}" for name, found in others.items() if found]
+    if not shared:
+        return Check("packages", "ok", f"{', '.join(import_path.PACKAGES)} in {import_path.ROOT}")
+    todo = "install StrataFL into an environment of its own: of two equal names, one hides the other or mixes with it"
+    return Check("packages", "warn", "; ".join(shared), todo)
 
 
 def torch_version() -> Check:

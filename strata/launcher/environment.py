@@ -8,7 +8,6 @@ import resource
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from shared.core.errors import BadInput
 from shared.core.os_errors import SystemRefused
@@ -75,11 +74,9 @@ def spread(devices: int, agents: int | None = None) -> list[int]:
 def common(more: Mapping[str, str], tier_token: str) -> dict[str, str]:
     """The environment of all processes: this process' own, updated with `more` and with the settings that must hold."""
     env = {**os.environ, **more}
-    source = str(Path(__file__).resolve().parents[2])  # so that the packages are found without being installed
     return {
         **env,
         **dict.fromkeys(_ONE_THREAD, "1"),
-        "PYTHONPATH": os.pathsep.join(filter(None, [source, env.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
         "GLIBC_TUNABLES": env.get("GLIBC_TUNABLES") or MALLOC,
         "STRATA_TIER_TOKEN": tier_token,

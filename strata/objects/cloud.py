@@ -48,7 +48,8 @@ class Cloud:
         """Start a run, which then waits for its turn, and return it at once.
 
         Args:
-            spec: a `Spec`, its fields, or the path of a spec's file; None means the defaults.
+            spec: the name of an experiment, the path of a spec's file, its fields, or a `Spec`; None means
+                the defaults.
             overrides: fields to change, `lr=0.1`, with dotted keys too: `**{"algorithm.params.mu": 0.1}`.
 
         Raises:
@@ -86,7 +87,7 @@ class Cloud:
         """Run every combination of the values on this cloud and wait for all; see `strata.sweep`.
 
         Args:
-            spec: a `Spec`, its fields, or the path of a spec's file.
+            spec: the name of an experiment, the path of a spec's file, its fields, or a `Spec`.
             values: by dotted key, such as `{"lr": [0.05, 0.1], "seed": [1, 2]}`.
             parallel: number of runs that are submitted at a time; the cloud has a limit of its own.
             into: the folder of the sweep; None means one in `runs_dir`.

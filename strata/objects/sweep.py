@@ -118,7 +118,7 @@ def sweep(
     ones. A failed one does not stop the others; `completed` says whether there is one.
 
     Args:
-        spec: a `Spec`, its fields, or the path of a spec's file.
+        spec: the name of an experiment, the path of a spec's file, its fields, or a `Spec`.
         values: by dotted key, such as `{"lr": [0.05, 0.1], "seed": [1, 2]}`; a key with one value is set in all.
         agents: number of agent processes; None means one per core.
         parallel: number of runs that train side by side.

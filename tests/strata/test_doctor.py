@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from shared.training.data.sources import DATASETS, DatasetSource
-from strata.doctor import Check, data_sets, redis_addresses, service_links
+from strata.doctor import Check, data_sets, own_packages, redis_addresses, service_links
 from strata.launcher.redis_server import start_redis
 
 
@@ -33,6 +33,20 @@ def test_doctor_knows_image_folders_and_missing_digit_domains(tmp_path: Path, mo
     for name in ("svhn", "mnist_m"):
         (tmp_path / f"{name}.npz").write_bytes(b"x")
     assert found()["data: digit_domains"].state == "ok"
+
+
+def test_another_distribution_with_a_package_of_our_name_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_packages().state == "ok"
+    folder = tmp_path / "toolbox-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toolbox\nVersion: 1.0\n")
+    (folder / "top_level.txt").write_text("shared\ntoolbox\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = own_packages()
+    assert (found.state, found.found) == ("warn", "shared also belongs to toolbox")
+    assert "an environment of its own" in found.todo
 
 
 @pytest.mark.parametrize("name", ["digits", "breast_cancer", "sklearn_docs", "vibration", "synth_digits"])

@@ -50,6 +50,19 @@ def test_of_pythonpath_only_pythons_own_library_and_our_packages_come_first(fold
     assert Path(shared) == ROOT / "shared"
 
 
+def test_what_pythonpath_names_comes_before_what_lies_beside_an_installed_package(folder: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    for name in ("shared/__init__.py", "shared/core/__init__.py", "shared/runtime/import_path.py"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text((ROOT / name).read_text())
+    (site / "redis.py").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    program = site / "shared" / "runtime" / "import_path.py"
+    shown = out_of(elsewhere, sys.executable, "-P", str(program), "shown", PYTHONPATH=str(folder)).split()
+    assert [Path(shown[0]), Path(shown[2])] == [folder / "redis.py", site / "shared"]
+
+
 @pytest.mark.parametrize("tier", ["cloud_server", "edge_server", "device_agent"])
 def test_a_tier_that_is_started_by_hand_beside_such_files_gets_as_far_as_its_settings(folder: Path, tier: str) -> None:
     prefix = {"cloud_server": "CLOUD", "edge_server": "EDGE", "device_agent": "AGENT"}[tier]
