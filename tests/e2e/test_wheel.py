@@ -16,7 +16,7 @@ import pytest
 from shared.spec import catalogue
 from tests.waits import HANG_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_SDIST = "import setuptools.build_meta, sys; setuptools.build_meta.build_sdist(sys.argv[1])"
