@@ -57,7 +57,7 @@ WRITTEN = {
 STEPS = ("3-hierarchy", "4-stragglers", "5-faults", "6-algorithm")
 OWN_FILES = {(f"docs/tutorial/{step}.md", "hierarchy.yaml") for step in STEPS}
 OWN_FILES |= {("docs/how-to/new-project.md", "spec.yaml")}
-"""Specs that a page lets the reader write; `tests/docs_site/test_tutorial.py` and `tests/e2e/test_wheel.py` run them."""
+"""Specs that a page lets the reader write; `test_tutorial.py` and `test_wheel.py` run them."""
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 
