@@ -32,6 +32,7 @@ FIRST = ("at", "level", "tier", "process", "event")
 MAX_CHARACTERS = 2000
 """Longest value; a traceback may be four times as long."""
 _BARE = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
+_as_json = json.JSONEncoder(ensure_ascii=True, default=str).encode
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 - never changed, only replaced
 
 
@@ -70,9 +71,13 @@ def log_context_of(ids: Callable[..., Mapping[str, object]]) -> Callable[[F], F]
 
 
 def log_event(event: str, /, *, level: int = logging.INFO, **fields: object) -> None:
-    """Logs an event with its fields; fields that are None are left out."""
+    """Logs an event with its fields; fields that are None are left out.
+
+    The record is made here: `log.log` would first look for the line of code that called it, which no line names.
+    """
     if log.isEnabledFor(level):
-        log.log(level, event, extra={"event": event, "fields": fields})
+        about = {"event": event, "fields": fields}
+        log.handle(log.makeRecord(log.name, level, "", 0, event, (), None, extra=about))
 
 
 def configure(tier: str, process: str) -> None:
@@ -115,7 +120,7 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
         line = self.line(record)
-        return shown(line) if self.form == "text" else json.dumps(line, ensure_ascii=True, default=str)
+        return shown(line) if self.form == "text" else _as_json(line)
 
     def line(self, record: logging.LogRecord) -> dict[str, Any]:
         """Returns the fields of a record's line; a message of another logger is the event `log`, with its `text`."""

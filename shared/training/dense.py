@@ -8,6 +8,7 @@ graph and the way through modules, which take longer than the products of a smal
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +22,25 @@ _MEAN, _IGNORED = 1, -100
 """As `torch.nn.functional.cross_entropy` passes them: `reduction="mean"`, `ignore_index`."""
 
 
+class _Layer(NamedTuple):
+    """A linear layer's tensors, which share the memory of its parameters and record nothing for autograd."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
+
+
 def dense_gradients(model: nn.Module) -> Callable[[Tensor, Tensor], Gradients] | None:
     """Returns the gradients of a model by the mean cross-entropy, as a function of a batch; None if it is not dense.
 
     Dense is a `Classifier` whose features are a flatten and linear layers, each with a bias and followed by ReLU, in
     float32 on the CPU, all of whose parameters are trained, and none of whose modules or parameters has a hook.
     """
-    layers = _layers_of(model)
-    return None if layers is None else lambda x, y: _gradients(layers, x, y)
+    found = _layers_of(model)
+    if found is None:
+        return None
+    layers = [_Layer(each.weight.detach(), each.weight.detach().t(), each.bias.detach()) for each in found]
+    return lambda x, y: _gradients(layers, x, y)
 
 
 def _layers_of(model: nn.Module) -> list[nn.Linear] | None:
@@ -63,19 +75,18 @@ def _is_usual(parameter: nn.Parameter | None) -> bool:
     return parameter.requires_grad and parameter.dtype == torch.float32 and parameter.device.type == "cpu"
 
 
-def _gradients(layers: list[nn.Linear], x: Tensor, y: Tensor) -> Gradients:
-    with torch.no_grad():
-        inputs = [x.flatten(1)]
-        for layer in layers[:-1]:
-            inputs.append(torch.addmm(layer.bias, inputs[-1], layer.weight.t()).relu_())
-        outputs = torch.addmm(layers[-1].bias, inputs[-1], layers[-1].weight.t())
-        logarithms = torch.log_softmax(outputs, 1)
-        loss, weight = ATEN.nll_loss_forward.default(logarithms, y, None, _MEAN, _IGNORED)
-        slope = ATEN.nll_loss_backward.default(torch.ones_like(loss), logarithms, y, None, _MEAN, _IGNORED, weight)
-        slope = ATEN._log_softmax_backward_data.default(slope, logarithms, 1, torch.float32)
-        gradients: list[Tensor] = []
-        for number in range(len(layers) - 1, -1, -1):
-            gradients += [slope.sum(0), slope.t().mm(inputs[number])]
-            if number:
-                slope = ATEN.threshold_backward.default(slope.mm(layers[number].weight), inputs[number], 0)
-        return loss, outputs, gradients[::-1]
+def _gradients(layers: list[_Layer], x: Tensor, y: Tensor) -> Gradients:
+    inputs = [x.flatten(1)]
+    for layer in layers[:-1]:
+        inputs.append(torch.addmm(layer.bias, inputs[-1], layer.transposed).relu_())
+    outputs = torch.addmm(layers[-1].bias, inputs[-1], layers[-1].transposed)
+    logarithms = torch.log_softmax(outputs, 1)
+    loss, weight = ATEN.nll_loss_forward.default(logarithms, y, None, _MEAN, _IGNORED)
+    slope = ATEN.nll_loss_backward.default(torch.ones_like(loss), logarithms, y, None, _MEAN, _IGNORED, weight)
+    slope = torch._log_softmax_backward_data(slope, logarithms, 1, torch.float32)
+    gradients: list[Tensor] = []
+    for number in range(len(layers) - 1, -1, -1):
+        gradients += [slope.sum(0), slope.t().mm(inputs[number])]
+        if number:
+            slope = ATEN.threshold_backward.default(slope.mm(layers[number].weight), inputs[number], 0)
+    return loss, outputs, gradients[::-1]

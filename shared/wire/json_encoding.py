@@ -127,18 +127,23 @@ def _coded(value: Coded, tensors: TensorIndex, depth: int) -> object:
 
 
 def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
-    kind = type(value)
+    kind, fields = type(value), vars(value)
     sparse, plain = _sparse(value, tensors) if _kept_by(kind) else {}, PLAIN if depth else ()
     found: dict[str, object] = {}
     for name, left_out in _fields(kind):
-        item = getattr(value, name)
+        item = fields[name]
         if left_out is not None and left_out(item):
             continue
-        found[name] = sparse.get(name) or (item if type(item) in plain else to_json(item, tensors, depth))
+        if type(item) in plain:
+            found[name] = item
+        else:
+            found[name] = sparse.get(name) or to_json(item, tensors, depth)
     return found | _map(value.model_extra, tensors, depth) if value.model_extra else found
 
 
 def _map(value: Mapping[Any, Any], tensors: TensorIndex, depth: int) -> dict[str, object]:
+    if not value:
+        return {}
     check_keys(map(str, value))
     found = {str(key): to_json(item, tensors, depth) for key, item in value.items()}
     if len(found) != len(value):
