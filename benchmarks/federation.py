@@ -77,13 +77,17 @@ class Federation:
         self.client.pause(self._run)
         self._until(lambda event: event.data.get("status") == "paused")
 
+    def n_rounds(self) -> int:
+        """Rounds trained so far, also those between measured ones."""
+        return self.client.run(self._run).rounds
+
     def check_work(self, job: Job) -> None:
         """Check that the newest round did the job's work; steps follow from samples and the spec's batch size.
 
         Raises:
             RuntimeError: other devices took part, or with other numbers of samples.
         """
-        visits = self.client.round(self._run, self.client.run(self._run).rounds).seats
+        visits = self.client.round(self._run, self.n_rounds()).seats
         found = [visit.n_samples for visit in visits if visit.outcome == "used"]
         if found != [job.n_samples] * job.n_devices:
             raise RuntimeError(f"{len(found)} devices trained, with {sorted(set(found))} samples: not {job.work}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -68,10 +69,11 @@ class EdgeMetrics(TierMetrics):
     def noted(self, log: RoundLog) -> None:
         """Counts the visits and failures of an answered order."""
         self.round_simulated.observe(log.simulated_s)
+        for outcome, n in Counter(one_of(visit.outcome, OUTCOMES) for visit in log.visits).items():
+            self.visits.labels(outcome).inc(n)
         for visit in log.visits:
-            self.visits.labels(one_of(visit.outcome, OUTCOMES)).inc()
             self.visit_simulated.observe(visit.simulated_s)
-            self.link_bytes.labels("down").inc(visit.down_bytes)
-            self.link_bytes.labels("up").inc(visit.up_bytes)
-        for failure in log.failures:
-            self.failures.labels(one_of(failure.reason, REASONS)).inc()
+        self.link_bytes.labels("down").inc(sum(visit.down_bytes for visit in log.visits))
+        self.link_bytes.labels("up").inc(sum(visit.up_bytes for visit in log.visits))
+        for reason, n in Counter(one_of(failure.reason, REASONS) for failure in log.failures).items():
+            self.failures.labels(reason).inc(n)

@@ -1,7 +1,8 @@
 """Profile of a tier: functions of the product are wrapped by timers, in processes that the benchmark starts.
 
-The product contains no profiling code. The time of a stage excludes the stages within it. A waiting stage is a
-coroutine: its time is wall-clock time, during which other stages run.
+The product contains no profiling code. The time of a stage is the CPU time of its thread, so that other work on the
+machine hardly changes it, and excludes the stages within it. A waiting stage is a coroutine: its time is wall-clock
+time, during which other stages run.
 """
 
 from __future__ import annotations
@@ -37,24 +38,32 @@ STAGES: dict[str, dict[str, str]] = {
         "add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
         "aggregate": "cloud_server.runs.round:CloudRound._aggregate",
         "write files": "shared.storage.blobs:Blobs.put",
+        "record of the round": "cloud_server.runs.round_record:Recorder.detail",
         "commit": "cloud_server.runs.repository:RunRepository.commit",
         "results folder": "cloud_server.runs.results_writer:ResultsFolder._write",
     },
     "edge_server": {
         **COMMON,
+        "plan": "edge_server.rounds.round:EdgeRound._plan",
         "wait for agents": "shared.service.client:Caller.post_record",
         "take answers": "edge_server.rounds.exchange:Exchange.take_visits",
         "check and add sums": "shared.federation.aggregation.accumulator:Accumulator.merge",
         "record of visits": "edge_server.rounds.round_log:RoundLog.record_wave",
+        "metrics": "edge_server.metrics:EdgeMetrics.noted",
         "write files": "shared.storage.blobs:Blobs.put",
     },
     "device_agent": {
         **COMMON,
+        "begin a visit": "shared.federation.visits.open_visit:begin_visit",
         "train": "shared.federation.visits.trainer:LocalTrainer.fit",
+        "train at once": "shared.federation.visits.stacks:fit_stack",
+        "end a visit": "shared.federation.visits.open_visit:OpenVisit.end",
         "load states": "shared.storage.states.files:FileStateStore.load",
         "save states": "shared.storage.states.files:FileStateStore.save",
         "forget states": "shared.storage.states.files:FileStateStore.forget_before",
+        "size if sent alone": "shared.federation.visits.uploads:answer_bytes",
         "add updates up": "shared.federation.visits.uploads:UploadBuilder.take",
+        "log lines": "shared.runtime.logs:log_event",
         "visits, the rest": "device_agent.device_host:DeviceHost._run_and_encode",
     },
 }
@@ -62,7 +71,7 @@ STAGES: dict[str, dict[str, str]] = {
 
 
 class Span(NamedTuple):
-    """One call: its begin (monotonic seconds) and its own duration."""
+    """One call: its begin (monotonic seconds), and its own CPU seconds or, if it waits, its duration."""
 
     stage: str
     began: float
@@ -82,12 +91,12 @@ class Clock:
 
         @functools.wraps(work)
         def call(*args: Any, **kwargs: Any) -> Any:
-            began, outer = time.monotonic(), getattr(self._open, "inner_s", 0.0)
+            began, cpu_s, outer = time.monotonic(), time.thread_time(), getattr(self._open, "inner_s", 0.0)
             self._open.inner_s = 0.0
             try:
                 return work(*args, **kwargs)
             finally:
-                took = time.monotonic() - began
+                took = time.thread_time() - cpu_s
                 self.spans.append(Span(stage, began, took - self._open.inner_s, False))
                 self._open.inner_s = outer + took
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.federation import NEVER, READY_S, ROUND_S
 from benchmarks.forking import fork_server
+from benchmarks.processes import cpu_s
 from benchmarks.sizes import Sizes
 from benchmarks.table import Line
 from strata.api.client import Client
@@ -21,7 +21,6 @@ from strata.launcher.topology import Topology
 
 SPEC = {"data": "digits", "num_edges": 2, "num_devices": 4, "batch_size": 64, "num_rounds": NEVER, "eval_every": NEVER}
 LIMIT = 1.5
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def lines(folder: Path, sizes: Sizes) -> list[Line]:
@@ -40,8 +39,8 @@ def lines(folder: Path, sizes: Sizes) -> list[Line]:
             for turn in range(sizes.n_rounds):
                 for n in numbers if turn % 2 == 0 else reversed(numbers):
                     with readers(topology.url, run, n):
-                        cpu_s, wall_s = _round(client, run, topology.processes["cloud"].pid, sizes.event_rounds)
-                    spent[n].append(1000 * cpu_s)
+                        used_s, wall_s = _round(client, run, topology.processes["cloud"].pid, sizes.event_rounds)
+                    spent[n].append(1000 * used_s)
                     rate[n].append(1 / wall_s)
             client.stop(run)
     return [_line(n, spent, rate, max(numbers)) for n in numbers]
@@ -82,9 +81,9 @@ def readers(url: str, run: str, n: int) -> Iterator[None]:
 def _round(client: Client, run: str, pid: int, n_rounds: int) -> tuple[float, float]:
     """The CPU and wall seconds of a round, over so many rounds."""
     first = _after(client, run, 1)
-    cpu_s, began = _cpu_s(pid), time.monotonic()
+    before_s, began = cpu_s(pid), time.monotonic()
     last = _after(client, run, n_rounds)
-    return (_cpu_s(pid) - cpu_s) / (last - first), (time.monotonic() - began) / (last - first)
+    return (cpu_s(pid) - before_s) / (last - first), (time.monotonic() - began) / (last - first)
 
 
 def _after(client: Client, run: str, n_rounds: int) -> int:
@@ -97,9 +96,3 @@ def _after(client: Client, run: str, n_rounds: int) -> int:
         time.sleep(0.25)
         found = client.run(run).rounds
     return found
-
-
-def _cpu_s(pid: int) -> float:
-    """The CPU seconds that a process has used, in user and kernel mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
