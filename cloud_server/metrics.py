@@ -34,10 +34,10 @@ class CloudMetrics(TierMetrics):
         self.heartbeats = self.counter("heartbeats", "Heartbeats received from edges")
         self.registrations = self.counter("registrations", "Accepted registrations", kind=("agent", "edge"))
         self.exchange_seconds = self.histogram(
-            "exchange_seconds", "Wall seconds from an order to an edge until its answer", WALL_S
+            "exchange_seconds", "Wall seconds from a request to an edge until its answer", WALL_S
         )
         self.socket_bytes = self.counter(
-            "socket_bytes", "Bytes of order and answer bodies on the sockets to edges", direction=DIRECTIONS
+            "socket_bytes", "Bytes of request and answer bodies on the sockets to edges", direction=DIRECTIONS
         )
 
     def _add_round_metrics(self) -> None:
@@ -46,7 +46,7 @@ class CloudMetrics(TierMetrics):
             "round_simulated_seconds", "Simulated seconds of committed training rounds", SIMULATED_S
         )
         self.retries = self.counter("round_retries", "Rounds attempted again because the quorum was missed")
-        self.visits = self.counter("visits", "Visits of committed rounds")
+        self.visits = self.counter("visits", "Tasks of committed rounds")
         self.updates = self.counter("updates", "Updates used by committed rounds")
         self.failures = self.counter("failures", "Contributions lost in committed rounds", where=WHERE, reason=REASONS)
         self.link_bytes = self.counter(
@@ -55,7 +55,7 @@ class CloudMetrics(TierMetrics):
             link=("device", "edge"),
             direction=DIRECTIONS,
         )
-        self.energy = self.counter("energy_joules", "Modelled energy of the visits of committed rounds, in joules")
+        self.energy = self.counter("energy_joules", "Simulated energy of the tasks of committed rounds, in joules")
 
     def _add_run_metrics(self) -> None:
         """Gauges of one run; NaN as long as a value is not known."""

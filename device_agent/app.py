@@ -116,5 +116,5 @@ def build(
     )
     metrics.shown("devices", "Devices that the agent can host", lambda: settings.devices)
     metrics.shown("orders_waiting", "Orders running or waiting", lambda: host.waiting)
-    metrics.shown("visiting", "1 while a visit runs", lambda: host.visiting is not None)
+    metrics.shown("visiting", "1 while a task runs", lambda: host.visiting is not None)
     return Agent(settings, host, membership, IdempotentRunner(), metrics, assignments)

@@ -15,16 +15,16 @@ class AgentMetrics(TierMetrics):
 
     def __init__(self) -> None:
         super().__init__("agent")
-        self.begun = self.counter("visits_begun", "Visits begun")
-        self.visits = self.counter("visits", "Visits that ended", kind=KINDS, outcome=("done", "failed"))
+        self.begun = self.counter("visits_begun", "Tasks begun")
+        self.visits = self.counter("visits", "Tasks that ended", kind=KINDS, outcome=("done", "failed"))
         self.visit_seconds = self.histogram(
-            "visit_seconds", "Wall seconds of visits, waits for the computing thread left out", WALL_S, kind=KINDS
+            "visit_seconds", "Wall seconds of tasks, waits for the computing thread left out", WALL_S, kind=KINDS
         )
         self.samples = self.counter("trained_samples", "Samples passed through training")
-        self.failures = self.counter("failures", "Visits that failed", reason=REASONS)
+        self.failures = self.counter("failures", "Tasks that failed", reason=REASONS)
         self.testing = self.counter("testing_seconds", "Wall seconds in which models were tested")
         self.socket_bytes = self.counter(
-            "socket_bytes", "Bodies of orders and answers that were taken and sent", direction=DIRECTIONS
+            "socket_bytes", "Bodies of requests and answers that were taken and sent", direction=DIRECTIONS
         )
         self.heartbeats = self.counter("heartbeats", "Heartbeats sent", outcome=("answered", "failed"))
 

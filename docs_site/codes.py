@@ -33,12 +33,12 @@ VISITS = {
 EDGES = {
     "used": "its devices' updates are in the round's mean",
     "idle": "no device of it sent an update",
-    "failed": "it was lost, with the contributions of its seats",
-    "away": "it is lost, and its devices visit other edges, or wait for it",
+    "failed": "it was lost, with the contributions of its devices",
+    "away": "it is lost: its devices work for other edges, or wait for it",
 }
 """Outcomes of edges in a round."""
 LOST = {
-    "timeout": "the agent did not compute the visit within `timeouts.visit_s`",
+    "timeout": "the agent did not compute the task within `timeouts.visit_s`",
     "offline": "the agent was taken offline",
     "left_out": "the spec's `losses` leave it out",
     "unavailable": "the modelled device was off (`availability`)",
@@ -61,7 +61,7 @@ EVENTS = {
     "store.changed": "Redis was restarted, was replaced by a replica, or has removed keys; says which",
     "node.clock": "the clock of a node is wrong, by so much",
     "node.refused": "a node could not register; the reason says why, such as another process of its name",
-    "contribution.lost": "a seat's or an edge's contribution is missing, with its reason",
+    "contribution.lost": "a device's or an edge's contribution is missing, with its reason",
     "seat.profile": "its agent got another profile",
     "seat.moved": "another agent hosts it",
     "seat.taken": "a new device took it",
@@ -81,7 +81,7 @@ STATES = {
     "left_out": "alive, but in no run: its versions are not the cloud's",
     "offline": "alive, but taken offline by a user",
     "leaving": "about to be stopped by the fleet",
-    "left": "stopped by the fleet; it gives its seats back",
+    "left": "stopped by the fleet; other agents take its devices",
 }
 """States of nodes."""
 STATUSES = {
@@ -110,7 +110,7 @@ def codes_page() -> str:
     reasons = {name: LOST.get(name) or errors[name][1] for name in REASONS if name != OTHER}
     reasons[OTHER] = "any reason that metrics do not tell apart, such as one of a later version"
     parts = ["# Codes", _INTRODUCTION]
-    parts += ["## Outcomes of visits", _explained("outcome", VISITS, (name for name in OUTCOMES if name != OTHER))]
+    parts += ["## Outcomes of tasks", _explained("outcome", VISITS, (name for name in OUTCOMES if name != OTHER))]
     parts += ["## Outcomes of edges", _explained("outcome", EDGES, EDGES)]
     parts += ["## Reasons of lost contributions", _REASONS, _explained("reason", reasons, REASONS)]
     parts += ["## Events of a run", _explained("event", EVENTS, event_kinds())]

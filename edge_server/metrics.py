@@ -21,21 +21,21 @@ class EdgeMetrics(TierMetrics):
         super().__init__("edge")
         self.rounds = self.counter("rounds", "Orders of the cloud that ended", outcome=("answered", "failed"))
         self.running = self.gauge("rounds_running", "Orders of the cloud that are worked on")
-        self.round_seconds = self.histogram("round_seconds", "Wall seconds of orders of the cloud", WALL_S)
+        self.round_seconds = self.histogram("round_seconds", "Wall seconds of requests of the cloud", WALL_S)
         self.round_simulated = self.histogram(
             "round_simulated_seconds",
-            "Simulated seconds of answered orders, the cloud's link left out",
+            "Simulated seconds of answered requests, the cloud's link left out",
             SIMULATED_S,
         )
-        self.visits = self.counter("visits", "Visits of answered orders", outcome=OUTCOMES)
-        self.visit_simulated = self.histogram("visit_simulated_seconds", "Simulated seconds of visits", SIMULATED_S)
-        self.failures = self.counter("failures", "Contributions that answered orders lost", reason=REASONS)
+        self.visits = self.counter("visits", "Tasks of answered requests", outcome=OUTCOMES)
+        self.visit_simulated = self.histogram("visit_simulated_seconds", "Simulated seconds of tasks", SIMULATED_S)
+        self.failures = self.counter("failures", "Contributions that answered requests lost", reason=REASONS)
         self.link_bytes = self.counter("link_bytes", "Bytes on devices' modelled links", direction=DIRECTIONS)
         self.exchange_seconds = self.histogram(
-            "exchange_seconds", "Wall seconds of answered orders to agents", WALL_S, order=ORDERS
+            "exchange_seconds", "Wall seconds of answered requests to agents", WALL_S, order=ORDERS
         )
         self.socket_bytes = self.counter(
-            "socket_bytes", "Bodies of orders and answers on the sockets to agents", direction=DIRECTIONS
+            "socket_bytes", "Bodies of requests and answers on the sockets to agents", direction=DIRECTIONS
         )
         self.heartbeats = self.counter("heartbeats", "Heartbeats of agents")
 

@@ -87,7 +87,7 @@ class EdgeStateStore:
         data = await self._get(redis_keys.edge_placement(self.edge_name, order.run_id, order.placement))
         if data is None:
             raise PlacementUnknown(
-                f"edge {self.edge_name} does not know placement {order.placement[:12]} of {order.run_id}"
+                f"edge {self.edge_name} was not told which agents host its devices in this round of {order.run_id}"
             )
         if self._decoded is None or self._decoded[0] != data:  # of many seats, decoding takes longer than a round
             self._decoded = data, KeptPlacement.model_validate_json(data)

@@ -106,11 +106,11 @@ def visits_table(visits: Sequence[VisitRow]) -> FittedTable:
     """A line for each visit of a round: outcome, reason, costs and the algorithm's own figures."""
     figures = dict.fromkeys(name for row in visits for name, found in row.figures.items() if _is_number(found))
     columns = [
-        Column("seat", [str(row.seat) for row in visits]),
+        Column("device", [str(row.seat) for row in visits]),
         Column("group", [groups_text(row) or "-" for row in visits], spare=2, justify="left"),
         Column("edge", [row.edge for row in visits], spare=1, justify="left"),
         Column("edge\nround", [str(row.edge_round) for row in visits], spare=3),
-        Column("wave", [str(row.wave) for row in visits], spare=3),
+        Column("dispatch", [str(row.wave) for row in visits], spare=3),
         Column("outcome", [row.outcome for row in visits], justify="left"),
         Column("reason", [row.reason or "-" for row in visits], spare=1, justify="left"),
         Column("label", [row.label or "-" for row in visits], justify="left"),
@@ -124,7 +124,7 @@ def visits_table(visits: Sequence[VisitRow]) -> FittedTable:
         Column("predicted", ["-" if row.predicted_s is None else duration(row.predicted_s) for row in visits], spare=3),
         Column("energy", [f"{row.energy_j:.3g} J" for row in visits], spare=8),
     ]
-    optional = {"group", "label", "edge\nround", "wave", "share\nof work", "moved", "predicted", "energy"}
+    optional = {"group", "label", "edge\nround", "dispatch", "share\nof work", "moved", "predicted", "energy"}
     return FittedTable([column for column in columns if column.name not in optional or len(set(column.cells)) > 1])
 
 
@@ -144,7 +144,7 @@ def labels_table(rounds: Sequence[RoundInfo]) -> Table:
     """Visits by the algorithm's label, a line for each round with labels; of many rounds, as in `rounds_table`."""
     labelled = [row for row in rounds if row.labels]
     names = sorted({name for row in labelled for name in row.labels})
-    table = Table("round", *names, "retired", "reports", "updates")
+    table = Table("round", *names, "retired", "announcements", "updates")
     for column in table.columns:
         column.justify = "right"
     for row in thinned(labelled, _MAX_ROUNDS):
@@ -164,7 +164,7 @@ def thinned(rounds: Sequence[RoundInfo], most: int) -> list[RoundInfo]:
 
 def agents_table(agents: Sequence[AgentInfo]) -> Table:
     """A line for each agent."""
-    table = Table("agent", "name", "state", "seen", "devices", "profile", "edge", "seats", "visiting")
+    table = Table("agent", "name", "state", "seen", "room for", "profile", "edge", "devices", "working on")
     for agent in agents:
         table.add_row(
             agent.agent,
@@ -192,7 +192,18 @@ def identities_table(identities: Sequence[IdentityInfo]) -> Table:
 def seats_table(seats: Sequence[SeatInfo]) -> Table:
     """A line for each seat of a run."""
     grouped = any(seat.groups for seat in seats)
-    names = ("seat", *["group"] * grouped, "role", "state", "edge", "agent", "profile", "train", "test", "label counts")
+    names = (
+        "device",
+        *["group"] * grouped,
+        "role",
+        "state",
+        "edge",
+        "agent",
+        "profile",
+        "train",
+        "test",
+        "label counts",
+    )
     table = Table(*names)
     for seat in seats:
         table.add_row(
@@ -228,7 +239,7 @@ def _node_state(node: AgentInfo | EdgeInfo) -> Text:
 
 def twins_table(twins: Sequence[Twin]) -> Table:
     """A line for each twin: its estimate of its worker, and its newest prediction with the actual time."""
-    table = Table("seat", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    table = Table("device", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
     for twin in twins:
         newest = twin.history[-1] if twin.history else None
         table.add_row(

@@ -49,7 +49,7 @@ async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(tmp_
         fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
         info = await fed.run(small_spec(quorum=0.9))
         assert info.status == "failed"
-        assert info.reason == "round 1: quorum of 6 of 6 visits missed: edge-2: it is broken"
+        assert info.reason == "round 1: quorum of 6 of 6 tasks missed: edge-2: it is broken"
 
 
 async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(tmp_path: Path) -> None:

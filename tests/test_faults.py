@@ -244,7 +244,7 @@ async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(t
         assert info.status == "failed"
         assert info.rounds == 0
         assert info.reason is not None
-        assert info.reason.startswith(f"round 1: quorum of 6 of 6 visits missed: seat {seat}: wire (")
+        assert info.reason.startswith(f"round 1: quorum of 6 of 6 tasks missed: device {seat}: wire (")
 
         fed.router.tamper = None
         await fed.client.post(f"/runs/{info.run}/resume")
@@ -273,7 +273,7 @@ async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
             return got.status_code, got.json()["code"], got.json()["detail"]
 
         status, code, detail = await ask(b'\\"message\\":0', b'\\"message\\":7')
-        assert (status, code, detail) == (400, "wire", "a visit names a message beyond the order's 1")
+        assert (status, code, detail) == (400, "wire", "a task names a message beyond the request's 1")
         status, code, detail = await ask(b'{\\"seat\\":', b'{\\"tea!\\":')
         assert (status, code) == (400, "wire")
         status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')

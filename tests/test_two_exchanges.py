@@ -295,7 +295,7 @@ def test_a_cutoff_uses_the_earlier_report_deadline() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"algorithm": "fedavg", "report_deadline_s": 5}, "report_deadline_s: fedavg has no reports"),
+        ({"algorithm": "fedavg", "report_deadline_s": 5}, "report_deadline_s: devices of fedavg announce nothing"),
         ({"report_deadline_s": 5, "round_deadline_s": 5}, "report_deadline_s is not below round_deadline_s"),
         ({"report_deadline_s": 0}, "report_deadline_s: must be greater than 0"),
     ],

@@ -61,7 +61,7 @@ async def agent_info(agent: Name, cloud: TheCloud) -> AgentInfo:
 
 @router.get("/agents/{agent}/twin", responses=problems(404, 502, 504))
 async def agent_twins(agent: Name, cloud: TheCloud, run: RunQuery = "latest") -> TwinList:
-    """The digital twins of the seats that an agent holds in a run."""
+    """The digital twins of the devices that an agent hosts in a run."""
     node_views.agent_of(cloud, agent)
     info = await cloud.repository.info(run)
     placement = await cloud.repository.placement(info.run)

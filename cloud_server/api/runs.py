@@ -143,7 +143,7 @@ async def list_rounds(
 
 @router.get("/runs/{run_id}/rounds/{round_no}", tags=["runs"], responses=NO_RUN)
 async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundDetail:
-    """One round, with a row for each visit."""
+    """One round, with a row for each task."""
     info = await cloud.repository.info(run_id)
     return await cloud.repository.round(info.run, round_no)
 
@@ -152,9 +152,9 @@ async def get_round(run_id: RunId, round_no: RoundNo, cloud: TheCloud) -> RoundD
 async def list_seats(
     run_id: RunId, cloud: TheCloud, response: Response, skip: Annotated[int, Query(ge=0, lt=LARGEST_SEATS)] = 0
 ) -> SeatPage:
-    """The seats of a run after the first `skip`, with their data and the agents that host them.
+    """The devices of a run after the first `skip`, with their data and the agents that host them.
 
-    Of many seats, the header `strata-more` says how many the next page skips.
+    Of many devices, the header `strata-more` says how many the next page skips.
     """
     found = await cloud.runs.seats(run_id, NumberSet(range(skip, skip + SEATS_A_PAGE + 1)))
     if len(found) > SEATS_A_PAGE:

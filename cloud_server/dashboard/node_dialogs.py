@@ -47,7 +47,7 @@ class NodeDialog:
             self.details = ui.label().style("white-space: pre-line")
             self.rates = _Facts()
             self.controls = _Controls(dashboard, refresh)
-            self.visits = _Table("Visits", "No visits yet.")
+            self.visits = _Table("Tasks", "No tasks yet.")
             with card("Digital twin") as self.twin_card:
                 self.twin = _Facts()
             self.twins = _Table("Digital twins", "")
@@ -201,7 +201,7 @@ def _twin_facts(twin: Twin) -> dict[str, str]:
         "health": twin.health,
         "free compute": f"{twin.telemetry.free_sps:.4g} samples/s of the reference model",
         "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
-        "visits learned from": str(twin.n_learned),
+        "tasks learned from": str(twin.n_learned),
     }
 
 

@@ -38,7 +38,7 @@ def round_table(history: RunHistory, counts: VisitCounts) -> tuple[list[str], li
     """The columns and the rows of the table, newest round first."""
     ends, rounds = shown_ends(counts.by_round.values()), history.trained
     more = [_LOST_EDGES] if any(_n_lost_edges(row) for row in rounds) else []
-    columns = ["round", "phase", "visits", *ends, *more, "score", "train loss", "bytes", "simulated time (s)"]
+    columns = ["round", "phase", "tasks", *ends, *more, "score", "train loss", "bytes", "simulated time (s)"]
     rows = [_row(row, history.info.headline, counts.by_round.get(row.round_no, {}), ends) for row in reversed(rounds)]
     return columns, [{name: row[name] for name in ("shown", *columns)} for row in rows]
 
@@ -48,7 +48,7 @@ def _row(info: RoundInfo, metric: MetricInfo, found: Ends, ends: Sequence[str]) 
     cells = {
         "round": info.round_no,
         "phase": info.phase,
-        "visits": info.n_visits,
+        "tasks": info.n_visits,
         **{end: n_ended(end, found) for end in ends},
         _LOST_EDGES: _n_lost_edges(info),
         "score": named_score(metric, info.on_global(metric)),

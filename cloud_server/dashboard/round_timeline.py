@@ -138,4 +138,4 @@ class TimelineCard:
         self._decider.set_text(devices + (shown.decider.text if shown.decider else ""))
         title = f"{self._word.capitalize()} {number}"
         picture = shown.picture(title, slowest_first=bool(self._slowest_first.value), first=first, most=SEATS_A_PAGE)
-        self._panel.show(picture, f"No visit of this {self._word} took any time.")
+        self._panel.show(picture, f"No task of this {self._word} took any time.")

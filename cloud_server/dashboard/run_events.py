@@ -103,7 +103,7 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         f"Round {data['round_no']} began" + (f", attempt {data['attempt']}." if data["attempt"] > 1 else ".")
     ),
     "round.committed": lambda data: (
-        f"Round {data['round_no']} is done: {data['n_used']} updates used, {data['n_visits']} visits, "
+        f"Round {data['round_no']} is done: {data['n_used']} updates used, {data['n_visits']} tasks, "
         f"{data['simulated_s']:.4g} simulated seconds."
     ),
     "round.evaluated": _evaluated,
@@ -115,7 +115,7 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "seat.taken": lambda data: f"{data['agent']} hosts devices {data['seats']}.",
     "seat.left": lambda data: f"{data['agent']} no longer hosts devices {data['seats']}.",
     "seat.retired": lambda data: f"Device {data['seat']} takes part no more: {data['reason']}",
-    "home.moved": lambda data: f"{data['edge']} serves home {data['home']} in place of {data['from']}.",
+    "home.moved": lambda data: f"{data['edge']} serves edge number {data['home']} in place of {data['from']}.",
     "tracking.failed": lambda data: f"{data['tracker']} does not take the run's figures: {data['reason']}",
     "tracking.resumed": lambda data: f"{data['tracker']} takes the run's figures again.",
     "round.retried": lambda data: (

@@ -36,7 +36,7 @@ def warnings_of(spec: ExperimentSpec, *, n_edges: int, n_devices: int, data_dir:
         found.append(f"min_devices: {_connected(n_devices, 'device')}, {spec.min_devices} needed; {wait}")
     elif spec.num_devices is not None and n_devices < spec.num_devices:
         fewer = "the run starts once no further one has registered for a while; the agents there share all"
-        wanted_devices = f"{spec.num_devices} wanted; {fewer} {spec.num_devices} seats, more than they offer."
+        wanted_devices = f"{spec.num_devices} wanted; {fewer} {spec.num_devices} devices, more than they have room for."
         found.append(f"num_devices: {_connected(n_devices, 'device')}, {wanted_devices}")
     missing = missing_data(spec.data, data_dir)
     return [*found, missing] if missing else found

@@ -148,7 +148,7 @@ def _ages(devices: Sequence[Node]) -> list[str]:
     """Where devices are asynchronous: the visits in flight, and how old the last used updates were."""
     ages = [node.staleness for node in devices if node.staleness is not None]
     n_in_flight = sum(len(node.in_flight) for node in devices)
-    lines = [f"{counted(n_in_flight, 'visit')} in flight"] if ages or n_in_flight else []
+    lines = [f"{counted(n_in_flight, 'task')} in flight"] if ages or n_in_flight else []
     return lines + ([f"updates {min(ages)} to {max(ages)} versions old"] if ages else [])
 
 

@@ -16,14 +16,14 @@ from shared.run_records.visits import ENDS, VisitRow, end_of
 from shared.service.api.nodes import AgentInfo, EdgeInfo, TopologyInfo
 
 STATES = {
-    "training": "a visit is in progress",
+    "training": "a task is in progress",
     "used": "last update was used",
-    "tested": "last visit only tested a model or collected samples",
-    "waiting": "no visit yet, not selected, or not in this run",
+    "tested": "last task only tested a model or collected samples",
+    "waiting": "no task yet, not selected, or not in this run",
     "late": "last update came too late, or was not waited for",
     "refused": "last update was refused by the algorithm, or the device is retired",
-    "failed": "last visit failed or was dropped",
-    "busy": "could not begin a visit: still at work on a late update",
+    "failed": "last task failed or was dropped",
+    "busy": "could not begin its task: still at work on a late update",
     "offline": "taken offline, switched off, or left out of runs",
     "lost": "sends no heartbeats",
 }
@@ -183,9 +183,9 @@ def _edge(edge: EdgeInfo, rows: Sequence[EdgeRow], run_view: RunView | None, gro
     for row in rows:
         old = f", {_old(row.staleness)}" if run_view and run_view.info.spec.sync.edges.asynchronous else ""
         time = f"{counted(row.n_used, 'update')} used, {row.simulated_s:.3g} s in the last {_word(run_view)}{old}"
-        details.append(f"serves home {row.home} (counted from 0): {time}{f' ({row.reason})' if row.reason else ''}")
+        details.append(f"serves edge number {row.home}: {time}{f' ({row.reason})' if row.reason else ''}")
         group = groups.get(f"edge-{row.home}")
-        details += [f"home {row.home} is in group {group}"] if group else []
+        details += [f"edge number {row.home} is in group {group}"] if group else []
     in_flight = _in_flight(edge.edge, run_view)
     details += [*in_flight, *_compute(edge.edge, run_view)]
     traffic = sum(row.up_bytes for row in rows), sum(row.down_bytes for row in rows)
@@ -224,7 +224,7 @@ def _in_flight(edge: str, run_view: RunView | None) -> list[str]:
     homes = {seat.home for seat in run_view.seats if seat.edge == edge}
     made = run_view.newest.round_no if run_view.newest else 0
     versions = [version for home, version in run_view.in_flight.items() if home in homes]
-    return [f"order in flight, {_old(max(made - version, 0))}" for version in versions]
+    return [f"request in flight, {_old(max(made - version, 0))}" for version in versions]
 
 
 def _old(staleness: int) -> str:
@@ -276,7 +276,7 @@ def _seat(seat: SeatInfo, run_view: RunView, agents: Mapping[str, AgentInfo], is
     staleness = used.staleness if used and run_view.info.spec.sync.devices.asynchronous else None
     details += [f"last used update was {_old(staleness)}"] if staleness is not None else []
     age = run_view.visits_in_flight.get(seat.seat)
-    in_flight = () if age is None else (f"visit in flight, {_old(age)}",)
+    in_flight = () if age is None else (f"task in flight, {_old(age)}",)
     details += in_flight
     fresh = last is not None and run_view.newest is not None and last[0] == run_view.newest.round_no
     traffic = (last[1].up_bytes, last[1].down_bytes) if last and fresh else (0, 0)

@@ -78,7 +78,7 @@ class AnswerChecks:
         named |= {failure.seat for failure in answer.failures if failure.seat is not None}
         unknown = sorted(seat for seat in named if seat not in self.seats)
         if unknown:
-            raise WireError(f"the answer of edge {self.edge} contains seats that do not visit it: {unknown[:20]}")
+            raise WireError(f"the answer of edge {self.edge} names devices that do not work for it: {unknown[:20]}")
         scored_on = set(answer.own_on).union(*(visit.own_on for visit in answer.lines))
         others = scored_on - set(self.experiment.spec.test_on)
         if others:
@@ -103,16 +103,18 @@ class AnswerChecks:
         """Checks that a visit has no more samples than its seat has; with shares, than all seats have together."""
         held, whose = self._n_held(line.seat), "it has"
         if not self._keeps_own_data:
-            held, whose = self._n_together, "all seats of this edge have"
+            held, whose = self._n_together, "all devices of this edge have"
         if line.n_samples > held:
-            claim = f"the answer of edge {self.edge}: seat {line.seat} trained on {line.n_samples} samples"
+            claim = f"the answer of edge {self.edge}: device {line.seat} trained on {line.n_samples} samples"
             raise WireError(f"{claim}, {whose} {held}", field="lines.n_samples")
         spec = self.experiment.spec
         n_versions = max(self.ctx.round_no, 1) * spec.edge_rounds if spec.sync.devices.asynchronous else 1
         if line.staleness >= n_versions:
-            claim = f"the answer of edge {self.edge}: seat {line.seat} is to have trained a model {line.staleness}"
+            claim = (
+                f"the answer of edge {self.edge}: device {line.seat} claims to have trained a model {line.staleness}"
+            )
             raise WireError(f"{claim} versions old, of {n_versions}", field="lines.staleness")
-        self._check_scores(line, f"seat {line.seat}")
+        self._check_scores(line, f"device {line.seat}")
 
     def _check_scores(self, scored: Scored, whose: str) -> None:
         """Checks that scores are of as many samples as there are, with the states of the run's metrics."""
@@ -141,7 +143,7 @@ class AnswerChecks:
             most, counts = n_buffered(sync, len(self.seats)), Counter(f"edge round {line.edge_round}" for line in used)
         elif self._keeps_own_data:
             most = 1
-            counts = Counter(f"edge round {one.edge_round} of seat {one.seat}, {one.outcome}" for one in used)
+            counts = Counter(f"edge round {one.edge_round} of device {one.seat}, {one.outcome}" for one in used)
         else:
             return
         for where, n in counts.most_common(1):
@@ -192,7 +194,7 @@ class AnswerChecks:
         lines = _of_last(answer, USED)
         raise WireError(
             f"the answer of edge {self.edge} is a {what} of {n_updates} updates and {n_samples} samples; "
-            f"the visits in its lines have {len(lines)} and {_weight(lines)}",
+            f"the tasks in its lines have {len(lines)} and {_weight(lines)}",
             field="partial_sum" if what == "sum" else "n_samples",
         )
 

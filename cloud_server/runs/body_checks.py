@@ -82,8 +82,8 @@ def _links(
     experiment, cloud = state.experiment, {"the cloud": registry.caller.max_bytes}
     states = (state.checkpoint.state, *_after_a_round(experiment, state.checkpoint.state, ctx))
     order, message = map(max, zip(*(_down_bytes(experiment, each, ctx) for each in states), strict=True))
-    yield Link("the order to an edge", order, edges, "EDGE_MAX_BODY_BYTES")
-    yield Link("the order to a device", message, agents, "AGENT_MAX_BODY_BYTES")
+    yield Link("the request to an edge", order, edges, "EDGE_MAX_BODY_BYTES")
+    yield Link("the request to a device", message, agents, "AGENT_MAX_BODY_BYTES")
     hosted = max(state.placement.loads().values(), default=1)
     yield Link("the answer of an agent to its edge", _up_bytes(experiment, ctx, hosted), edges, "EDGE_MAX_BODY_BYTES")
     yield Link("the answer of an edge", _edge_bytes(experiment, ctx), cloud, "CLOUD_MAX_BODY_BYTES")

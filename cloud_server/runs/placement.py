@@ -74,7 +74,7 @@ def place_seats(seats: Numbers, agents: Sequence[AgentEntry], loads: Mapping[str
     if not len(seats):
         return {}
     if not agents:
-        raise NotReady(f"no agent is alive for seats {seats[:20].tolist()}")
+        raise NotReady(f"no agent is alive for devices {seats[:20].tolist()}")
     order = sorted(agents, key=lambda agent: (agent.effective_profile, agent.agent))
     counts = seat_shares(len(seats), [agent.devices for agent in order], [loads.get(a.agent, 0) for a in order])
     parts = np.split(seats, np.cumsum(counts)[:-1])

@@ -63,7 +63,7 @@ class RoundQuorum:
             n = n_visits[edge_round] + away
             n_answered = n_visits[edge_round] - n_lost[edge_round]
             seats = {line.seat for line in lost if line.edge_round == edge_round}
-            self._check("visits", n_answered, n, spec.quorum_of(n), self._why(answers, seats))
+            self._check("tasks", n_answered, n, spec.quorum_of(n), self._why(answers, seats))
 
     def _check(self, what: str, n_answered: int, n: int, need: int, why: str) -> None:
         if n_answered < need:
@@ -98,5 +98,5 @@ class RoundQuorum:
         """What was lost: edges, then these seats."""
         wanted = set(seats)
         failures = {f.seat: f for _, reply in answers.each for f in reply.answer.failures if f.seat in wanted}
-        lost = [f"seat {seat}: {f.reason} ({f.detail})" for seat, f in sorted(failures.items())][:NAMED]
+        lost = [f"device {seat}: {f.reason} ({f.detail})" for seat, f in sorted(failures.items())][:NAMED]
         return "; ".join([failure.detail for _, failure in sorted(answers.failed.items())] + lost)

@@ -116,6 +116,6 @@ def _missing_in_round(spec: ExperimentSpec, placement: PlacementManager) -> str 
         return None
     missing = _counts(len(served), need, n_live, spec.min_devices)
     lost = [name for edge, name in sorted(edges.items()) if edge not in served]
-    missing += f"; lost seats: {list(islice(absent, 50))}" if absent else ""
-    missing += f"; offline seats: {list(islice(offline, 50))}" if offline else ""
+    missing += f"; lost devices: {list(islice(absent, 50))}" if absent else ""
+    missing += f"; offline devices: {list(islice(offline, 50))}" if offline else ""
     return missing + (f"; lost edges: {', '.join(lost[:20])}" if lost else "")

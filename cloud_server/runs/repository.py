@@ -270,7 +270,7 @@ class RunRepository:
     async def placement(self, run_id: str) -> Placement:
         """The placement at the last commit; empty before the first."""
         data = await self.store.get(redis_keys.cloud_placement(run_id))
-        with reading(run_id, "the placement"):
+        with reading(run_id, "the list of which agents host its devices"):
             return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:
@@ -308,7 +308,7 @@ class RunRepository:
             try:
                 visits = await self.thread.run(self._visits, run_id, table)
             except (BlobMissing, BlobCorrupt) as error:
-                why = f"the visits of round {round_no} of run {run_id} cannot be read: {error.detail}"
+                why = f"the tasks of round {round_no} of run {run_id} cannot be read: {error.detail}"
                 raise StateUnreadable(why) from None
             detail = {**fields["info"], "evaluation": scores.get(round_no), "seats": visits}
             with reading(run_id, f"round {round_no}"):
@@ -316,7 +316,7 @@ class RunRepository:
             yield whole
 
     def _visits(self, run_id: str, digest: str) -> tuple[VisitRow, ...]:
-        with reading(run_id, "the visits of a round"):
+        with reading(run_id, "the tasks of a round"):
             return _ROWS.validate_json(bytes(self.blobs.open(digest)))
 
     # ---- evaluations

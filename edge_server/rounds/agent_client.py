@@ -346,7 +346,7 @@ class AgentClient:
         except StrataError as error:
             reason, detail = error.code, error.detail
         except Exception as error:
-            log.exception("the answer for seats %s", seats)
+            log.exception("the answer for devices %s", seats)
             reason, detail = "error", f"{type(error).__name__}: {error}"
         for seat in seats:
             replies.outcomes.pop(seat, None)

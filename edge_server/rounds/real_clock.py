@@ -25,7 +25,7 @@ def round_deadline(spec: ExperimentSpec) -> Deadline:
 
 def report_deadline(spec: ExperimentSpec, of_round: Deadline) -> Deadline:
     """The end of the wait for the answers of a wave that begins now: the earlier of its report and round deadlines."""
-    found = _deadline(spec, spec.report_deadline_s, "a wave's reports")
+    found = _deadline(spec, spec.report_deadline_s, "the announcements of a dispatch")
     return min(found, of_round, key=lambda deadline: deadline.at)
 
 

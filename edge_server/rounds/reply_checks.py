@@ -30,21 +30,21 @@ def check_visits(
     """
     kinds = {outcome.seat: outcome.kind for outcome in answer.outcomes}
     if len(kinds) != len(answer.outcomes) or list(kinds.items()) != list(requested.items()):
-        raise WireError(f"expected the outcomes of seats {dict(requested)}, the answer has {kinds}", field="outcomes")
+        raise WireError(f"expected the outcomes of devices {dict(requested)}, the answer has {kinds}", field="outcomes")
     for outcome in answer.outcomes:
         if outcome.failure is not None and outcome.failure.seat != outcome.seat:
-            raise WireError(f"seat {outcome.seat} reports another seat's failure", field="outcomes")
+            raise WireError(f"device {outcome.seat} names the failure of another device", field="outcomes")
     succeeded = {outcome.seat for outcome in answer.outcomes if outcome.failure is None and outcome.kind != "evaluate"}
     held = {outcome.seat for outcome in answer.outcomes if outcome.held_bytes}
     if not held <= (succeeded if hold else set()):
-        raise WireError(f"updates of seats {sorted(held)} were held, but not requested", field="outcomes.held_bytes")
+        raise WireError(f"updates of devices {sorted(held)} were held, but not requested", field="outcomes.held_bytes")
     reported = {outcome.seat for outcome in answer.outcomes if outcome.report is not None}
     if hold and reports and reported != held:
-        raise WireError(f"reports of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
+        raise WireError(f"announcements of {sorted(reported)} and updates of {sorted(held)}", field="outcomes.report")
     sent = _sent(answer.uploads)
     due = [] if hold else sorted(succeeded)
     if not set(sent) <= set(due):
-        raise WireError(f"expected updates from seats {due}, the answer has those of {sent}", field="uploads")
+        raise WireError(f"expected updates from devices {due}, the answer has those of {sent}", field="uploads")
 
 
 def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequence[int] = ()) -> None:
@@ -58,10 +58,12 @@ def check_uploads(answer: UploadAnswer[Any], seats: Sequence[int], late: Sequenc
     covered = sorted([*sent, *apart, *(seat for seat in lost if seat is not None)])
     if covered != sorted([*seats, *late]) or None in lost:
         raise WireError(
-            f"expected updates from seats {sorted([*seats, *late])}, the answer covers {covered}", field="uploads"
+            f"expected updates from devices {sorted([*seats, *late])}, the answer covers {covered}", field="uploads"
         )
     if not set(apart) <= set(late) or not set(sent) <= set(seats):
-        raise WireError(f"expected late updates from seats {list(late)}, the answer has those of {apart}", field="late")
+        raise WireError(
+            f"expected late updates from devices {list(late)}, the answer has those of {apart}", field="late"
+        )
 
 
 def check_size(item: Contribution[Any], outcome: Outcome[Any], *, reports: bool) -> None:
@@ -75,7 +77,7 @@ def check_size(item: Contribution[Any], outcome: Outcome[Any], *, reports: bool)
     found = held_bytes(outcome, item, reports=reports)
     if found != outcome.held_bytes:
         raise WireError(
-            f"the update of seat {item.seat} has {found} bytes instead of the announced {outcome.held_bytes}",
+            f"the update of device {item.seat} has {found} bytes instead of the announced {outcome.held_bytes}",
             field="uploads",
         )
 
@@ -91,9 +93,9 @@ def _sent(uploads: Uploads[Any]) -> list[int]:
     if singles and (partial_sum is not None or summed):
         raise WireError("updates come singly or as their sum, not both", field="uploads")
     if len(set(singles)) != len(singles):
-        raise WireError(f"updates of seats {singles}, some twice", field="uploads")
+        raise WireError(f"updates of devices {singles}, some twice", field="uploads")
     if (partial_sum.n_updates if partial_sum is not None else 0) != len(summed) or (
         partial_sum is not None and not summed
     ):
-        raise WireError("a sum does not name the seats of its updates", field="uploads.link_bytes")
+        raise WireError("a sum does not name the devices of its updates", field="uploads.link_bytes")
     return singles or summed

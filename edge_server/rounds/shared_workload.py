@@ -100,7 +100,7 @@ class SharedWorkload:
         n_left = 0 if self.remaining is None else len(self.remaining)
         if out_of_time or not self.has_real_failure or self.n_task - n_left >= quorum:
             return
-        names = "; ".join(f"seat {s}: {f.reason} ({f.detail})" for s, f in sorted(self.lost.items())[:10])
+        names = "; ".join(f"device {s}: {f.reason} ({f.detail})" for s, f in sorted(self.lost.items())[:10])
         raise NotReady(f"edge {edge}: {n_left} of {self.n_task} samples were not trained on: {names}")
 
 
@@ -121,8 +121,8 @@ def meets_quorum(spec: ExperimentSpec, edge: int, n_answered: int, lost: Sequenc
     if n_answered >= need:
         return True
     if edges_judge_quorum(spec) or (first and not n_answered):
-        names = "; ".join(f"seat {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
-        raise NotReady(f"edge {edge}: quorum of {need} of {n} visits missed: {names}")
+        names = "; ".join(f"device {f.seat}: {f.reason} ({f.detail})" for f in lost[:10])
+        raise NotReady(f"edge {edge}: quorum of {need} of {n} tasks missed: {names}")
     return False
 
 

@@ -79,7 +79,7 @@ class VisitLimits:
         for name, score in outcome.own_on.items():
             if name not in self.test_sets:
                 known = f"which is not in the spec's test_on {list(self.test_sets)}"
-                raise WireError(f"seat {self.seat} was tested on {name[:40]!r}, {known}", field="outcomes.own_on")
+                raise WireError(f"device {self.seat} was tested on {name[:40]!r}, {known}", field="outcomes.own_on")
             self._check_score(f"own_on.{name}", score, self.test_sets[name])
 
     def check_weight(self, n_samples: int) -> None:
@@ -97,7 +97,7 @@ class VisitLimits:
             self._refuse(name, fault)
 
     def _refuse(self, name: str, claim: str) -> None:
-        raise WireError(f"seat {self.seat} reports {claim}", field=f"outcomes.{name}")
+        raise WireError(f"device {self.seat} reports {claim}", field=f"outcomes.{name}")
 
 
 def limits_of(experiment: Experiment, ctx: Context, task: Task, seat: Seat) -> VisitLimits:
@@ -140,7 +140,7 @@ def check_sum(
     n_samples = sum(limits.n_samples for limits in seats)
     if (partial_sum.n_updates, partial_sum.n_samples) != (len(seats), n_samples):
         raise WireError(
-            f"a sum of {partial_sum.n_updates} updates and {partial_sum.n_samples} samples; the visits of seats "
+            f"a sum of {partial_sum.n_updates} updates and {partial_sum.n_samples} samples; the tasks of devices "
             f"{[limits.seat for limits in seats][:20]} have {len(seats)} and {n_samples}",
             field="uploads.partial_sum",
         )
@@ -148,6 +148,6 @@ def check_sum(
     large = next((seat for seat, size in link_bytes.items() if size > most), None)
     if large is not None:
         raise WireError(
-            f"the update of seat {large} is to have {link_bytes[large]} bytes, in an answer of {n_bytes}",
+            f"the update of device {large} is to have {link_bytes[large]} bytes, in an answer of {n_bytes}",
             field="uploads.link_bytes",
         )

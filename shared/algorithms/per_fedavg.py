@@ -75,7 +75,7 @@ class Params(Record):
     Attributes:
         alpha: learning rate of the personal step.
         hessian: how second derivatives are approximated.
-        local_steps: tau, the steps of a visit; None means the spec's epochs.
+        local_steps: tau, the steps of a task; None means the spec's epochs.
         adapt_steps: number of personal steps from the model received to the client's own model, which is tested.
         delta: HF's distance from w at which the two gradients are taken, in units of v.
     """

@@ -132,7 +132,7 @@ class Conflict(StrataError):
 
 
 class PlacementUnknown(StrataError):
-    """The edge does not have the placement that a round names (428); the cloud sends it and repeats the order."""
+    """The edge does not know which agents host its devices (428); the cloud tells it and repeats the request."""
 
     status, code = 428, "seating_unknown"
 

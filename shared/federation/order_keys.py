@@ -128,7 +128,7 @@ def read_order_key(header: codec.Header) -> OrderKey:
 def _one_seat(order: AgentOrderFields, seats: Sequence[int]) -> int:
     if len(seats) != 1:
         field = "visits" if "visits" in order.model_fields_set else "seats"
-        raise WireError(f"with clock: real an order is for one seat, not for {len(seats)}", field=field)
+        raise WireError(f"with clock: real a request is for one device, not for {len(seats)}", field=field)
     return seats[0]
 
 
@@ -140,6 +140,6 @@ def check_order(order: VisitOrder[Any], n_seats: int) -> None:
     """
     seats = [visit.seat for visit in order.visits]
     if len(set(seats)) != len(seats) or not all(0 <= seat < n_seats for seat in seats):
-        raise WireError(f"seats {seats[:50]}: each may come once, in a run of {n_seats} seats", field="visits")
+        raise WireError(f"devices {seats[:50]}: each may come once, in a run of {n_seats} devices", field="visits")
     if not all(0 <= visit.message < len(order.messages) for visit in order.visits):
-        raise WireError(f"a visit names a message beyond the order's {len(order.messages)}", field="visits")
+        raise WireError(f"a task names a message beyond the request's {len(order.messages)}", field="visits")

@@ -65,7 +65,7 @@ class EdgePlacement(Record):
         """
         if len(self.seats) and self.seats.array[-1] >= n_seats:
             raise BadInput(
-                f"the placement names seat {self.seats.array[-1]}, the run has {n_seats} seats", field="hosts"
+                f"an agent is assigned device {self.seats.array[-1]}, the run has {n_seats} devices", field="hosts"
             )
 
     def host(self, seat: int) -> Host:

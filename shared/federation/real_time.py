@@ -140,5 +140,5 @@ async def wait_until(instant: float, stop: threading.Event) -> None:
     """
     while (left_s := instant - time.monotonic()) > 0:
         if stop.is_set():
-            raise Cancelled("visit cancelled: the caller disconnected")
+            raise Cancelled("task cancelled: the caller disconnected")
         await asyncio.sleep(min(left_s, POLL_S))

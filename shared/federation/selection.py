@@ -54,14 +54,14 @@ def _checked(name: str, chosen: Any, known: Set[int]) -> list[int]:
     """The numbers of the seats that a plug-in's policy selects, as Python's own integers: numpy's do not travel."""
     if not isinstance(chosen, list | tuple | np.ndarray | Set):
         raise BadInput(
-            f"select: {name} returns a {type(chosen).__name__}, not a list of numbers of seats", field="select"
+            f"select: {name} returns a {type(chosen).__name__}, not a list of device numbers", field="select"
         )
     odd = [each for each in chosen if not isinstance(each, int | np.integer) or isinstance(each, bool)]
     if odd:
-        raise BadInput(f"select: {name} returns {odd[0]!r:.60}, not the number of a seat", field="select")
+        raise BadInput(f"select: {name} returns {odd[0]!r:.60}, not a device number", field="select")
     numbers = [int(each) for each in chosen]
     if len(set(numbers)) < len(numbers) or not set(numbers) <= known:
-        raise BadInput(f"select: {name} selects a seat twice, or one that is not there", field="select")
+        raise BadInput(f"select: {name} selects a device twice, or one that the edge does not have", field="select")
     return numbers
 
 
@@ -156,18 +156,18 @@ def _beyond(ctx: Context, n: int) -> int:
 SELECTION: dict[str, SelectionPolicy] = {
     policy.name: policy
     for policy in (
-        SelectionPolicy(name="all", description="All seats of the edge.", choose=_all),
+        SelectionPolicy(name="all", description="All devices of the edge.", choose=_all),
         SelectionPolicy(
-            name="random", description="A share of the seats, drawn at random.", choose=within_home_edges(_random)
+            name="random", description="A share of the devices, drawn at random.", choose=within_home_edges(_random)
         ),
         SelectionPolicy(
             name="fastest",
-            description="As many seats as `random`: those with the shortest expected visits.",
+            description="As many devices as `random`: those with the shortest expected tasks.",
             choose=within_home_edges(_fastest),
         ),
         SelectionPolicy(
             name="power_of_choice",
-            description="As many seats as `random`: of candidates those with the highest loss.",
+            description="As many devices as `random`: of candidates those with the highest loss.",
             choose=within_home_edges(_power_of_choice),
             uses_losses=True,
         ),

@@ -51,7 +51,7 @@ def _check_clients(ctx: Context, update: Record, clients: Collection[str]) -> No
         return
     field, client = found
     if client == ctx.client_id:
-        several = "each of its workers" if ctx.spec.client == "edge" else "several visits of planned shares"
+        several = "each of its workers" if ctx.spec.client == "edge" else "several tasks of planned shares"
         cause = f"a value of {client} would come from {several}; the edge's own update may bring it"
         raise BadInput(f"{field}: {cause}", field=field)
     allowed = ", ".join(sorted(clients)[:5]) or "no client"

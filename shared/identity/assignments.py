@@ -82,7 +82,7 @@ class Assigner:
         what = Assignment(run_id=run_id, home=home, edge=edge, agent=agent, issue=issue, oldest=oldest)
         signed = self._signer.sign("assignment", what.model_dump_json().encode() + b"\n" + bits_of(seats))
         if len(signed) > ASSIGNMENT_CHARS:
-            cause = f"{len(seats)} seats of agent {agent} visit edge {edge} in no order, too many for an assignment"
+            cause = f"{len(seats)} devices of agent {agent} work for edge {edge}, too many to list in one header"
             raise TooLarge(f"{cause}; with association: balanced, or with more agents, they would fit")
         return signed
 
@@ -132,16 +132,16 @@ class Assignments:
             whose = f"edge {found.edge} (number {found.home}) and agent {found.agent} in run {found.run_id}"
             raise Forbidden(f"the assignment is for {whose}")
         if not seats:
-            raise Forbidden("the order has no seats")
+            raise Forbidden("the request names no device")
         foreign = [seat for seat in seats if not _has(assigned, seat)]
         if foreign:
-            raise Forbidden(f"the cloud has not assigned the seats {foreign[:10]} of this agent to edge {edge}")
+            raise Forbidden(f"edge {edge} may not send tasks to devices {foreign[:10]} of this agent")
         if found.issue < self._oldest:
             raise Forbidden(f"run {run_id} is over for this agent: it has newer assignments of other runs")
         newest = self._newest.setdefault(run_id, {})
         moved = [seat for seat in seats if newest.get(seat, found.issue) > found.issue]
         if moved:
-            raise Forbidden(f"the cloud has assigned the seats {moved[:10]} anew since it assigned them to edge {edge}")
+            raise Forbidden(f"the cloud has reassigned devices {moved[:10]}, which were edge {edge}'s")
         newest |= dict.fromkeys(seats, found.issue)
         self._oldest = max(self._oldest, found.oldest)
         self._newest.move_to_end(run_id)

@@ -24,7 +24,7 @@ def labels_by_round(name: str, title: str, labels: Sequence[str]) -> Pictures:
         )
         panel = Bars(
             x=Axis(label="round"),
-            y=Axis(label="visits", from_zero=True, whole=True),
+            y=Axis(label="tasks", from_zero=True, whole=True),
             names=tuple(str(row.round_no) for row in rows),
             series=series,
             stacked=True,

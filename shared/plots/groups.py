@@ -69,5 +69,5 @@ def dendrogram(history: RunHistory) -> Sequence[Picture]:
 
 
 def _in_words(client: str) -> str:
-    """A client's key for people: `edge-0` is home 0, whichever process serves it."""
-    return client.replace("edge-", "home ")
+    """A client's key for people: `edge-0` is edge 0, whichever process serves it."""
+    return client.replace("edge-", "edge ")

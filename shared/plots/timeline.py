@@ -127,7 +127,7 @@ class RoundTimeline:
             return None
         found = Counter(each.end for each in self.drawn if each.visit.edge == edge.edge)
         missing = ", ".join(f"{found[end]} {end}" for end in ENDS if end not in ("used", "only tested") and found[end])
-        return Decider(edge, None, missing or "a visit was missing")
+        return Decider(edge, None, missing or "a task was unanswered")
 
     def picture(
         self, title: str, *, slowest_first: bool = False, first: int = 0, most: int | None = None
@@ -149,7 +149,7 @@ class RoundTimeline:
         shown = [each for each in self.drawn if each.at in place]
         spans = [span for each in shown for span in _spans(each, before_s, place[each.at])]
         spans += [span for edge in self.row.edges for span in _link_spans(edge, before_s, place.get((edge.edge, None)))]
-        since = "since the first visit began" if before_s else f"in the {self.word}"
+        since = "since the first task began" if before_s else f"in the {self.word}"
         panel = Spans(
             x=Axis(label=f"simulated time {since}", unit="seconds", from_zero=True),
             rows=tuple(f"{edge} and cloud" if seat is None else f"{self._name(seat)} · {edge}" for edge, seat in rows),
@@ -289,5 +289,5 @@ def _how(visit: VisitRow) -> str:
     end = end_of(visit.outcome, visit.reason)
     reason = visit.reason if visit.reason != end else None
     old = f"{counted(visit.staleness, 'version')} old" if visit.staleness else None
-    again = f"edge round {visit.edge_round + 1}, wave {visit.wave + 1}" if visit.edge_round or visit.wave else ""
+    again = f"edge round {visit.edge_round + 1}, dispatch {visit.wave + 1}" if visit.edge_round or visit.wave else ""
     return ", ".join(filter(None, (end, old, reason, visit.label and f"class {visit.label}", again)))

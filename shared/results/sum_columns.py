@@ -193,7 +193,7 @@ def device_columns(devices: Sequence[Device]) -> Columns[Device]:
         "received": lambda row: _score(row.scores, row.scores.received),
         "own": lambda row: _score(row.scores, row.scores.own),
         **{end: _ended(end) for end in ends},
-        "mean visit": lambda row: mean_visit(row.total, *(part for part, _ in PARTS)),
+        "mean task": lambda row: mean_visit(row.total, *(part for part, _ in PARTS)),
         **{part: _part(part) for part, _ in PARTS},
         "up": lambda row: bytes_cell(row.total.up_bytes),
         "down": lambda row: bytes_cell(row.total.down_bytes),
@@ -206,7 +206,7 @@ def device_columns(devices: Sequence[Device]) -> Columns[Device]:
         "straggler",
         "received",
         "own",
-        "mean visit",
+        "mean task",
         *(part for part, _ in PARTS),
         "energy",
         "staleness",
@@ -218,7 +218,7 @@ _OUTCOMES = ("used", "idle", "failed", "away")
 EDGE_COLUMNS = Columns[Edge](
     {
         "edge": lambda row: row.name or "-",
-        "home": lambda row: ", ".join(map(str, sorted(row.total.homes))),
+        "edge number": lambda row: ", ".join(map(str, sorted(row.total.homes))),
         **{outcome: _rounds(outcome) for outcome in _OUTCOMES},
         "reasons": lambda row: row.reasons,
         "updates": lambda row: _count(row.total.n_used),
@@ -237,7 +237,7 @@ EDGE_COLUMNS = Columns[Edge](
         "simulated": lambda row: Figure(row.total.simulated_s, duration(row.total.simulated_s)),
         "staleness": lambda row: _staleness(row.total.staleness),
     },
-    words=frozenset({"edge", "home", "reasons"}),
+    words=frozenset({"edge", "edge number", "reasons"}),
     optional=frozenset(
         {
             "received",
@@ -253,7 +253,7 @@ EDGE_COLUMNS = Columns[Edge](
 )
 DEVICES_NOTE = (
     "received, own: newest {label} of the model that the device received and of its own model after training, each on "
-    "its own test set; mean visit: seconds of a visit, of which download, compute, wait and upload"
+    "its own test set; mean task: seconds of a task, of which download, compute, wait and upload"
 )
 EDGES_NOTE = (
     "used, idle, failed, away: rounds; updates: of its devices; came last: how often the round's end waited for it; "

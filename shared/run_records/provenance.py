@@ -17,7 +17,7 @@ class Provenance(Record):
 
     Attributes:
         data_digest: SHA-256 of the data set's arrays.
-        population_digest: SHA-256 of the seats, their data and profiles.
+        population_digest: SHA-256 of the devices, their data and profiles.
         versions: of Python and of the packages that compute.
         cpu: model and instruction set of the cloud's CPU.
         gpu: with `device: cuda`, the cloud's GPU and its CUDA version.
@@ -36,7 +36,7 @@ class Provenance(Record):
         before, after = (
             {
                 "data (sha256)": each.data_digest,
-                "seats and their data (sha256)": each.population_digest,
+                "devices and their data (sha256)": each.population_digest,
                 **{f"plug-in {name} (sha256)": digest for name, digest in each.plugins.items()},
             }
             for each in (self, now)

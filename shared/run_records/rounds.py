@@ -18,11 +18,11 @@ class EdgeRow(Record):
     """One edge in one round; bytes and seconds down and up are those of its link to the cloud.
 
     `outcome`: `used`, `idle` (nothing to send; reason `unavailable` if all selected devices were off), `failed`,
-    `away` (lost: its devices visited other edges). `simulated_s`: its edge rounds plus its link.
+    `away` (lost: its devices worked for other edges). `simulated_s`: its edge rounds plus its link.
     Accuracies, losses and further metrics are the edge's own evaluation, where the edge is the client. `begin_s`:
-    when its order was sent, counted from the start of the round; below 0 if in an earlier round. `staleness`: versions
-    that the global model was ahead of the one that the edge received, when its answer counted; `staleness_s`: from
-    order to answer. `groups`: of the samples of an edge that is the client, see `SeatInfo`.
+    when its request was sent, counted from the start of the round; below 0 if in an earlier round. `staleness`:
+    versions that the global model was ahead of the one that the edge received, when its answer counted; `staleness_s`:
+    from request to answer. `groups`: of the samples of an edge that is the client, see `SeatInfo`.
     """
 
     edge: str
@@ -97,12 +97,12 @@ class RoundInfo(Record):
     Link bytes are those of the simulated links (deterministic), socket bytes those that these processes exchanged.
     `evaluation` is filled in when the evaluation, which runs beside the next round, is done. `attempts` is above 1 if
     the round was repeated on a new round map; only the last attempt counts. `report_bytes` is the part of
-    `device_bytes_up` sent before a verdict; `labels` counts visits by the algorithm's label;
-    `energy_j` is the sum over visits. `figures` are the algorithm's own, by home, and of the `cloud`. `clients` are the
-    headline metric's values of the models that clients (seats, or edges) `received` and of their `own`, each on its
-    own test set, and of their own on those of `test_on` (`own_on_union`); `client_metrics` are those of the run's other
-    metrics. `testing_s` adds the wall seconds in which devices, most of them beside each other, tested models within
-    `wall_s`.
+    `device_bytes_up` sent before a verdict; `labels` counts tasks by the algorithm's label;
+    `energy_j` is the sum over tasks. `figures` are the algorithm's own, by edge number, and of the `cloud`. `clients`
+    are the headline metric's values of the models that clients (devices, or edges) `received` and of their `own`, each
+    on its own test set, and of their own on those of `test_on` (`own_on_union`); `client_metrics` are those of the
+    run's other metrics. `testing_s` adds the wall seconds in which devices, most of them beside each other, tested
+    models within `wall_s`.
     """
 
     round_no: int
@@ -165,7 +165,7 @@ class RoundInfo(Record):
 
 
 class RoundDetail(RoundInfo):
-    """One round with a row for each visit."""
+    """One round with a row for each task."""
 
     seats: tuple[VisitRow, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The records of a run and its seats, as the REST API and results folders show them."""
+"""The records of a run and its devices, as the REST API and results folders show them."""
 
 from __future__ import annotations
 
@@ -212,10 +212,10 @@ class FilePage(Record):
 
 
 class SeatInfo(Record):
-    """One seat of a run, with its current agent and its device's capabilities.
+    """One device of a run, with its current agent and its capabilities.
 
     Attributes:
-        latency_s: to its home edge.
+        latency_s: to the edge to which it is assigned.
         faulty: whether its training samples have the faults of the spec's `data.faults`.
         label_counts: of its training samples, without faults.
         groups: names of the groups (writers, hospitals, domains) of its samples, at most 10 of `n_groups`.
@@ -243,11 +243,11 @@ class SeatInfo(Record):
 
 
 SEATS_A_PAGE = 10_000
-"""Most seats of a page, and of the list in a results folder."""
+"""Most devices of a page, and of the list in a results folder."""
 
 
 def device_name(seat: int, placed: SeatInfo | None) -> str:
-    """What people are shown as the name of a seat."""
+    """What people are shown as the name of a device."""
     return f"worker {seat}" if placed is not None and placed.role == "worker" else f"device {seat}"
 
 

@@ -1,4 +1,4 @@
-"""What is recorded of one visit: a client task of one seat in one round."""
+"""What is recorded of one task of one device in one round."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import Tables, Values
 
 SIMULATED_LOSSES = frozenset({"unavailable", "busy", "dropped", "left_out"})
-"""Reasons of failures that follow from the spec; such a visit counts on neither side of a quorum."""
+"""Reasons of failures that follow from the spec; such a task counts on neither side of a quorum."""
 ENDS = ("used", "late", "surplus", "refused", "dropped", "failed", "no update", "only collected", "only tested")
-"""How a visit of its own round may end: each visit ends in one of these ways, so that their counts add up."""
+"""How a task of its own round may end: each task ends in one of these ways, so that their counts add up."""
 USED_LATE = "used late"
-"""The end of a record of an earlier round's visit, whose update was used late; it is no visit of this round."""
+"""The end of a record of an earlier round's task, whose update was used late; it is no task of this round."""
 PARTS = (("download", "down_s"), ("compute", "compute_s"), ("wait", "wait_s"), ("upload", "up_s"))
-"""What a visit spends its simulated time on, each with its field."""
+"""What a task spends its simulated time on, each with its field."""
 _ENDS = {"evaluated": "only tested", "collected": "only collected", "idle": "no update", "used_late": USED_LATE}
 VisibleLabel = Annotated[Label, AfterValidator(visible)]
 
 
 def end_of(outcome: str, reason: str | None) -> str:
-    """Return how a visit ended, as people are shown it: one of `ENDS`, or `USED_LATE`.
+    """Return how a task ended, as people are shown it: one of `ENDS`, or `USED_LATE`.
 
-    A visit that a deadline broke off is late, on the simulated clock (where it is refused) and on the real one.
+    A task that a deadline broke off is late, on the simulated clock (where it is refused) and on the real one.
     """
     if reason == "late" and outcome in ("refused", "failed"):
         return "late"
@@ -58,24 +58,24 @@ class FailureInfo(Record):
 
 
 class VisitFields(Record):
-    """What one seat did in one visit; seconds are simulated.
+    """What one device did in one task; seconds are simulated.
 
     Attributes:
         outcome: `used`, `used_late`, `refused`, `failed`, `evaluated`, `collected` or `idle`. A late update has a
             record of its own in the round that uses it (`used_late`).
-        label: the algorithm's own label of the client in this visit, such as a class.
-        work_share: the part of the work requested by the algorithm that the seat was given (`partial_work`).
+        label: the algorithm's own label of the client in this task, such as a class.
+        work_share: the part of the work requested by the algorithm that the device was given (`partial_work`).
         report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
-        moved_bytes: the part of `down_bytes` that is samples which the seat does not hold.
-        begin_s: when the visit's wave began, counted from the start of the round; below 0 if in an earlier round.
-        wait_s: from the arrival of the seat's report to the edge's decision.
-        staleness: versions that the edge's model was ahead of the one that the visit trained, when its update counted.
-        staleness_s: from the visit's dispatch until its update counted.
+        moved_bytes: the part of `down_bytes` that is samples which the device does not hold.
+        begin_s: when the dispatch began, counted from the start of the round; below 0 if in an earlier round.
+        wait_s: from the arrival of the device's report to the edge's decision.
+        staleness: versions that the edge's model was ahead of the one that the task trained, when its update counted.
+        staleness_s: from the dispatch until the update counted.
         simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.
-        predicted_s: the `simulated_s` that the seat's digital twin predicted.
+        predicted_s: the `simulated_s` that the device's digital twin predicted.
         measured_s: with `clock: real` only: wall seconds from the edge's orders to their answers. Everything else
             that is sent is the same in every repetition of a run.
-        fresh_state: the client began without the state of its last visit, although it had one.
+        fresh_state: the client began without the state of its last task, although it had one.
         figures: the algorithm's own figures.
     """
 
@@ -110,13 +110,13 @@ _SHARED = tuple(VisitFields.model_fields)
 
 
 class VisitRecord(VisitFields):
-    """A visit as an edge reports it: with counts that add up over visits.
+    """A task as an edge reports it: with counts that add up over tasks.
 
     Attributes:
         train: of the training batches.
-        received: of the model received, on the seat's own test set.
-        own: of the seat's own model, on its own test set.
-        own_on: of the seat's own model, on each test set of `test_on`.
+        received: of the model received, on the device's own test set.
+        own: of the device's own model, on its own test set.
+        own_on: of the device's own model, on each test set of `test_on`.
     """
 
     train: Score | None = None
@@ -126,13 +126,13 @@ class VisitRecord(VisitFields):
 
 
 class VisitRow(VisitFields):
-    """A visit as the API and results folders show it: with its edge, agent and profile, and with ratios for scores.
+    """A task as the API and results folders show it: with its edge, agent and profile, and with ratios for scores.
 
     Attributes:
-        profile: the device profile that the seat had in this round.
-        own_on: the headline metric's values of the seat's own model on the test sets of `test_on`.
+        profile: the profile that the device had in this round.
+        own_on: the headline metric's values of the device's own model on the test sets of `test_on`.
         received_metrics, own_metrics: values of the run's further metrics, by label.
-        groups: names of the groups of the seat's samples, at most 10 of `n_groups`.
+        groups: names of the groups of the device's samples, at most 10 of `n_groups`.
         n_test: predictions on which the received model was tested, one a sample unless targets are sequences.
     """
 
@@ -154,7 +154,7 @@ class VisitRow(VisitFields):
 
     @classmethod
     def of(cls, visit: VisitRecord, more: Mapping[str, Any], *, edge: str, agent: str | None, profile: str) -> VisitRow:
-        """The row of a visit that an edge has reported; `more`: its scores and groups as the fields of a row."""
+        """The row of a task that an edge has reported; `more`: its scores and groups as the fields of a row."""
         fields = vars(visit)
         return cls(
             **{name: fields[name] for name in _SHARED},
@@ -168,7 +168,7 @@ class VisitRow(VisitFields):
 
 
 class Scored(Protocol):
-    """A visit or an edge's round, with the scores of the model received and of the client's own."""
+    """A task or an edge's round, with the scores of the model received and of the client's own."""
 
     @property
     def received(self) -> Score | None: ...

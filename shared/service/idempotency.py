@@ -82,7 +82,7 @@ class IdempotentRunner(Generic[T]):
             grace_s: seconds for which work goes on without a caller; by default those of this runner.
 
         Raises:
-            Cancelled: the caller went away, or other work took the place of this order.
+            Cancelled: the caller went away, or other work took the place of this request.
         """
         running = self._find(queue, key, digest) or self._start(queue, key, digest, work)
         running.waiters += 1
@@ -100,7 +100,7 @@ class IdempotentRunner(Generic[T]):
                     self.grace_s if grace_s is None else grace_s, self._end_if_alone, running
                 )
         if running.task.cancelled():
-            raise Cancelled("other work took the place of this order")
+            raise Cancelled("other work took the place of this request")
         if running.task.exception() is not None or not self.keep(running.task.result()):
             self._forget(queue, key, running)
         return running.task.result()

@@ -46,7 +46,7 @@ def check_recipient(headers: Mapping[str, str], own: str) -> None:
     """
     recipient = headers.get(FOR_HEADER, own)
     if recipient != own:
-        raise Misdirected(f"this is {own}, the order is for {recipient[:200]!r}")
+        raise Misdirected(f"this is {own}, the request is for {recipient[:200]!r}")
 
 
 def check_reply_key(headers: Mapping[str, str], expected: str) -> None:

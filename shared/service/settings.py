@@ -107,7 +107,7 @@ class CommonSettings(Environment):
         tier_token_file: a file that holds the tier token, instead of `tier_token`.
         api_token_file: a file that holds the API token.
         data_dir: folder of data sets that are files.
-        cache_dir: folder in which downloaded and generated data sets are kept; by default `.cache/strata` at home.
+        cache_dir: folder in which downloaded and generated data sets are kept; by default `~/.cache/strata`.
         secure: whether nodes show certificates to each other; then the tier token is not used.
         join_token: what a node shows once, to get its certificate.
         join_token_file: a file that holds the join token.

@@ -1,6 +1,6 @@
 """Availability: at which simulated times a device is on.
 
-A visit begins only if its device is on then; a device that goes off later still finishes its visit.
+A task begins only if its device is on then; a device that goes off later still finishes its task.
 
 A trace file is a text file with one on-interval a line, `TRACE FROM TO`: the trace's number, from 0, and simulated
 seconds. The intervals of a trace are in order. Empty lines, and text after `#`, are ignored.
@@ -55,7 +55,9 @@ class OnOff(Record):
 
 
 class Trace(Record):
-    """The device is on during the intervals [from, to) of a trace, in simulated seconds. Seats take the traces in turn.
+    """The device is on during the intervals [from, to) of a trace, in simulated seconds.
+
+    Devices take the traces in turn.
 
     Attributes:
         traces: the on-intervals of each trace, in order. A spec may give `intervals` for a single trace instead.
@@ -123,13 +125,13 @@ Availability = Annotated[
 
 
 def is_on(availability: Availability, seat: int, at_s: float, seeds: Seeds) -> bool:
-    """Return whether a seat's device is on at a simulated time.
+    """Return whether a device is on at a simulated time.
 
     Args:
-        availability: the availability in the seat's profile.
-        seat: the seat's number.
+        availability: the availability in the device's profile.
+        seat: the device's number.
         at_s: simulated seconds since the run began.
-        seeds: the seat's random streams in this run.
+        seeds: the device's random streams in this run.
     """
     return next_on(availability, seat, at_s, seeds) == at_s
 

@@ -63,10 +63,10 @@ class EdgeLinkSpec(LinkSpec):
 class ProfileSpec(Record):
     """A named profile, with values that replace the catalogue's.
 
-    Distributions are drawn once for each seat; those of `delay_s` and `link_delay_s`, anew for each visit.
+    Distributions are drawn once for each device; those of `delay_s` and `link_delay_s`, anew for each task.
 
     Attributes:
-        name: the catalogue's name of the profile, or `agent`: each seat has its agent's.
+        name: the catalogue's name of the profile, or `agent`: each device has its agent's.
         label: the profile's name in records; None means `name`.
         link: a named link that replaces the profile's own.
         compute_sps: compute, in training samples of the reference model a second.
@@ -74,11 +74,11 @@ class ProfileSpec(Record):
         latency_s: one-way latency of the link.
         jitter_s: a transfer's latency is uniform within this distance of `latency_s`.
         link_delay_s: delay added to each transfer towards the cloud.
-        delay_s: delay added to the training of each visit.
+        delay_s: delay added to the training of each task.
         availability: when the device is on.
         load: which share of its compute is free at which time.
-        battery_j: energy for the visits of a run; None means unlimited.
-        drop_rate: probability that a visit is dropped.
+        battery_j: energy for the tasks of a run; None means unlimited.
+        drop_rate: probability that a task is dropped.
         j_per_flop: energy of a floating-point operation in training.
         j_per_byte_up, j_per_byte_down: energy to send and to receive a byte.
     """
@@ -104,7 +104,7 @@ class ProfileSpec(Record):
     @model_validator(mode="after")
     def _known(self) -> Self:
         if self.name == AGENT and self.model_fields_set - {"name"} and self != ProfileSpec(name=AGENT):
-            raise ValueError("`agent` takes the profile of the seat's agent: it allows no other values")
+            raise ValueError("`agent` takes the profile of the device's agent: it allows no other values")
         if self.name != AGENT:
             check_known("profile", self.name, PROFILES)
         if self.link is not None:
@@ -117,7 +117,7 @@ class ShareSpec(Record):
 
     Attributes:
         profile: the profile.
-        share: share of the seats that have it.
+        share: share of the devices that have it.
     """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)]
@@ -128,13 +128,13 @@ class DeviceSpec(Record):
     """The devices of an experiment.
 
     Attributes:
-        profile: the profile of every seat; None means `standard`, or the mixture in `profiles`.
-        profiles: a mixture: exact counts by largest remainder over `num_devices` seats in seeded order; each further
-            seat takes the profile that is furthest behind its share.
-        straggler_ratio: share of the seats that are stragglers, counted like a mixture.
+        profile: the profile of every device; None means `standard`, or the mixture in `profiles`.
+        profiles: a mixture: exact counts by largest remainder over `num_devices` devices in seeded order; each further
+            device takes the profile that is furthest behind its share.
+        straggler_ratio: share of the devices that are stragglers, counted like a mixture.
         straggler_slowdown: factor by which stragglers compute more slowly.
-        edge_latency_s: one-way latency from a seat to each edge in addition to its own link's; drawn for each seat and
-            edge, or a table with a row for each seat and a column for each edge.
+        edge_latency_s: one-way latency from a device to each edge in addition to its own link's. It is drawn for each
+            device and edge, or a table with a row for each device and a column for each edge.
     """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)] | None = None
@@ -155,24 +155,24 @@ class DeviceSpec(Record):
         return self
 
     def check_latencies(self, n_seats: int | None, n_edges: int | None) -> None:
-        """Check that listed latencies match the numbers of seats and edges, as far as these are known.
+        """Check that listed latencies match the numbers of devices and edges, as far as these are known.
 
         Raises:
-            ValueError: there are too few or too many of them; names the seat.
+            ValueError: there are too few or too many of them; names the device.
         """
         table = self.edge_latency_s
         if not isinstance(table, tuple):
             return
         if len(table) != (n_seats or len(table) or 1):
-            raise ValueError(f"devices.edge_latency_s lists {len(table)} seats instead of {n_seats or 'at least one'}")
+            raise ValueError(f"devices.edge_latency_s has {len(table)} rows instead of {n_seats or 'at least one'}")
         due = n_edges or len(table[0]) or 1
         for seat, row in enumerate(table):
             if len(row) != due:
-                raise ValueError(f"devices.edge_latency_s: seat {seat} has {len(row)} latencies instead of {due}")
+                raise ValueError(f"devices.edge_latency_s: device {seat} has {len(row)} latencies instead of {due}")
 
     @property
     def by_agent(self) -> bool:
-        """Whether each seat has the profile of the agent that hosts it."""
+        """Whether each device has the profile of the agent that hosts it."""
         return self.profile is not None and self.profile.name == AGENT
 
     @property

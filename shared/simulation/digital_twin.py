@@ -2,15 +2,15 @@
 
 A twin consists of a behaviour model (how fast the device is), telemetry (its free compute, the samples it has
 collected), rules (whether tasks are planned for it) and a bounded history of predictions and outcomes. It learns from
-simulated seconds (with `clock: real`, from measured ones), edge round by edge round; equal visits give equal twins.
+simulated seconds (with `clock: real`, from measured ones), edge round by edge round; equal tasks give equal twins.
 
 *Behaviour.* The free compute that a device reports implies how long its task takes. The twin learns the ratio of actual
 to implied seconds as an exponentially weighted mean and variance (T. Finch: Incremental calculation of weighted mean
 and variance, 2009), starting at the profile, that is at ratio 1. A profile says nothing about measured seconds: with
-`clock: real` the first visit sets the ratio, and does not count as slow.
+`clock: real` the first task sets the ratio, and does not count as slow.
 
-*Rules.* A visit is bad if it failed, was late, or took longer than predicted by more than half and by more than
-`SLOW_SDS` standard deviations. Each consecutive bad visit is a strike.
+*Rules.* A task is bad if it failed, was late, or took longer than predicted by more than half and by more than
+`SLOW_SDS` standard deviations. Each consecutive bad task is a strike.
 
     the device is off when the edge plans             -> offline until it is on again
     strike, and the contribution was really lost      -> offline for 1, 2, 4, then 8 edge rounds, as strikes go on
@@ -18,7 +18,7 @@ and variance, 2009), starting at the profile, that is at ratio 1. A profile says
     further strike otherwise                          -> degraded, for the same number of edge rounds
     battery below `MIN_CHARGE`                        -> degraded until it is charged
     offline or degraded, and the time is over         -> recovering: planned with `CAUTION` of its compute
-    recovering, `GOOD_VISITS` good visits in a row    -> healthy, no strikes
+    recovering, `GOOD_VISITS` good tasks in a row    -> healthy, no strikes
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from shared.core.records import Record
 Health = Literal["healthy", "recovering", "degraded", "offline"]
 
 PRIOR_SD = 0.25
-"""Standard deviation of the ratio before the first visit: a profile may be wrong by a quarter."""
+"""Standard deviation of the ratio before the first task: a profile may be wrong by a quarter."""
 LEARNING_RATE = 0.3
-"""Weight of the newest visit in the mean, after the first few visits."""
+"""Weight of the newest task in the mean, after the first few tasks."""
 MIN_RATIO = 0.1
 """Lower bound on a learned ratio: a device that claims to be arbitrarily fast would otherwise get every sample."""
 SLOW_SDS = 3.0
-"""A visit is slow if it takes this many standard deviations longer than predicted (and half as long again)."""
+"""A task is slow if it takes this many standard deviations longer than predicted (and half as long again)."""
 MIN_CHARGE = 0.1
 """Charge of a battery, 0 to 1, below which no task is planned for the device."""
 CAUTION = 0.5
 """Share of its free compute with which a recovering device is planned."""
 GOOD_VISITS = 2
-"""Number of consecutive good visits after which a recovering device is healthy."""
+"""Number of consecutive good tasks after which a recovering device is healthy."""
 MAX_EXCLUDED_ROUNDS = 8
 """Upper bound on the edge rounds for which a device is left out."""
 HISTORY = 16
-"""Number of newest visits that a twin keeps."""
+"""Number of newest tasks that a twin keeps."""
 
 
 class Telemetry(Record):
@@ -69,7 +69,7 @@ class Telemetry(Record):
 
 
 class VisitObservation(Record):
-    """One visit as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration."""
+    """One task as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration."""
 
     round_no: Count
     edge_round: Count
@@ -88,16 +88,16 @@ class Twin(Record):
     """A device's digital twin.
 
     Attributes:
-        seat: the device's seat.
+        seat: the device's number.
         health: whether, and how cautiously, tasks are planned for the device.
         ratio, ratio_var: mean and variance of the ratio of actual seconds to those that its free compute implies.
-        n_learned: number of visits from which the ratio was learned.
-        strikes: number of consecutive bad visits.
-        n_good: number of good visits since it began to recover.
+        n_learned: number of tasks from which the ratio was learned.
+        strikes: number of consecutive bad tasks.
+        n_good: number of good tasks since it began to recover.
         rest: number of edge rounds for which it is still left out.
-        spent_j: energy that its visits took.
+        spent_j: energy that its tasks took.
         telemetry: the newest telemetry.
-        history: the newest visits, oldest first.
+        history: the newest tasks, oldest first.
     """
 
     seat: int
@@ -119,17 +119,17 @@ class Twin(Record):
 
 
 class TwinList(Record):
-    """The twins of one run, ordered by seat."""
+    """The twins of one run, ordered by device."""
 
     twins: tuple[Twin, ...] = ()
 
     def by_seat(self) -> dict[int, Twin]:
-        """Return the twins as a map from seat to twin."""
+        """Return the twins as a map from device to twin."""
         return {twin.seat: twin for twin in self.twins}
 
 
 def refresh(twin: Twin, telemetry: Telemetry, *, new_edge_round: bool) -> Twin:
-    """Return the twin with new telemetry, before an edge round (or a further wave of it) is planned."""
+    """Return the twin with new telemetry, before an edge round (or a further dispatch of it) is planned."""
     found = twin.replace(telemetry=telemetry)
     if not telemetry.on:
         return found.replace(health="offline")
@@ -148,7 +148,7 @@ def predict(twin: Twin, implied_s: float) -> tuple[float, float]:
 
 
 def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
-    """Return the twin whose behaviour model has learned one more visit, in simulated or `measured` seconds."""
+    """Return the twin whose behaviour model has learned one more task, in simulated or `measured` seconds."""
     ratio = max(ratio, MIN_RATIO)
     if measured and not twin.n_learned:
         return twin.replace(ratio=ratio, ratio_var=(PRIOR_SD * ratio) ** 2, n_learned=1)
@@ -165,13 +165,13 @@ def learn(twin: Twin, ratio: float, *, measured: bool = False) -> Twin:
 def observe(
     twin: Twin, seen: VisitObservation, *, ratio: float | None, energy_j: float = 0.0, measured: bool = False
 ) -> Twin:
-    """Return the twin after a visit.
+    """Return the twin after a task.
 
     Args:
-        twin: the twin before the visit.
-        seen: the visit, predicted and actual.
-        ratio: ratio of actual to implied seconds; None if the visit taught nothing about it.
-        energy_j: energy that the visit took from the battery.
+        twin: the twin before the task.
+        seen: the task, predicted and actual.
+        ratio: ratio of actual to implied seconds; None if the task taught nothing about it.
+        energy_j: energy that the task took from the battery.
         measured: whether the seconds are wall seconds.
     """
     after = twin if ratio is None else learn(twin, ratio, measured=measured)
@@ -183,7 +183,7 @@ def observe(
 
 
 def is_bad(seen: VisitObservation) -> bool:
-    """Return whether a visit failed, was refused, or took far longer than predicted."""
+    """Return whether a task failed, was refused, or took far longer than predicted."""
     if seen.outcome in ("failed", "refused") or seen.took_s is None:
         return True
     beyond = max(seen.predicted_s / 2, SLOW_SDS * seen.predicted_sd_s)
@@ -191,7 +191,7 @@ def is_bad(seen: VisitObservation) -> bool:
 
 
 def judge(twin: Twin, *, bad: bool, silent: bool) -> Twin:
-    """Return the twin after the rules have judged a visit."""
+    """Return the twin after the rules have judged a task."""
     if not bad:
         n_good = twin.n_good + 1
         if twin.health == "healthy" or n_good >= GOOD_VISITS:

@@ -1,6 +1,6 @@
 """Load: the share of a device's compute that is free at a simulated time, beside the device's other work.
 
-The share at the beginning of a wave holds until the visit ends.
+The share at the beginning of a dispatch holds until the task ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Between(Record):
 
 
 class Sinus(_Between):
-    """The free share is a sine of this period (a day by default), with a phase drawn for each seat."""
+    """The free share is a sine of this period (a day by default), with a phase drawn for each device."""
 
     name: Literal["sinus"] = "sinus"
     period_s: Seconds = 86_400.0
@@ -93,7 +93,7 @@ def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
     Args:
         load: the load in the device's profile.
         at_s: simulated seconds since the run began.
-        seeds: the seat's random streams in this run.
+        seeds: the device's random streams in this run.
     """
     if isinstance(load, Sinus):
         turn = at_s / load.period_s + uniform01(seeds("load"))

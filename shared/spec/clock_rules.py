@@ -19,9 +19,9 @@ def check_clock(spec: Any) -> None:
             raise ValueError("time_scale needs clock: real: simulated time takes no time")
         return
     if spec.late == "next_round":
-        raise ValueError("late: next_round needs clock: simulated: with clock: real an edge breaks off late visits")
+        raise ValueError("late: next_round needs clock: simulated: with clock: real an edge cancels late tasks")
     if spec.vectorised is not None:
-        raise ValueError("vectorised needs clock: simulated: with clock: real each device's order comes alone")
+        raise ValueError("vectorised needs clock: simulated: with clock: real each device gets a request of its own")
     if spec.overselection:
         raise ValueError(
             "overselection needs clock: simulated: with clock: real chance would decide which device is first"

@@ -41,7 +41,7 @@ class Stop(Record):
             set. A round is chosen on the test set only where this says `test`.
         simulated_s: simulated seconds of the run.
         bytes: link bytes of the run, up and down.
-        joules: energy of all visits of the run.
+        joules: energy of all tasks of the run.
     """
 
     accuracy: Annotated[float, Field(gt=0, le=1)] | None = None

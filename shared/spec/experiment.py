@@ -47,7 +47,7 @@ from shared.training.specs import AugmentSpec, DataSpec, ModelSpec
 from shared.wire.codec_settings import CompressionSpec
 
 PLANNED = ("free_compute", "finish_time")
-"""Schedules that plan shares by digital twins, and plan again what a seat did not finish."""
+"""Schedules that plan shares by digital twins, and plan again what a device did not finish."""
 
 
 class ExperimentSpec(Record):
@@ -57,47 +57,46 @@ class ExperimentSpec(Record):
         init: the model with which the run begins; None means one drawn by the seed.
         loss: what training minimises, in the mean over predictions; None means the loss of the data's kind of target.
         metrics: what evaluations measure; the first is the headline. None named means the metric of the kind of target.
-        num_devices: number of seats (virtual clients, hosted by agents) at the start; None means the number of devices
-            that are connected when the run starts.
-        max_devices: number of seats in all; those beyond `num_devices` are for devices that connect later. None means
+        num_devices: number of devices at the start; None means as many as are connected when the run starts.
+        max_devices: number of devices in all. Those beyond `num_devices` wait for agents that connect later. None means
             `num_devices`.
         num_edges: number of edges; None means the number of edges that are connected when the run starts.
         num_rounds: number of cloud rounds in which clients train, over all phases of the algorithm. A phase in which
-            seats only compute something, as in FedMix, adds its rounds to them.
+            devices do not train, as the first of FedMix, adds its rounds to them.
         stop: when a run ends before its last round; None means never.
         validation: samples by which the best round is chosen, and by which `stop` may end a run; None means none.
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
-        client: who owns a model in the federation: a device's seat, or an edge.
+        client: who owns data and a model in the federation: each device, or each edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
-        optimizer: of the devices, anew in each visit; momentum is that of SGD.
+        optimizer: of the devices, anew in each task; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
-        select, select_params: the policy that selects the seats which train, and the parameters of a plug-in's policy.
-        fraction_train: share of an edge's seats that train in an edge round (where `select` is not `all`).
-        fraction_candidates: share of an edge's seats that `power_of_choice` draws; None: twice `fraction_train`.
-        average_every: where samples are divided, when the edge averages what its seats trained: after their visit,
+        select, select_params: the policy that selects the devices to train, and the parameters of a plug-in's policy.
+        fraction_train: share of an edge's devices that train in an edge round (where `select` is not `all`).
+        fraction_candidates: share of an edge's devices that `power_of_choice` draws; None: twice `fraction_train`.
+        average_every: where samples are divided, when the edge averages what its devices trained: after a task,
             after each epoch, or after each mini-batch.
         divide_batch: where samples are divided, whether `batch_size` is the batch of all workers together, divided in
             proportion to their shares, so that each takes about as many steps as one machine with all samples would.
         sync: whether edges wait for all their devices, and the cloud for all edges.
-        overrun: where shares are planned, the first wave ends at this multiple of the seconds planned for it.
+        overrun: where shares are planned, the first dispatch ends after this multiple of the planned seconds.
         twins: whether an edge keeps digital twins even if no schedule plans by them.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
             that a device has all its samples from the start.
-        quorum: share of a round's visits, over all edges, that must be answered in each edge round. Where edges are
-            the clients or asynchronous, or shares are planned, each edge needs it of its own visits (or samples).
+        quorum: share of a round's tasks, over all edges, that must be answered in each edge round. Where edges are
+            clients or asynchronous, or where work is divided, each edge needs this share of its own tasks (or samples).
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
-        report_deadline_s: simulated seconds of a wave after which an edge decides by the reports that have arrived.
+        report_deadline_s: simulated seconds of a dispatch after which an edge decides by the announcements it has.
         weights: how much a device's update counts in means that weigh by samples: by its `samples`, each the same
             (`uniform`), or each the same where each device has one whole group of samples, as checked (`group`).
         late: whether a late update is dropped or used in a later round.
         staleness_discount: factor by which the weight of a late update is multiplied for each round that it is old.
-        partial_work: whether seats that would be late get fewer steps instead.
-        overselection: share of seats selected beyond the wanted number; the first to answer are admitted.
-        held_out_fraction: share of the seats that never train and only evaluate.
+        partial_work: whether devices that would be late get fewer steps instead.
+        overselection: share of devices selected beyond the wanted number; the first to answer are admitted.
+        held_out_fraction: share of the devices that never train and only evaluate.
         test_fraction: share of a client's own samples that is its test set: one number, a distribution, or a list that
             clients take in turn. None means that the data set's test images are dealt like the training images.
-        eval_every: number of rounds between evaluations of the global model and of held-out seats; the last round is
+        eval_every: number of rounds between evaluations of the global model and of held-out devices; the last round is
             always evaluated.
         eval_every_s: in place of `eval_every`, simulated seconds: the first round to end after each multiple of them is
             evaluated; clients test their models after the last round only.
@@ -106,9 +105,9 @@ class ExperimentSpec(Record):
         test_on: further test sets for the global model and the clients' own models: `union` (all clients' test sets
             together), `unseen` (domains that no client has), or a domain by its name.
         augment: how training images are augmented, and whether originals stay; None means that they are not.
-        losses: visits to leave out: the losses that one run recorded can be repeated in another.
+        losses: tasks to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
-        sum_bounds: largest elements of updates; larger ones are failures of their seats.
+        sum_bounds: largest elements of updates; a device that sends a larger one has failed.
         edge_upload: what an edge sends up: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means (4 bytes).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
         time_scale: with `clock: real`, wall seconds for each simulated second.
@@ -139,7 +138,7 @@ class ExperimentSpec(Record):
     client: Literal["device", "edge"] = "device"
     edge_worker: bool = True
 
-    local_epochs: Annotated[int, Field(ge=1, le=1000, description="passes over a device's samples in a visit.")] = 1
+    local_epochs: Annotated[int, Field(ge=1, le=1000, description="passes over a device's samples in a task.")] = 1
     batch_size: Annotated[int, Field(ge=1, le=100_000, description="samples of a mini-batch.")] = 32
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the devices.")] = 0.05
     lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
@@ -230,7 +229,7 @@ class ExperimentSpec(Record):
 
     @property
     def epochs_a_visit(self) -> int:
-        """Number of local epochs of one visit."""
+        """Number of local epochs of one task."""
         return self.local_epochs if self.average_every == "visit" else 1
 
     @property
@@ -242,7 +241,7 @@ class ExperimentSpec(Record):
         """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
 
         Raises:
-            BadInput: a list with an entry for each seat or edge does not fit these numbers.
+            BadInput: a list with an entry for each device or edge does not fit these numbers.
         """
         num_devices = self.num_devices or max(min(n_devices, self.max_devices or n_devices), 1)
         max_devices = self.max_devices or num_devices
@@ -258,7 +257,7 @@ class ExperimentSpec(Record):
         return math.ceil(self.quorum * n - 1e-9)
 
     def lost_visits_in(self, round_no: int, edge_round: int, wave: int) -> frozenset[int]:
-        """Return the seats whose visits `losses` leaves out in this wave."""
+        """Return the devices whose tasks `losses` leaves out in this dispatch."""
         here = [loss for loss in self.losses if loss.round_no == round_no]
         here = [loss for loss in here if loss.edge_round in (None, edge_round) and loss.wave in (None, wave)]
         return frozenset(seat for loss in here for seat in loss.seats)
@@ -344,14 +343,14 @@ def _selection(spec: ExperimentSpec) -> None:
     if spec.overselection and spec.select == "all":
         raise ValueError("overselection needs a policy that does not select all, such as select: random")
     if spec.overselection and spec.fraction_train == 1:
-        raise ValueError("overselection needs fraction_train below 1: all seats are selected already")
+        raise ValueError("overselection needs fraction_train below 1: all devices are selected already")
 
 
 def _deadline(spec: ExperimentSpec) -> None:
     if spec.late == "next_round" and spec.round_deadline_s is None:
         raise ValueError("late: next_round needs round_deadline_s: without a deadline no update is late")
     if spec.partial_work and spec.round_deadline_s is None and spec.report_deadline_s is None:
-        raise ValueError("partial_work needs round_deadline_s: without a deadline no visit has to be cut short")
+        raise ValueError("partial_work needs round_deadline_s: without a deadline no task has to be cut short")
     if spec.report_deadline_s is None or spec.round_deadline_s is None:
         return
     if spec.report_deadline_s >= spec.round_deadline_s:
@@ -371,11 +370,11 @@ def _shares(spec: ExperimentSpec) -> None:
     if spec.divide_batch and every == "step":
         raise ValueError("divide_batch needs average_every: visit or epoch: with step each batch is divided already")
     if every == "step" and spec.momentum:
-        raise ValueError("momentum needs average_every: visit or epoch: with step every seat takes one plain SGD step")
+        raise ValueError("momentum needs average_every: visit or epoch: with step a device takes one plain SGD step")
     if every == "step" and spec.versions > 1:
         raise ValueError("augment.when: expand needs average_every: visit or epoch: a step has no room for copies")
     if every == "step" and spec.select != "all":
-        raise ValueError("select needs average_every: visit or epoch: with step all seats share each epoch")
+        raise ValueError("select needs average_every: visit or epoch: with step all devices share each epoch")
     if spec.overrun is not None and not spec.plans:
         raise ValueError("overrun needs a schedule that plans shares: free_compute or finish_time")
     if spec.overrun is not None and spec.clock == "real":

@@ -29,13 +29,13 @@ Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(S
 Schedule = Annotated[
     Literal["own_data", "equal", "free_compute", "finish_time"],
     Field(
-        description="who trains on which samples: `own_data`: each seat on its own; `equal`: the chosen seats share "
+        description="who trains on which samples: `own_data`: each device on its own; `equal`: the chosen ones share "
         "the samples evenly; `free_compute`, `finish_time`: shares are planned by digital twins."
     ),
 ]
 Association = Annotated[
     Literal["balanced", "latency"],
-    Field(description="which edge a seat belongs to: `balanced`: in turn; `latency`: the one it reaches fastest."),
+    Field(description="which edge a device belongs to: `balanced`: in turn; `latency`: the one it reaches fastest."),
 ]
 
 
@@ -126,9 +126,9 @@ class Timeouts(Record):
     """Wall-clock limits in seconds: when a wait is given up. They never change a result that arrives in time.
 
     Attributes:
-        visit_s: limit on computing one visit.
+        visit_s: limit on computing one task.
         ready_s: how long a run waits for enough edges and devices.
-        reseat_after_s: how long a lost agent's seats, or a lost edge's place, stay reserved for its return.
+        reseat_after_s: how long a lost agent's devices, or a lost edge's number, stay reserved for its return.
     """
 
     visit_s: float = Field(default=300.0, gt=0, le=86_400)
@@ -137,12 +137,12 @@ class Timeouts(Record):
 
 
 class LostVisits(Record):
-    """Visits that are left out of a round as if they had failed, to repeat the losses of another run.
+    """Tasks that are left out of a round, to repeat the losses of another run.
 
     Attributes:
         round_no: the round, from 1.
-        seats: the seats whose visits are left out.
-        edge_round, wave: the only edge round and wave concerned; None means all.
+        seats: the devices whose tasks are left out.
+        edge_round, wave: the only edge round and dispatch concerned; None means all.
     """
 
     round_no: Count

@@ -125,6 +125,6 @@ def check_optimizer(name: str, momentum: float, average_every: str, *, vectorise
     if momentum:
         raise ValueError(f"momentum needs optimizer: sgd: {name} has moments of its own")
     if average_every == "step":
-        raise ValueError("optimizer needs average_every: visit or epoch: with step every seat takes one plain SGD step")
+        raise ValueError("optimizer needs average_every: visit or epoch: with step a device takes one plain SGD step")
     if vectorised:
         raise ValueError(f"vectorised needs optimizer: sgd: the steps of {name} are not known for many")

@@ -19,7 +19,7 @@ WAITED_FOR = {
     "held_out_fraction": 0.0,
     "twins": False,
 }
-"""Fields that only mean something at an edge that waits for a wave of visits, with the values that they must have."""
+"""Fields that only mean something at an edge that waits for all tasks of a dispatch, with the values they must have."""
 
 
 def check_sync(spec: Any) -> None:
@@ -89,7 +89,7 @@ def _check_edges(spec: Any, sync: EdgeSync) -> None:
 
 
 def edges_judge_quorum(spec: Any) -> bool:
-    """Whether each edge of an `ExperimentSpec` needs the quorum of its own visits, in place of the cloud over all.
+    """Whether each edge of an `ExperimentSpec` needs the quorum of its own tasks, in place of the cloud over all.
 
     A client answers for itself; an asynchronous round has answers to orders of several rounds.
     """

@@ -179,7 +179,7 @@ class AugmentSpec(Record):
         n_ops: number of operations of `randaugment` applied to an image, one after another.
         magnitude: strength of these operations, 0 to 10.
         when: `load`: an image is augmented anew whenever it is trained on; `once`: each image is augmented once, and
-            the augmented images replace the client's images in all rounds; `expand`: in each visit an augmented copy
+            the augmented images replace the client's images in all rounds; `expand`: in each task an augmented copy
             of each image is added to the images, so that an epoch has twice as many samples.
     """
 

@@ -200,7 +200,7 @@ class _Edge:
         answer = self.rounds.passed(made.answer(), self.experiment.wire_types.visit_answer)
         for outcome in answer.outcomes:
             if outcome.failure is not None:
-                raise CheckFailed(f"the visit of seat {outcome.seat} fails: {outcome.failure.detail}")
+                raise CheckFailed(f"the task of device {outcome.seat} fails: {outcome.failure.detail}")
         refused = self._refused(ctx, answer.outcomes)
         shared = {seat for seat, task in tasks.items() if task.samples is not None}
         self._add(stage, made.singles, refused, total, shared)

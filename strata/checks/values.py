@@ -180,6 +180,6 @@ def seats_are_selected_by_the_context_alone(policy: SelectionPolicy, folder: Pat
         for losses in ({}, {seat.number: 1.0 / (1 + seat.number) for seat in seats}):
             view = EdgeView(losses=dict(losses))
             chosen = select(ctx, seats, view)
-            require(bool(chosen), "it selects no seat")
+            require(bool(chosen), "it selects no device")
             require(chosen == select(ctx, seats, view), "two choices differ: draw from `ctx.numpy_rng` only")
             require(view.losses == losses, "it changes the losses that it is given")

@@ -81,14 +81,14 @@ def _algorithms(url: str | None) -> list[AlgorithmInfo]:
 
 
 def agents(
-    run: Annotated[str | None, typer.Argument(help="A run id, or `latest`: list the seats of this run.")] = None,
+    run: Annotated[str | None, typer.Argument(help="A run id, or `latest`: list the devices of this run.")] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
     runs_dir: RunsDirOption = RUNS_DIR,
 ) -> None:
-    """List the agents (device processes) of the cloud, or the seats of a run and the agents that host them.
+    """List the agents (device processes) of the cloud, or the devices of a run and the agents that host them.
 
-    Without a cloud that knows the run, its seats are those of its results folder.
+    Without a cloud that knows the run, its devices are those of its results folder.
     """
     from shared.results.folder import read_run
     from shared.results.reader import read_seats
@@ -169,7 +169,9 @@ def _print_kind(kind: Kind[Any], format: Format) -> None:
 def twins(
     run: Annotated[str, typer.Argument(help="A run id, or `latest`.")] = "latest",
     edge: Annotated[str | None, typer.Option(help="The name of an edge; default: all edges.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Show the twins of this agent (by id) instead of an edge.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Show the digital twins of this agent (by id) instead of an edge.")
+    ] = None,
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:

@@ -59,7 +59,7 @@ def ls(
 def show(
     run: ReadRunArgument,
     round_no: Annotated[
-        int | None, typer.Option("--round", min=1, help="Show the visits of this round instead.")
+        int | None, typer.Option("--round", min=1, help="Show the tasks of this round instead.")
     ] = None,
     plots: Annotated[
         bool, typer.Option("--plots", help="Draw pictures into plots/ of the results folder instead.")
@@ -132,7 +132,7 @@ def _draw_plots(run: str, round_no: int | None, url: str | None, format: Format,
 
 
 def _show_round(run: str, round_no: int, url: str | None, format: Format, runs_dir: Path) -> None:
-    """Print one round with a row for each visit."""
+    """Print one round with a row for each task."""
     from shared.results.folder import read_round, read_run
     from strata.output import print_json, stdout
     from strata.tables import rounds_table, visits_table
@@ -217,7 +217,7 @@ def resume(
 ) -> None:
     """Resume a paused, stopped or failed run from its last committed round.
 
-    It is refused if the run began with other data, seats, code or packages; --accept-changes records what differs. A
+    It is refused if the run began with other data, devices, code or packages; --accept-changes records what differs. A
     run of a local topology that has ended, however it ended, goes on in one that is started for it, and is followed to
     its end as by `strata run`.
     """

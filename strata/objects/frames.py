@@ -53,7 +53,7 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def visit_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """The visits in training of a results folder; the algorithm's own numbers are named `figure_...`."""
+    """The tasks in training of a results folder; the algorithm's own numbers are named `figure_...`."""
     for _, row in rows_of(folder / DEVICES):
         if row.get("kind") == "train":
             figures = row.get("figures") or {}

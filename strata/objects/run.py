@@ -173,7 +173,7 @@ class Run:
         self._collect()
 
     def round(self, round_no: int) -> RoundDetail:
-        """One round with a record of each visit."""
+        """One round with a record of each task."""
         return self._read(lambda client: client.round(self.id, round_no), lambda folder: read_round(folder, round_no))
 
     def devices(self) -> tuple[SeatInfo, ...]:
@@ -197,7 +197,7 @@ class Run:
     def to_pandas(
         self, what: Literal["rounds", "visits", "devices", "groups", "classes", "confusion"] = "rounds"
     ) -> pd.DataFrame:
-        """A table of its rounds so far, of all their visits, of its devices, or of its last scores by group or class.
+        """A table of its rounds so far, of all their tasks, of its devices, or of its last scores by group or class.
 
         Raises:
             NotFound: it has no table by class, or not yet.

@@ -75,7 +75,7 @@ async def test_an_order_that_visits_a_seat_twice_is_refused(tmp_path: Path) -> N
         headers = {**order.headers, CHECKSUM_HEADER: f"{zlib.crc32(twice):08x}"}
         answer = await fed.client.post(str(order.url), content=twice, headers=headers)
         assert (answer.status_code, answer.json()["field"]) == (400, "visits")
-        assert "seats [1, 1]: each may come once" in answer.json()["detail"]
+        assert "devices [1, 1]: each may come once" in answer.json()["detail"]
 
 
 async def test_an_edge_gives_orders_in_its_own_name(tmp_path: Path) -> None:

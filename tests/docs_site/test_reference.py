@@ -81,7 +81,7 @@ def test_a_field_of_a_spec_has_type_bounds_default_and_meaning() -> None:
     shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "## Spec")}
     assert shown["`edge_rounds`"][:2] == ["integer, from 1 to 1000", "`1`"]
     assert shown["`client`"][:2] == ['`"device"`, `"edge"`', '`"device"`']
-    assert "share of a round's visits" in shown["`quorum`"][2]
+    assert "share of a round's tasks" in shown["`quorum`"][2]
     assert "trackers" in shown["`tracking`"][2]
 
 
@@ -152,7 +152,7 @@ def test_every_setting_that_bounds_a_request_is_among_the_bounds() -> None:
 
 def test_every_code_is_explained() -> None:
     page = codes_page()
-    assert [row[0].strip("`") for row in rows(page, "## Outcomes of visits")] == [n for n in OUTCOMES if n != "other"]
+    assert [row[0].strip("`") for row in rows(page, "## Outcomes of tasks")] == [n for n in OUTCOMES if n != "other"]
     assert [row[0].strip("`") for row in rows(page, "## Reasons of lost contributions")] == list(REASONS)
     assert {row[0].strip("`") for row in rows(page, "## Errors")} == {code for code, _ in error_codes()}
     assert [cells for cells in re.findall(r"^\| `.*$", page, re.MULTILINE) if cells.endswith("|  |")] == []

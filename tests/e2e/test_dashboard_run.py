@@ -157,13 +157,13 @@ def test_a_round_is_chosen_by_step_number_and_row_and_the_button_in_a_row_keeps_
 
 def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
     page = opened(visitor)
-    table = page.locator(".q-table__container").filter(has=page.get_by_role("columnheader", name="mean visit"))
+    table = page.locator(".q-table__container").filter(has=page.get_by_role("columnheader", name="mean task"))
     table.get_by_text(f"1-10 of {N_DEVICES}").wait_for()
     names = visitor.columns(2)  # after the rounds and the groups
     visits = [visit for number in (1, 2, 3) for visit in detail_of(url, number)["seats"]]
     took = {seat: [v["simulated_s"] for v in visits if v["seat"] == seat] for seat in range(N_DEVICES)}
     means = {seat: sum(found) / len(found) for seat, found in took.items()}
-    head = table.get_by_role("columnheader", name="mean visit")
+    head = table.get_by_role("columnheader", name="mean task")
     head.click()
     until("it is sorted", lambda: head.get_attribute("aria-sort") == "ascending")
     head.click()

@@ -111,7 +111,7 @@ def test_every_number_is_that_of_the_api_and_states_add_up_to_the_devices(
     assert counts == Counter(expected.values())
     assert sum(counts.values()) == topology["n_devices"]
     visits = page.get_by_role("status").inner_text()
-    assert visits == f"round 3: {newest['n_visits']} visits: 2 used, 1 late, 1 failed"
+    assert visits == f"round 3: {newest['n_visits']} tasks: 2 used, 1 late, 1 failed"
     edges_up, edges_down = size(newest["edge_bytes_up"]), size(newest["edge_bytes_down"])
     devices_up, devices_down = size(newest["device_bytes_up"]), size(newest["device_bytes_down"])
     links = f"links of the edges ↑ {edges_up} ↓ {edges_down}, links of the devices ↑ {devices_up} ↓ {devices_down}"
@@ -259,7 +259,7 @@ def test_an_asynchronous_run_shows_the_age_of_updates_and_the_orders_in_flight(
 ) -> None:
     until("some versions are made", lambda: ask(url, f"/runs/{endless}")["rounds"] > 20)
     page = visitor.go("/")
-    page.get_by_text(re.compile(r"^order in flight, \d+ versions? old$")).first.wait_for()
+    page.get_by_text(re.compile(r"^request in flight, \d+ versions? old$")).first.wait_for()
     httpx2.post(f"{url}/runs/{endless}/pause", timeout=120).raise_for_status()
     until("it is paused", lambda: ask(url, f"/runs/{endless}")["status"] == "paused")
     page.get_by_role("link", name="long: paused").wait_for()

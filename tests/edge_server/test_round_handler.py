@@ -176,7 +176,7 @@ async def test_an_order_waits_until_the_edge_knows_its_address(tmp_path: Path) -
             {"client": "edge", "edge_worker": False},
             "factors: a value of edge-0 would come from each of its workers; the edge's own update may bring it",
         ),
-        ({"schedule": "free_compute"}, "factors: a value of device-0 would come from several visits of planned shares"),
+        ({"schedule": "free_compute"}, "factors: a value of device-0 would come from several tasks of planned shares"),
     ],
 )
 async def test_a_run_fails_if_several_visits_may_send_one_value_per_client(

@@ -143,7 +143,7 @@ def longer_link(reply: Any) -> Any:
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (heavier_sum, "a sum of 3 updates and 270 samples; the visits of seats"),
+        (heavier_sum, "a sum of 3 updates and 270 samples; the tasks of devices"),
         (heavier_field, "delta: a weight of 270, in a sum of 90 samples"),
         (claiming(n_samples=90), "reports 90 training samples, it has 30"),
         (longer_link, f"is to have {2**48} bytes"),
@@ -220,8 +220,8 @@ MORE_HITS = Score(n=2, n_correct=2, loss_sum=1.0, states={"f1": (2, *[0] * 9, 1,
 """An F1's state with more hits in a class than it has targets."""
 
 EDGE_FORGERIES = [
-    (heavier_answer, "a sum of 2 updates and 180 samples; the visits in its lines have 2 and 60"),
-    (heavier_lines, "seat 0 trained on 90 samples, it has 30"),
+    (heavier_answer, "a sum of 2 updates and 180 samples; the tasks in its lines have 2 and 60"),
+    (heavier_lines, "device 0 trained on 90 samples, it has 30"),
     (lines_with(n_samples=2**48), f"trained on {2**48} samples, it has 30"),
     (lines_with(energy_j=1e308), "energy_j"),
     (lines_with(simulated_s=1e308), "simulated_s"),

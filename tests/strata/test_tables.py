@@ -96,7 +96,7 @@ def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: S
     rounds = [a_round(1), a_round(2, seats=VISITS)]
     write_results(tmp_path / "runs" / "r9", info, rounds, model=None, manifest=Manifest.of(info))
     lines = strata("show", "r9", "--round", 2).out.splitlines()
-    head = next(index for index, line in enumerate(lines) if "┃ seat" in line)
+    head = next(index for index, line in enumerate(lines) if "┃ device" in line)
     names, first, second = (cells_of(lines[index]) for index in (head, head + 2, head + 3))
     rows = [dict(zip(names, cells, strict=True)) for cells in (first, second)]
     assert rows[0].items() >= {"label": "C", "rho": "145", "sigma": "352", "refusals": "3", "bytes": "19.2 kB"}.items()

@@ -130,7 +130,7 @@ class View:
             self.links.set_text("")
             return
         counts = ", ".join(f"{number} {state}" for state, number in visit_counts(run_view).items())
-        self.visits.set_text(f"{word} {newest.round_no}: {counted(newest.n_visits, 'visit')}: {counts or 'none'}")
+        self.visits.set_text(f"{word} {newest.round_no}: {counted(newest.n_visits, 'task')}: {counts or 'none'}")
         edges = traffic(newest.edge_bytes_up, newest.edge_bytes_down)
         devices = traffic(newest.device_bytes_up, newest.device_bytes_down)
         self.links.set_text(f"links of the edges {edges}, links of the devices {devices}")

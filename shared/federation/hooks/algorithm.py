@@ -50,7 +50,7 @@ def keeps_nothing(ctx: Context) -> frozenset[str]:
 
 
 def training_alone(params: Any) -> Passes:
-    """The default of `passes`: a visit passes each sample of its steps once."""
+    """The default of `passes`: a task passes each sample of its steps once."""
     return Passes()
 
 
@@ -81,12 +81,12 @@ class Footprint:
     `model` in it has shapes alone, no values.
 
     Attributes:
-        sends: from context and model, by field of the update, the names of the tensors in an averaged map: of a visit's
-            update if the context has a seat, otherwise of the edge's own. A field that is not named is empty.
+        sends: from context and model, by field of the update, the names of the tensors in an averaged map: of a task's
+            update if the context has a device, otherwise of the edge's own. A field that is not named is empty.
         codes: from context, model and direction, by tensor name, the codec that the algorithm itself applies.
         gathers: a lower bound, in bytes, of the per-client data that one process holds at once, by the name of the
             parameter that determines it; tensors by name are not counted here.
-        passes: from the algorithm's parameters, how many samples a visit passes through the model.
+        passes: from the algorithm's parameters, how many samples a task passes through the model.
         flops: operations of one training step, from the algorithm's parameters, and a model, images and labels that
             have shapes alone; the mean, if the objective draws at random what it computes. None means those of the
             cross-entropy.
@@ -111,7 +111,7 @@ class Algorithm:
         edge: the hooks of edges.
         device: the hooks of devices.
         broadcast: record type of the message from cloud to edges.
-        message: record type of the message from an edge to a seat; None means that of the broadcast.
+        message: record type of the message from an edge to a device; None means that of the broadcast.
         update: record type of the update; the annotations of its fields decide how it is aggregated.
         report: record type of the small answer that is sent before an update; None unless the algorithm decides by
             reports which updates it admits.
@@ -124,7 +124,7 @@ class Algorithm:
         dtypes: the dtypes of parameters that it is defined for: `any` floats, or `float32` alone.
         buffers: whether float buffers (batch-norm statistics) are averaged, stay on the device, or are dropped;
             integer buffers are never averaged.
-        on_refusal: whether a seat whose update was not used keeps the state of that visit.
+        on_refusal: whether a device whose update was not used keeps the state of that task.
         personal: from the context of a client's tier, the names of the tensors that clients do not share as in FedAvg.
         headline: which score is the run's accuracy.
         needs: fields of the spec that must have these values, such as `client: edge`.
@@ -176,17 +176,17 @@ class Algorithm:
 
     @property
     def message_type(self) -> type[Record]:
-        """Record type of the message to a seat."""
+        """Record type of the message to a device."""
         return self.message or self.broadcast
 
     @property
     def reports(self) -> bool:
-        """Whether visits send a report first, and their update only after the edge has admitted it."""
+        """Whether tasks send a report first, and their update only after the edge has admitted it."""
         return self.report is not None
 
     @property
     def device_remembers(self) -> bool:
-        """Whether a seat has a state to keep between visits; the default state has buffers only if they stay local."""
+        """Whether a device has a state to keep between tasks; the default state has buffers only if they stay local."""
         return self.device_state is not OwnBuffers or self.buffers == "local"
 
     @property
@@ -202,7 +202,7 @@ class Algorithm:
 
     @property
     def trains_once(self) -> bool:
-        """Whether a visit trains once, as `DeviceHooks.training` says, so that visits can train many at once."""
+        """Whether a task trains once, as `DeviceHooks.training` says, so that tasks can train many at once."""
         return getattr(type(self.device), "local_update", None) is DeviceHooks.local_update
 
     def check_spec(self, spec: ExperimentSpec) -> None:
@@ -221,7 +221,10 @@ class Algorithm:
             raise BadInput(f"vectorised: {why}", field="vectorised")
         self._check_sync(spec)
         if spec.report_deadline_s is not None and not self.reports:
-            raise BadInput(f"report_deadline_s: {self.name} has no reports", field="report_deadline_s")
+            raise BadInput(
+                f"report_deadline_s: devices of {self.name} announce nothing before they send their updates",
+                field="report_deadline_s",
+            )
         if spec.plans and self.report is not None:
             why = f"{self.name} decides by reports, but no update of a planned share may be refused"
             raise BadInput(f"schedule: {why}", field="schedule")

@@ -61,7 +61,7 @@ class EdgeModel(Record):
     Attributes:
         start: the model from which the present edge round starts.
         received: the model received from the cloud in this round.
-        model: the edge's model, after the last wave.
+        model: the edge's model, after the last dispatch.
     """
 
     start: ModelState = Field(default_factory=dict)

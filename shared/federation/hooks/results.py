@@ -28,15 +28,15 @@ class Begin(Generic[EdgeState]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a seat's update, which waits at the device.
+    """The decision on an update, which waits at its device.
 
     Attributes:
         upload: whether the update is uploaded.
-        keep: whether a refused seat keeps the state of this visit; None means that the algorithm's `on_refusal`
+        keep: whether a refused device keeps the state of this task; None means that the algorithm's `on_refusal`
             decides.
         label: the algorithm's name for the decision, such as a class of devices.
         reason: why it was refused.
-        figures: JSON values for the visit's record.
+        figures: JSON values for the task's record.
     """
 
     upload: bool
@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Admission(Generic[EdgeState]):
-    """The edge's state after it has decided on a wave's reports, and the verdicts by seat."""
+    """The edge's state after it has decided on a dispatch's reports, and the verdicts by device."""
 
     state: EdgeState
     verdicts: dict[int, Verdict]
@@ -56,12 +56,12 @@ class Admission(Generic[EdgeState]):
 
 @dataclass(frozen=True)
 class Advance(Generic[EdgeState]):
-    """The end of a wave.
+    """The end of a dispatch.
 
     Attributes:
         state: the edge's state.
-        revisit: the seats that are visited in a further wave of this edge round; without any the edge round ends.
-        retire: the seats that take no further part in the run, with the reason.
+        revisit: the devices that get a task in a further dispatch; without any the edge round ends.
+        retire: the devices that take no further part in the run, with the reason.
     """
 
     state: EdgeState
@@ -86,18 +86,18 @@ class Finish(Generic[EdgeState, Up]):
 
 @dataclass(frozen=True)
 class Local(Generic[DeviceState, Up]):
-    """What a training visit leaves behind.
+    """What a training task leaves behind.
 
     Attributes:
-        state: the seat's new state.
-        update: the seat's update; None means that it contributes nothing.
+        state: the device's new state.
+        update: the device's update; None means that it contributes nothing.
         model: the trained model, which `personalise` may return to be tested.
         trained: the steps, samples, loss and hits of the training.
         n_passed: samples passed through the model for training besides those in `trained`, each pass counted; they take
             as much simulated time. `Footprint.passes` predicts them.
         n_trained: if other networks than the run's model were trained: the number of samples on which the run's model
             could have been trained in as many operations. None means those of `trained` and `n_passed`.
-        figures: numbers for the visit's record.
+        figures: numbers for the task's record.
     """
 
     state: DeviceState
@@ -111,7 +111,7 @@ class Local(Generic[DeviceState, Up]):
 
 @dataclass(frozen=True)
 class Phase:
-    """Consecutive rounds under one name. In a phase of kind `collect` seats compute their updates without training."""
+    """Consecutive rounds of one purpose. In a phase of kind `collect` devices compute updates without training."""
 
     name: str
     num_rounds: int

@@ -26,8 +26,9 @@ The hooks in the order of a round:
              [-> evaluate]
     device   local_update -> [report] -> personalise -> evaluate
 
-One wave is one dispatch: the edge sends out tasks and collects the answers. An edge round is one or more waves that end
-in one edge model; a round of the cloud has `edge_rounds` of them. A seat is a virtual client, hosted by some agent.
+In a dispatch (a `wave`) the edge sends out tasks and collects the answers. One or more dispatches make an edge round,
+which ends in one edge model; a round of the cloud has `edge_rounds` of them. A device of a run (a `seat`) is a virtual
+client, hosted by some agent.
 
 In models that are split by layers, base layers are near the input and personal layers near the output.
 """
@@ -78,7 +79,7 @@ class CloudHooks(Generic[CloudState, Down, Up]):
         return cast("CloudState", GlobalModel(model=model))
 
     def broadcast(self, ctx: Context, state: CloudState, edge: int, seats: Sequence[Seat]) -> Down:
-        """Returns the round's message to one edge; `seats` are the seats placed there, held-out ones included.
+        """Returns the round's message to one edge; `seats` are the devices assigned to it, held-out ones included.
 
         Tensors that are the same objects for all edges are encoded once.
         """
@@ -140,7 +141,7 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
 
     @staticmethod
     def spec_forms_model(ctx: Context) -> bool:
-        """Returns whether the spec needs edge models: several edge rounds, or means of parts of a visit."""
+        """Returns whether the spec needs edge models: several edge rounds, or means of parts of a task."""
         return ctx.spec.edge_rounds > 1 or ctx.spec.average_every != "visit"
 
     def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
@@ -149,49 +150,49 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
         return Begin(begun, ctx.spec.edge_rounds, forward_sum=not self.forms_model(ctx))
 
     def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
-        """Returns the numbers of the seats that train in this edge round; by default as the spec's `select` says.
+        """Returns the numbers of the devices that train in this edge round; by default as the spec's `select` says.
 
-        `seats` are the edge's seats with training samples; held-out seats are not among them. `view` holds the training
-        losses of their last visits.
+        `seats` are the edge's devices with training samples; held-out devices are not among them. `view` holds the
+        training losses of their last tasks.
         """
         return selection.select(ctx, seats, view)
 
     def schedule(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> dict[int, Task]:
-        """Returns the task of each selected seat, by seat number; by default as the spec's `schedule` says.
+        """Returns the task of each selected device, by device number; by default as the spec's `schedule` says.
 
-        A seat without a task is not visited. `view` holds, besides the losses, the digital twins of an edge that keeps
-        them, and in a further wave of planned shares the samples that are left.
+        A device without a task is left alone. `view` holds, besides the losses, the digital twins of an edge that keeps
+        them, and in a further dispatch of planned shares the samples that are left.
         """
         return scheduling.schedule(ctx, seats, view)
 
     def dispatch(self, ctx: Context, state: EdgeState, seat: Seat) -> Message:
-        """Returns the message to one seat that trains or evaluates; called once for each of them, in each wave.
+        """Returns the message to one device that trains or evaluates; called once for each of them, in each dispatch.
 
-        Seats that get equal messages should get the same tensors: then the message is encoded once.
+        Devices that get equal messages should get the same tensors: then the message is encoded once.
         """
         return cast("Message", Broadcast(model=state.start))
 
     def admit(self, ctx: Context, state: EdgeState, reports: Mapping[int, Report]) -> Admission[EdgeState]:
-        """Returns a verdict for each report, by seat; only admitted updates are uploaded.
+        """Returns a verdict for each report, by device; only admitted updates are uploaded.
 
-        Called after each wave, if the algorithm declares a report.
+        Called after each dispatch, if the algorithm declares a report.
         """
         return Admission(state, {seat: Verdict(upload=True) for seat in reports})
 
     def aggregate(self, ctx: Context, state: EdgeState, update: Up) -> EdgeState:
-        """Returns the state after a wave; `update` is the mean over all waves of this edge round so far.
+        """Returns the state after a dispatch; `update` is the mean over all dispatches of this edge round so far.
 
-        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called while no seat has uploaded.
+        `ctx.n_updates` and `ctx.n_samples` are as in `CloudHooks.aggregate`. Not called while no device has uploaded.
         """
         return state.replace(model=add(state.start, damped(ctx, cast("Update", update).delta)))
 
     def advance(
         self, ctx: Context, state: EdgeState, tasks: Mapping[int, Task], outcomes: Sequence[Outcome[Report]]
     ) -> Advance[EdgeState]:
-        """Called at the end of a wave; returns which seats are visited again in a further wave, and which are retired.
+        """Called at the end of a dispatch; returns which devices get a task in a further one, and which are retired.
 
-        By default there is no further wave, and the next edge round starts from the present edge model. `tasks` are
-        those that `schedule` returned; each of their seats has an outcome, with a `failure` if its update was lost.
+        By default there is no further dispatch, and the next edge round starts from the present edge model. `tasks` are
+        those that `schedule` returned; each of their devices has an outcome, with a `failure` if its update was lost.
         """
         return Advance(state.replace(start=state.model))
 
@@ -229,7 +230,7 @@ class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
     """
 
     def init(self, ctx: Context) -> DeviceState:
-        """Returns the state before the seat's first visit."""
+        """Returns the state before the device's first task."""
         return cast("DeviceState", OwnBuffers())
 
     def local_update(self, ctx: Context, state: DeviceState, message: Down, trainer: Trainer) -> Local[DeviceState, Up]:
@@ -255,16 +256,16 @@ class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
     def report(self, ctx: Context, state: DeviceState, local: Local[DeviceState, Up], message: Down) -> Report:
         """Returns the report on which `EdgeHooks.admit` decides.
 
-        Called if the algorithm declares a report and the visit made an update.
+        Called if the algorithm declares a report and the task made an update.
         """
         return cast("Report", Nothing())
 
     def personalise(
         self, ctx: Context, state: DeviceState, message: Down, local: Local[DeviceState, Up] | None, trainer: Trainer
     ) -> TensorMap | None:
-        """Returns the seat's own model, None if it has none; by default the model that it has just trained.
+        """Returns the device's own model, None if it has none; by default the model that it has just trained.
 
-        `local` is None in a visit that only evaluates.
+        `local` is None in a task that only evaluates.
         """
         return local.model if local else None
 
@@ -275,7 +276,7 @@ class DeviceHooks(Generic[DeviceState, Down, Up, Report]):
     def evaluate(
         self, ctx: Context, state: DeviceState, message: Down, own: TensorMap | None, trainer: Trainer
     ) -> tuple[Score | None, Score | None]:
-        """Returns the scores of the model received and of the own model, on the seat's test samples.
+        """Returns the scores of the model received and of the own model, on the device's test samples.
 
         `own` is what `personalise` returned. It is also tested on the test sets in the spec's `test_on`, each client's
         images transformed by `prepare`.
@@ -294,12 +295,12 @@ def test_by_owner(
 
 
 def starting_model(state: Record, message: Broadcast) -> TensorMap:
-    """Returns the model received, with the seat's own buffers if they stay local."""
+    """Returns the model received, with the device's own buffers if they stay local."""
     return overlay(message.model, getattr(state, "buffers", {}))
 
 
 def default_local(ctx: Context, start: TensorMap, fit: Fit) -> Local:
-    """Returns what a visit of FedAvg leaves behind: its update is trained minus received."""
+    """Returns what a task of FedAvg leaves behind: its update is trained minus received."""
     own = OwnBuffers(buffers=own_buffers(ctx, fit.model))
     return Local(own, Update(delta=delta_of(ctx, fit.model, start)), fit.model, fit.trained)
 

@@ -42,17 +42,17 @@ class Trainer(Protocol):
 
     @property
     def task(self) -> Task:
-        """The task of this visit: kind, epochs or steps, batch size."""
+        """The task itself: kind, epochs or steps, batch size."""
         ...
 
     @property
     def n_samples(self) -> int:
-        """Number of training samples of this visit: the client's weight."""
+        """Number of training samples of this task: the client's weight."""
         ...
 
     @property
     def samples(self) -> Samples:
-        """The training samples of this visit."""
+        """The training samples of this task."""
         ...
 
     @property
@@ -107,9 +107,9 @@ class Trainer(Protocol):
         """Trains from `start` as the task says; see `shared.training.loop.train`.
 
         Args:
-            ctx: context of the visit.
+            ctx: context of the task.
             start: all tensors of the model, or of a physically smaller sub-network of it (`Context.units`).
-            samples: training samples; None means those of the visit.
+            samples: training samples; None means those of the task.
             purpose: name of the random streams that shuffle and augment.
             epochs: number of epochs; None, with `steps` too, means what the task gives.
             steps: number of steps in place of epochs.

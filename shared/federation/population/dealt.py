@@ -138,7 +138,7 @@ def _edge_clients(
 ) -> tuple[_Seats, list[EdgeSeat], TestSet]:
     """The edges own the parts; an edge's devices have collected its training samples in even shares."""
     if spec.held_out_fraction:
-        raise BadInput("held-out seats need client: device", field="held_out_fraction")
+        raise BadInput("held-out devices need client: device", field="held_out_fraction")
     n_edges, n_devices = spec.num_edges or 1, len(devices.home_edges)
     parts = _dealt(spec, how, data, labels, train, list(range(n_edges)))
     if n_devices > len(train):

@@ -155,7 +155,7 @@ class _Visits:
         except StrataError as error:
             reason, detail = error.code, error.detail
         except BaseException as error:  # a plug-in may call `exit`
-            log.exception("visit of seat %s failed", visit.seat)
+            log.exception("task of device %s failed", visit.seat)
             reason, detail = "error", described(error)
         failure = Failure(seat=visit.seat, edge=self.order.edge, reason=reason, detail=detail)
         return FinishedVisit(Outcome(seat=visit.seat, kind=visit.task.kind, failure=failure))

@@ -76,7 +76,7 @@ def _timeline(folder: Path, history: RunHistory, round_no: int | None) -> Pictur
     drawn = RoundTimeline(row, after, word, spec.round_deadline_s, spec.report_deadline_s, placed)
     n_seats = len(drawn.seats())
     if n_seats > _MAX_SEATS:
-        label = f"{label}: the {_MAX_SEATS} of {n_seats} devices whose visits took the longest"
+        label = f"{label}: the {_MAX_SEATS} of {n_seats} devices whose tasks took the longest"
     title = f"{history.info.name}: timeline of {label}"
     return drawn.picture(title, slowest_first=n_seats > _MAX_SEATS, most=_MAX_SEATS)
 

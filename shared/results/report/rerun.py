@@ -41,7 +41,7 @@ def rerun(info: RunInfo, manifest: Manifest | None, rounds: Sequence[RoundInfo])
     """What is known of it; without a manifest the spec's digest alone."""
     equal = {"spec (sha256)": info.spec.digest()}
     if manifest is not None:
-        given = {"data (sha256)": manifest.data_digest, "seats and their data (sha256)": manifest.population_digest}
+        given = {"data (sha256)": manifest.data_digest, "devices and their data (sha256)": manifest.population_digest}
         given |= {"initial model (sha256)": manifest.init_digest}
         equal |= {name: digest for name, digest in given.items() if digest}
         equal |= {"versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items())}

@@ -178,7 +178,7 @@ def _edges_table(sums: RunSums, used: dict[tuple[str, str], LinkUse]) -> Table:
         n_bytes = (total.up_bytes, total.down_bytes, cloud.up_bytes, cloud.down_bytes)
         counts = (n_ended(end, total.ends).text for end in ends)
         rows.append([edge or "-", str(len(total.seats)), *counts, *map(size, n_bytes)])
-    return Table("Edges", columns, rows, note="visits by their end; bytes on both simulated links")
+    return Table("Edges", columns, rows, note="tasks by their end; bytes on both simulated links")
 
 
 def edge_rounds_table(trained: Sequence[RoundInfo], edges: Iterable[EdgeRound], metric: MetricInfo) -> Table:

@@ -76,11 +76,11 @@ class AgentHeartbeat(Record):
     """Agent to edge.
 
     Attributes:
-        visiting: the seat whose visit runs now.
-        waiting: number of orders running or waiting.
+        visiting: the device whose task runs now.
+        waiting: number of requests running or waiting.
         revoked: the issue of the list of revoked certificates that the agent knows.
         process: of the agent.
-        lacks: what it lacks to answer orders.
+        lacks: what it lacks to answer requests.
         clock_s: its wall clock, seconds since the epoch.
     """
 
@@ -134,7 +134,7 @@ class RosterEntry(Record):
 
 
 class EdgeHeartbeat(Record):
-    """Edge to cloud, with the roster of the agents that it hears; the other fields as in `AgentHeartbeat`."""
+    """Edge to cloud, with the agents that it hears; the other fields as in `AgentHeartbeat`."""
 
     edge: str = Field(pattern=ID)
     roster: tuple[RosterEntry, ...] = Field(default=(), max_length=MAX_AGENTS)
@@ -148,13 +148,13 @@ class HeartbeatAnswer(Record):
     """Cloud to edge.
 
     Attributes:
-        unknown: agents of the roster that are not registered (the cloud lost its store) and should register again.
+        unknown: agents named by the edge that are not registered (the cloud lost its store) and should register again.
         heard: live agents that other edges hear, with the seconds since then; an edge may send them orders.
         moved: URLs of agents that recently came back at another address.
         deleted: recently deleted runs; the edge deletes what it keeps of them.
         left: agents that a fleet has stopped; no round waits for them.
         revoked: the list of revoked certificates, if it is newer than the edge's.
-        strangers: processes of the roster whose agents another process has registered since.
+        strangers: processes named by the edge whose agents another process has registered since.
     """
 
     unknown: tuple[Word, ...] = ()
@@ -201,7 +201,7 @@ class FleetReport(Record):
         services: the kinds of devices that it scales, with the number of devices that each of their agents hosts;
             None if the fleet may choose.
         agents: the agents that run.
-        leaving: names of agents that it wants to stop; they get no seat from the next round on.
+        leaving: names of agents that it wants to stop; they host no device from the next round on.
         left: names of agents that it has stopped since the last report that was answered.
         wanted: the numbers of devices towards which it works, by service.
         error: why it could not reach them.

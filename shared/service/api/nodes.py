@@ -33,12 +33,12 @@ class AgentInfo(Record):
 
     Attributes:
         devices: the number of devices that it can host.
-        profile: the profile of its seats in runs with `devices.profile: agent`; changed by `PATCH /agents/{id}`.
+        profile: the profile of its devices in runs with `devices.profile: agent`; changed by `PATCH /agents/{id}`.
         own_profile: the profile that its environment names.
         edge: the edge that hears its heartbeats.
-        seats: its seats in the active run.
-        visiting: the seat whose visit runs.
-        online: whether it makes visits; changed by `PATCH /agents/{id}`.
+        seats: its devices in the active run.
+        visiting: the device whose task runs.
+        online: whether it takes tasks; changed by `PATCH /agents/{id}`.
         reason: why it is left out.
         clock_ahead_s: by how much its wall clock is ahead of the cloud's, None if it is not known.
     """
@@ -77,9 +77,9 @@ class EdgeInfo(Record):
 
 
 class VisitsInFlight(Record):
-    """An edge's `GET /runs/{id}/visits`: its visits in flight, where devices are asynchronous.
+    """An edge's `GET /runs/{id}/visits`: its tasks in flight, where devices are asynchronous.
 
-    `ages`: by seat, how many versions older the model of its visit is than the edge's present one.
+    `ages`: by device, how many versions older the model of its task is than the edge's present one.
     """
 
     ages: dict[Count, Count] = Field(default_factory=dict)
@@ -98,7 +98,7 @@ class AgentChange(Record):
     """Body of `PATCH /agents/{id}`; fields that are not named stay as they are.
 
     Attributes:
-        online: whether it makes visits.
+        online: whether it takes tasks.
         profile: a name of the catalogue, for runs with `devices.profile: agent`; null for the agent's own profile.
     """
 

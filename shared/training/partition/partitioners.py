@@ -271,7 +271,7 @@ def _in_proportion(samples: Ints, task: PartitionTask) -> Ints:
 
 def _edge_skew(spec: EdgeSkewPartition, task: PartitionTask) -> Parts:
     if task.edges is None or len(task.edges) != task.n_clients:
-        raise BadInput("edge_skew needs the home edge of each client", field="partition.name")
+        raise BadInput("edge_skew needs to know the edge of each client", field="partition.name")
     sizes, pools = _sizes(spec, task), task.by_class()
     edges, edge_of = np.unique(np.asarray(task.edges), return_inverse=True)
     totals = np.array([len(pool) for pool in pools], dtype=np.int64)

@@ -40,7 +40,7 @@ def test_every_visit_is_in_one_column_and_the_columns_add_up_to_the_visits() -> 
         "used": 2, "late": 2, "surplus": 1, "refused": 1, "dropped": 1, "failed": 2,
         "no update": 1, "only collected": 1, "only tested": 1,
     }  # fmt: skip
-    assert sum(row[name] for name in columns if name in ENDS) == row["visits"] == 12
+    assert sum(row[name] for name in columns if name in ENDS) == row["tasks"] == 12
     assert row["used"] + row["used late"] == 3, "the round's n_used"
     assert row["shown"]["failed"] == "2 (1 timeout, 1 unavailable)"
     assert row["shown"]["refused"] == "1 (1 too far)"
@@ -48,7 +48,7 @@ def test_every_visit_is_in_one_column_and_the_columns_add_up_to_the_visits() -> 
 
 def test_columns_without_a_visit_are_left_out_and_a_lost_edge_has_one() -> None:
     columns, _ = table(a_round(1), visits=visits_of(1, FOUND[:2]))
-    assert columns[:7] == ["round", "phase", "visits", "used", "late", "refused", "failed"]
+    assert columns[:7] == ["round", "phase", "tasks", "used", "late", "refused", "failed"]
     assert "lost edges" not in columns
     lost = (FailureInfo(edge="edge-2", seats={4, 5}, reason="timeout", detail="no answer"),)
     columns, rows = table(a_round(1), a_round(2, failures=lost), visits=visits_of(1, FOUND[:2]))

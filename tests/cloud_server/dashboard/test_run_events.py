@@ -30,7 +30,11 @@ def text_of(kind: str, data: dict[str, Any]) -> str:
         ),
         ("round.retried", {"round_no": 2, "attempt": 1, "reason": "x"}, "Attempt 1 of round 2 is repeated: x"),
         ("seat.moved", {"seats": "0-3", "agent": "a2", "from": "a1"}, "Devices 0-3 went from a1 to a2."),
-        ("home.moved", {"home": 0, "edge": "edge-2", "from": "edge-1"}, "edge-2 serves home 0 in place of edge-1."),
+        (
+            "home.moved",
+            {"home": 0, "edge": "edge-2", "from": "edge-1"},
+            "edge-2 serves edge number 0 in place of edge-1.",
+        ),
         ("of.tomorrow", {"seat": 3, "why": "new"}, "seat 3, why new"),
         ("seat.moved", {"seat": 3}, "seat 3"),
     ],
@@ -42,7 +46,7 @@ def test_an_event_is_a_sentence_and_of_another_version_its_fields(kind: str, dat
 def test_the_events_of_a_round_and_of_nodes_have_their_own_sentences() -> None:
     events: list[RunEvent] = [*round_events(a_round(2)), *node_events([StateChange("agent", "a-1", "lost")])]
     assert [text_of(event.kind, event.data) for event in events] == [
-        "Round 2 is done: 2 updates used, 3 visits, 4 simulated seconds.",
+        "Round 2 is done: 2 updates used, 3 tasks, 4 simulated seconds.",
         "Round 2: device 1 at edge-2, timeout: no answer\nin 3 s",
         "Device 1 takes part no more: too slow",
         "Agent a-1 is lost.",

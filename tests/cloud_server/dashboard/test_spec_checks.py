@@ -25,7 +25,7 @@ def test_more_edges_and_devices_than_are_connected_are_warned_of() -> None:
     assert edges.startswith("num_edges: 2 edges are connected, 3 wanted; the run waits up to 5 s")
     (devices,) = warned(num_devices=5)
     assert devices.startswith("num_devices: 4 devices are connected, 5 wanted; the run starts once")
-    assert devices.endswith("the agents there share all 5 seats, more than they offer.")
+    assert devices.endswith("the agents there share all 5 devices, more than they have room for.")
     (fewest,) = warned(n_devices=1, min_devices=3, num_devices=5)
     assert fewest.startswith("min_devices: 1 device is connected, 3 needed; the run waits")
     assert [text.partition(":")[0] for text in warned(n_edges=0, n_devices=0)] == ["num_edges", "min_devices"]

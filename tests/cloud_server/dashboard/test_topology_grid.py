@@ -13,7 +13,7 @@ def a_device(number: int, state: str = "used", parent: str | None = "edge edge-1
 
 
 EDGE = Node(
-    "edge edge-1", "edge-1", "edge", "used", "cloud", ("serves home 0",), 2000, 3000, word="answered in round 4"
+    "edge edge-1", "edge-1", "edge", "used", "cloud", ("serves edge number 0",), 2000, 3000, word="answered in round 4"
 )
 
 
@@ -30,7 +30,7 @@ def test_each_device_is_in_the_card_of_its_edge_and_all_are_counted() -> None:
 def test_a_card_gives_the_bytes_on_the_links_of_its_edge_and_of_its_devices() -> None:
     (card,) = model_of([EDGE, a_device(0), a_device(1)])["cards"]
     assert card["lines"] == ["cloud ↑ 2 kB ↓ 3 kB", "2 devices ↑ 1 kB ↓ 3 kB"]
-    assert (card["word"], card["tip"]) == ("answered in round 4", "edge-1: answered in round 4\nserves home 0")
+    assert (card["word"], card["tip"]) == ("answered in round 4", "edge-1: answered in round 4\nserves edge number 0")
 
 
 def test_marks_have_numbers_below_them_where_they_fit() -> None:
@@ -39,12 +39,12 @@ def test_marks_have_numbers_below_them_where_they_fit() -> None:
 
 
 def test_marks_have_the_ages_of_used_updates_and_cards_their_range() -> None:
-    flying = ("visit in flight, 1 version old",)
+    flying = ("task in flight, 1 version old",)
     devices = [a_device(0, staleness=4), a_device(1, staleness=1), a_device(2, "failed", staleness=2, in_flight=flying)]
     (card,) = model_of([EDGE, *devices])["cards"]
     assert [device["age"] for device in card["devices"]] == [4, 1, None]
     assert [device["flies"] for device in card["devices"]] == [False, False, True]
-    assert card["lines"][-2:] == ["1 visit in flight", "updates 1 to 4 versions old"]
+    assert card["lines"][-2:] == ["1 task in flight", "updates 1 to 4 versions old"]
 
 
 def test_states_differ_in_shape_and_no_two_have_the_same_mark() -> None:

@@ -105,8 +105,8 @@ def test_details_of_an_edge_name_environment_and_group() -> None:
     edge = next(node for node in nodes_of(a_topology(an_agent("a0")), a_run_view()) if node.tier == "edge")
     assert edge.details[0] == "alive, hears the heartbeats of 1 agent"
     assert (edge.state, edge.up_bytes, edge.down_bytes) == ("used", 50, 70)
-    assert any(line.startswith("serves home 0 (counted from 0): 1 update used") for line in edge.details)
-    assert "home 0 is in group 2" in edge.details
+    assert any(line.startswith("serves edge number 0: 1 update used") for line in edge.details)
+    assert "edge number 0 is in group 2" in edge.details
 
 
 def test_details_of_an_edge_give_total_and_free_compute() -> None:
@@ -151,7 +151,7 @@ def test_traffic_of_an_edge_adds_up_over_the_homes_that_it_serves() -> None:
     edge = next(node for node in nodes_of(a_topology(), run_view) if node.tier == "edge")
     assert (edge.up_bytes, edge.down_bytes) == (100, 140)
     homes = [line.partition(":")[0] for line in edge.details if "updates used" in line]
-    assert homes == ["serves home 0 (counted from 0)", "serves home 1 (counted from 0)"]
+    assert homes == ["serves edge number 0", "serves edge number 1"]
 
 
 def test_states_of_all_devices_add_up_to_the_number_of_devices() -> None:
@@ -220,5 +220,5 @@ def test_asynchronous_tiers_show_the_age_of_updates_and_orders() -> None:
     _, edge, used, never_used = nodes_of(a_topology(active_run="r1"), run_view)
     assert (used.staleness, never_used.staleness) == (3, None)
     assert "last used update was 3 versions old" in used.details
-    assert (used.in_flight, never_used.in_flight) == ((), ("visit in flight, 2 versions old",))
-    assert edge.in_flight == ("order in flight, 1 version old",)  # home 5 is another process's
+    assert (used.in_flight, never_used.in_flight) == ((), ("task in flight, 2 versions old",))
+    assert edge.in_flight == ("request in flight, 1 version old",)  # home 5 is another process's

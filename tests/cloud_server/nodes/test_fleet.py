@@ -335,7 +335,7 @@ async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(tmp
         gate.open.set()
         info = await fed.finish(run)
     assert info.status == "failed"
-    assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline seats: [{seat}]")
+    assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline devices: [{seat}]")
 
 
 async def test_simultaneous_changes_of_one_agent_all_take_effect(

@@ -76,7 +76,7 @@ def test_seats_are_shared_as_if_they_were_placed_one_by_one(n_seats: int, sizes:
 
 def test_binding_of_no_seats_is_empty_and_seats_without_agents_are_named() -> None:
     assert placed([], []) == {}
-    with pytest.raises(NotReady, match=r"no agent is alive for seats \[3, 4\]"):
+    with pytest.raises(NotReady, match=r"no agent is alive for devices \[3, 4\]"):
         placed([3, 4], [])
 
 
@@ -111,7 +111,7 @@ async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path:
         assert (info.status, info.rounds, info.reason) == (
             "failed",
             2,
-            f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost seats: [{seat}]",
+            f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost devices: [{seat}]",
         )
 
 

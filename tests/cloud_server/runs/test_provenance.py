@@ -65,7 +65,7 @@ async def test_a_resumption_with_other_data_is_refused_until_the_data_is_back(tm
         await fed.restart(lambda: write_data(data, 2))
         text = await refusal(fed, run_id)
         assert f"data (sha256): {began.data_digest[:12]} then" in text
-        assert "seats and their data" in text
+        assert "devices and their data" in text
         assert "--accept-changes" in text
         assert (await fed.info(run_id)).status == "paused"
         assert manifest(fed, run_id).data_digest == began.data_digest

@@ -82,11 +82,11 @@ def missed(
         ({0: lines(0, USED, LOST, LOST), 1: lines(1, USED, USED, LOST)}, None),
         (
             {0: lines(0, USED, LOST, LOST), 1: lines(1, USED, LOST, LOST)},
-            "quorum of 3 of 6 visits missed: seat 2: wire (broke); seat 3: wire (broke); seat 4: wire (broke); "
-            "seat 5: wire (broke)",
+            "quorum of 3 of 6 tasks missed: device 2: wire (broke); device 3: wire (broke); device 4: wire (broke); "
+            "device 5: wire (broke)",
         ),
         ({0: lines(0, USED, USED, USED)}, None),
-        ({0: lines(0, USED, USED, LOST)}, "quorum of 3 of 6 visits missed: edge 1 is lost; seat 4: wire (broke)"),
+        ({0: lines(0, USED, USED, LOST)}, "quorum of 3 of 6 tasks missed: edge 1 is lost; device 4: wire (broke)"),
         ({}, "quorum of 1 of 2 edges missed: edge 0 is lost; edge 1 is lost"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_round_needs_its_share_of_visits_over_all_edges(
 def test_visits_that_the_simulation_prevented_and_agents_that_were_gone_count_on_neither_side() -> None:
     visits = {0: lines(0, USED, OFF, DROPPED), 1: lines(1, LOST, OFF, DROPPED)}
     assert missed(visits) is None
-    assert "quorum of 2 of 2 visits" in str(missed(visits, quorum=0.6))
+    assert "quorum of 2 of 2 tasks" in str(missed(visits, quorum=0.6))
     assert missed(visits, quorum=1.0, absent=[1]) is None
     assert missed({0: lines(0, USED, USED, USED)}, quorum=1.0, absent=SEATS[1]) is None
 
@@ -107,21 +107,21 @@ def test_visits_that_the_simulation_prevented_and_agents_that_were_gone_count_on
 def test_a_visit_that_was_too_late_before_it_began_is_no_answer() -> None:
     late = ("refused", "late")
     unsent = {0: lines(0, late, late, late, down_bytes=0), 1: lines(1, USED, LOST, LOST)}
-    assert "quorum of 2 of 3 visits" in str(missed(unsent))
+    assert "quorum of 2 of 3 tasks" in str(missed(unsent))
     assert missed({**unsent, 0: lines(0, late, late, late)}) is None
 
 
 def test_each_edge_round_needs_the_quorum() -> None:
     first = {edge: lines(edge, USED, USED, USED) for edge in SEATS}
     second = {edge: lines(edge, USED, LOST, LOST, edge_round=1) for edge in SEATS}
-    assert "quorum of 3 of 6 visits" in str(missed({edge: first[edge] + second[edge] for edge in SEATS}))
+    assert "quorum of 3 of 6 tasks" in str(missed({edge: first[edge] + second[edge] for edge in SEATS}))
 
 
 def test_a_failed_edge_has_lost_the_visits_that_the_selection_wants_of_it() -> None:
     some: dict[str, Any] = {"select": "random", "fraction_train": 0.34}  # one of three seats
     answered = {0: lines(0, USED, USED, USED)[:1]}
     assert missed(answered, **some) is None
-    assert "quorum of 2 of 2 visits" in str(missed(answered, **some, quorum=0.6))
+    assert "quorum of 2 of 2 tasks" in str(missed(answered, **some, quorum=0.6))
 
 
 def test_where_edges_are_the_clients_and_in_an_evaluation_edges_are_counted() -> None:
@@ -159,7 +159,7 @@ async def test_a_round_is_committed_by_the_visits_of_all_edges_together(
             assert (info.status, info.n_used) == ("completed", n_used)
             return
         assert (info.status, info.rounds) == ("failed", 0)
-        assert str(info.reason).startswith("round 1: quorum of 5 of 10 visits missed: seat 0")
+        assert str(info.reason).startswith("round 1: quorum of 5 of 10 tasks missed: device 0")
         fed.router.tamper = None
         await fed.client.post(f"/runs/{info.run}/resume")
         again = await fed.finish(info.run)

@@ -151,7 +151,7 @@ async def test_too_many_late_seats_miss_the_quorum_and_are_listed(tmp_path: Path
         spec = spec_of(1, 0.01, round_deadline_s=deadline_s, num_rounds=1, num_edges=1, num_devices=3)
         info = await fed.run(spec)
     assert info.status == "failed"
-    assert "quorum of 2 of 3 visits missed" in str(info.reason)
+    assert "quorum of 2 of 3 tasks missed" in str(info.reason)
     assert str(info.reason).count("late (no answer within the ") == 2
 
 
@@ -225,7 +225,7 @@ async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     (late,) = [row for row in first.seats if row.outcome != "used"]
     assert (late.outcome, late.reason, late.label, late.simulated_s, late.up_bytes) == ("failed", "late", None, 0, 0)
     assert [(failure.seat, failure.reason) for failure in first.failures] == [(late.seat, "late")]
-    assert f"no answer within the {wall_s:g} s of a wave's reports" in first.failures[0].detail
+    assert f"no answer within the {wall_s:g} s of the announcements of a dispatch" in first.failures[0].detail
     used = [row for row in first.seats if row.outcome == "used"]
     assert {row.label for row in used} == {"leader", "A"}
     for row in used:  # they wait for the decision and then upload
@@ -269,7 +269,7 @@ async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_
         fed.router.tamper = Slow(1, rounds=100)
         info = await fed.run(bofl_spec(round_deadline_s=deadline_s))
     assert info.status == "failed"
-    assert "quorum of 2 of 3 visits missed" in str(info.reason)
+    assert "quorum of 2 of 3 tasks missed" in str(info.reason)
     assert str(info.reason).count("late (no answer within the ") == 3
 
 

@@ -29,18 +29,18 @@ REQUESTED = {0: "train", 1: "train"}
 @pytest.mark.parametrize(
     ("outcomes", "uploads", "message"),
     [
-        ([outcome(0)], Uploads(), "expected the outcomes of seats"),
-        ([outcome(1), outcome(0)], Uploads(), "expected the outcomes of seats"),
-        ([outcome(0), outcome(0)], Uploads(), "expected the outcomes of seats"),
-        ([outcome(0), outcome(1, kind="evaluate")], Uploads(), "expected the outcomes of seats"),
-        ([outcome(0), outcome(1), outcome(2)], Uploads(), "expected the outcomes of seats"),
-        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "reports another seat's failure"),
+        ([outcome(0)], Uploads(), "expected the outcomes of devices"),
+        ([outcome(1), outcome(0)], Uploads(), "expected the outcomes of devices"),
+        ([outcome(0), outcome(0)], Uploads(), "expected the outcomes of devices"),
+        ([outcome(0), outcome(1, kind="evaluate")], Uploads(), "expected the outcomes of devices"),
+        ([outcome(0), outcome(1), outcome(2)], Uploads(), "expected the outcomes of devices"),
+        ([outcome(0, failure=FAILED), outcome(1)], Uploads(), "names the failure of another device"),
         ([outcome(0), outcome(1)], Uploads(contributions=(single(2),)), "the answer has those of [2]"),
         ([outcome(0), outcome(1)], Uploads(contributions=(single(0), single(0))), "some twice"),
         ([outcome(0), outcome(1, failure=FAILED)], Uploads(contributions=(single(1),)), "the answer has those of [1]"),
-        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO), "does not name the seats"),
-        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9}), "does not name the seats"),
-        ([outcome(0), outcome(1)], Uploads(link_bytes={0: 9}), "does not name the seats"),
+        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO), "does not name the devices"),
+        ([outcome(0), outcome(1)], Uploads(partial_sum=SUM_OF_TWO, link_bytes={0: 9}), "does not name the devices"),
+        ([outcome(0), outcome(1)], Uploads(link_bytes={0: 9}), "does not name the devices"),
         (
             [outcome(0), outcome(1)],
             Uploads(contributions=(single(0),), partial_sum=SUM_OF_TWO, link_bytes={0: 9, 1: 9}),
@@ -77,10 +77,10 @@ def test_answers_that_match_the_request_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "hold", "reports", "message"),
     [
-        ({"held_bytes": 9}, False, False, "updates of seats [1] were held, but not requested"),
-        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of seats [1] were held, but not requested"),
-        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of seats [1] were held, but not requested"),
-        ({"held_bytes": 9}, True, True, "reports of [] and updates of [1]"),
+        ({"held_bytes": 9}, False, False, "updates of devices [1] were held, but not requested"),
+        ({"held_bytes": 9, "kind": "evaluate"}, True, False, "updates of devices [1] were held, but not requested"),
+        ({"held_bytes": 9, "failure": FAILED}, True, False, "updates of devices [1] were held, but not requested"),
+        ({"held_bytes": 9}, True, True, "announcements of [] and updates of [1]"),
         ({"report": None, "held_bytes": 9}, True, False, None),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_update_has_its_announced_size(reports: bool) -> None:
     """The size determines whether an update arrives in time."""
     size = held_bytes(outcome(0), single(0), reports=reports)
     check_size(single(0), outcome(0).replace(held_bytes=size), reports=reports)
-    with pytest.raises(WireError, match="the update of seat 0 has"):
+    with pytest.raises(WireError, match="the update of device 0 has"):
         check_size(single(0), outcome(0).replace(held_bytes=size - 1), reports=reports)
 
 

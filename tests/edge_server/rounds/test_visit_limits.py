@@ -31,7 +31,7 @@ def failure(reason: str) -> Failure:
 @pytest.mark.parametrize(
     ("changes", "field", "message"),
     [
-        ({"n_samples": 150}, "n_samples", "seat 3 reports 150 training samples, it has 50"),
+        ({"n_samples": 150}, "n_samples", "device 3 reports 150 training samples, it has 50"),
         ({"n_samples": 49}, "n_samples", "49 training samples, it has 50"),
         ({"n_trained": 2**48}, "n_trained", f"{2**48} samples passed through training, its task allows 100"),
         ({"n_trained": 99}, "n_trained", "99 samples passed through training, its task allows 100"),
@@ -71,9 +71,9 @@ def sum_of(n_updates: int, n_samples: int) -> PartialSum:
     ("partial_sum", "link_bytes", "message"),
     [
         (sum_of(2, 80), {3: 900, 4: 900}, None),
-        (sum_of(2, 240), {3: 900, 4: 900}, "a sum of 2 updates and 240 samples; the visits of seats [3, 4] have 2"),
+        (sum_of(2, 240), {3: 900, 4: 900}, "a sum of 2 updates and 240 samples; the tasks of devices [3, 4] have 2"),
         (sum_of(3, 80), {3: 900, 4: 900}, "a sum of 3 updates and 80 samples"),
-        (sum_of(2, 80), {3: 900, 4: MAX_COUNT}, "the update of seat 4 is to have"),
+        (sum_of(2, 80), {3: 900, 4: MAX_COUNT}, "the update of device 4 is to have"),
     ],
 )
 def test_a_sum_has_the_weight_of_its_visits(
@@ -131,5 +131,5 @@ def test_an_update_may_be_as_large_as_the_answer_that_brings_it_explains() -> No
     total = sum_of(1, 50)
     most = MAX_ANSWER_TIMES * (1000 + HEAD_BYTES)
     check_sum(total, {3: most}, [LIMITS], 1000)
-    with pytest.raises(WireError, match="the update of seat 3 is to have"):
+    with pytest.raises(WireError, match="the update of device 3 is to have"):
         check_sum(total, {3: most + 1}, [LIMITS], 1000)

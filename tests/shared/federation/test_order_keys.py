@@ -104,7 +104,7 @@ def test_a_malformed_spec_is_refused_with_its_own_field() -> None:
     ids=str,
 )
 def test_with_a_real_clock_an_order_to_an_agent_is_for_one_seat(seats: dict[str, Any], field: str) -> None:
-    with pytest.raises(WireError, match="an order is for one seat, not for") as refused:
+    with pytest.raises(WireError, match="a request is for one device, not for") as refused:
         read_order_key(to_agent(REAL, **seats))
     assert refused.value.field == field
 

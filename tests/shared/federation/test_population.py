@@ -182,9 +182,9 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ([[0.1, 0.2], [0.1]], "seat 1 has 1 latencies instead of 2"),
-        ([[0.1], [0.1]], "seat 0 has 1 latencies instead of 2"),
-        ([[0.1, 0.2]], "lists 1 seats instead of 2"),
+        ([[0.1, 0.2], [0.1]], "device 1 has 1 latencies instead of 2"),
+        ([[0.1], [0.1]], "device 0 has 1 latencies instead of 2"),
+        ([[0.1, 0.2]], "has 1 rows instead of 2"),
         ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: must be at least 0"),
         ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: must be a finite number"),
         ([0.1, 0.2], "edge_latency_s.0: must be a list"),
@@ -200,7 +200,7 @@ def test_listed_latencies_are_one_for_each_seat_and_edge(listed: Any, message: s
 def test_listed_latencies_are_checked_again_once_the_numbers_are_known() -> None:
     spec = parse_spec({"devices": {"edge_latency_s": [[0.1, 0.2], [0.1, 0.3]]}})
     assert population(spec.resolved(n_devices=2, n_edges=2), DATA).seats[1].latency_s[1] > 0.3
-    with pytest.raises(BadInput, match="lists 2 seats instead of 3") as found:
+    with pytest.raises(BadInput, match="has 2 rows instead of 3") as found:
         spec.resolved(n_devices=3, n_edges=2)
     assert found.value.field == "devices.edge_latency_s"
 
@@ -309,7 +309,7 @@ def test_an_edges_worker_has_a_seat_after_the_devices_and_no_samples() -> None:
 
 
 def test_held_out_seats_and_edge_clients_cannot_be_combined() -> None:
-    with pytest.raises(BadInput, match="held-out seats need client: device"):
+    with pytest.raises(BadInput, match="held-out devices need client: device"):
         population_of(client="edge", held_out_fraction=0.5)
 
 

@@ -43,7 +43,7 @@ def test_an_edge_orders_the_seats_that_are_assigned_to_it_and_no_others(setting:
     setting.check(shown, 2, 4, 9)
     setting.check(shown, 3)
     for foreign in (1, 5, 8, 10):
-        with pytest.raises(Forbidden, match=rf"seats \[{foreign}\]"):
+        with pytest.raises(Forbidden, match=rf"devices \[{foreign}\]"):
             setting.check(shown, 2, foreign)
 
 
@@ -63,7 +63,7 @@ def test_an_edge_gives_no_orders_under_the_number_of_another_edge_and_none_witho
     setting.check(shown, 1, home=1)
     with pytest.raises(Forbidden, match=r"edge edge-1 \(number 1\)"):
         setting.check(shown, 1, home=0)
-    with pytest.raises(Forbidden, match="no seats"):
+    with pytest.raises(Forbidden, match="names no device"):
         setting.check(shown, home=1)
 
 
@@ -114,7 +114,7 @@ def test_a_seat_obeys_its_newest_assignment(setting: Setting) -> None:
     first = setting.assign(1, 2)
     setting.check(first, 1, 2)
     setting.check(setting.assign(1, edge="edge-2"), 1, edge="edge-2")
-    with pytest.raises(Forbidden, match=r"seats \[1\] anew"):
+    with pytest.raises(Forbidden, match=r"reassigned devices \[1\]"):
         setting.check(first, 1)
     setting.check(first, 2)  # this seat was not moved
     setting.check(setting.assign(1), 1)  # and that one has come back
@@ -159,7 +159,7 @@ def test_an_assignment_of_many_seats_in_no_order_fits_its_header(setting: Settin
     with pytest.raises(Forbidden):
         setting.check(shown, min(set(range(1_000_000)) - set(seats)))
     assert len(setting.assign(*range(1_000_000))) < 1000
-    with pytest.raises(TooLarge, match="250000 seats of agent a-1 visit edge edge-1 in no order"):
+    with pytest.raises(TooLarge, match="250000 devices of agent a-1 work for edge edge-1, too many"):
         setting.assign(*random.Random(1).sample(range(1_000_000), 250_000))
 
 

@@ -152,7 +152,7 @@ def test_dendrogram_names_the_group_of_each_leaf() -> None:
     (picture,) = dendrogram(history_of(a_round(1, figures={"cloud": tree})))
     (panel,) = picture.panels
     assert isinstance(panel, Tree)
-    assert panel.leaves == ("home 0 · group 1", "home 1 · group 2", "home 2 · group 1")
+    assert panel.leaves == ("edge 0 · group 1", "edge 1 · group 2", "edge 2 · group 1")
     assert panel.merges == ((0, 2, 0.1, 2), (1, 3, 0.9, 3))
 
 

@@ -67,7 +67,7 @@ def test_the_parts_of_a_visit_are_drawn_in_sequence_between_the_links_of_its_edg
         ("edge-1 and cloud", "edge to cloud", 13, 17),
     ]
     assert "refused, class C" in panel.spans[3].note
-    assert "wave 2" in panel.spans[5].note
+    assert "dispatch 2" in panel.spans[5].note
     assert max(span.end for span in panel.spans) == row.simulated_s == panel.lines[-1].at, "as the header says"
     assert RoundTimeline(a_round(1, seats=seats[3:])).picture("nobody") is None
 
@@ -140,7 +140,7 @@ def test_timeline_of_asynchronous_tiers_begins_with_its_first_visit() -> None:
         ("edge-1 and cloud", "edge to cloud", 4.75, 5.0),
     ]
     assert [(line.at, line.name) for line in panel.lines] == [(3.0, "the round begins"), (5.0, "the round ends")]
-    assert panel.x.label == "simulated time since the first visit began"
+    assert panel.x.label == "simulated time since the first task began"
     assert "2 versions old" in panel.spans[1].note
 
 

@@ -164,7 +164,7 @@ def test_duplicates_are_refused(raw: Any, field: str) -> None:
         ({"partial_work": True}, "partial_work needs round_deadline_s"),
         ({"overselection": 0.5}, "overselection needs a policy that does not select all"),
         ({"overselection": 0.5, "select": "random"}, "overselection needs fraction_train below 1"),
-        ({"report_deadline_s": 5}, "report_deadline_s: fedavg has no reports"),
+        ({"report_deadline_s": 5}, "report_deadline_s: devices of fedavg announce nothing"),
         ({"late": "next_round"}, "late: next_round needs round_deadline_s"),
         ([], "a spec is a mapping of fields, not list"),
     ],

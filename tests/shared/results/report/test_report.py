@@ -263,7 +263,7 @@ def test_a_timeline_of_the_slowest_seats_marks_only_their_edges(tmp_path: Path) 
     seats = (*(slow.replace(seat=n) for n in range(2, 122)), fast.replace(seat=1))
     both = a_round(1, seats=seats, edges=edges(simulated_s=4.0))
     text = report([in_folder(tmp_path / "r1", [both])])
-    assert "the 120 of 121 devices whose visits took the longest" in text
+    assert "the 120 of 121 devices whose tasks took the longest" in text
     assert "edge-1 and cloud" in Page(text).text
     assert "edge-2 and cloud" not in Page(text).text
 

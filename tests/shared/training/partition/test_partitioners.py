@@ -295,7 +295,7 @@ def test_interleave_spreads_each_client_over_the_pool() -> None:
         (ByGroupPartition(n_groups=3), 2, "n_groups 3 exceeds the 2 clients; by_group groups classes"),
         (ByGroupPartition(n_groups=5), 9, "n_groups 5 exceeds the 4 classes; by_group groups classes"),
         (ByGroupPartition(n_groups=4, gamma=1), 40, None),
-        (EdgeSkewPartition(), 2, "needs the home edge of each client"),
+        (EdgeSkewPartition(), 2, "needs to know the edge of each client"),
     ],
 )
 def test_an_impossible_partition_is_refused_with_the_numbers(spec: DealtPartition, n: int, message: str | None) -> None:
