@@ -62,19 +62,21 @@ LINKS = {"name": "backhaul", "by_home": [{"latency_s": 0.01}, {"latency_s": 0.4}
 COMPRESSED = {"algorithm": "fedavg", "compression": {"up": {"name": "topk", "fraction": 0.3}}}
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("devices", "edges", "more"),
-    [
-        ("asynchronous", "synchronous", {}),
-        ("asynchronous", "semi_synchronous", {}),
-        ("asynchronous", "asynchronous", {}),
-        ("asynchronous", "asynchronous", COMPRESSED),
-        ("synchronous", "asynchronous", {}),
-    ],
-)
+MODES: list[tuple[str, str, dict[str, Any]]] = [
+    ("asynchronous", "synchronous", {}),
+    ("asynchronous", "semi_synchronous", {}),
+    ("asynchronous", "asynchronous", COMPRESSED),
+    ("asynchronous", "asynchronous", {}),
+    ("synchronous", "asynchronous", {}),
+]
+EACH_TWICE = [(*MODES[(n + far) % len(MODES)], kill) for far in (0, 2) for n, kill in enumerate(KILLS)]
+"""Each place of a kill with two pairs of modes, and each pair with two places or more."""
+
+
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize(("devices", "edges", "more", "kill"), EACH_TWICE)
 async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
-    tmp_path: Path, devices: str, edges: str, more: dict[str, Any]
+    tmp_path: Path, devices: str, edges: str, more: dict[str, Any], kill: str
 ) -> None:
     """Clients visit their edge several times in a round, and begin with the states and residuals of earlier visits."""
     sync = {
@@ -84,18 +86,18 @@ async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
     fields = {"algorithm": "scaffold", "num_rounds": 4, "edge_rounds": 2, "edge_link": LINKS, **more}
     spec = small_spec(sync=sync, **fields)
     expected = await ran(spec, agent_devices=(3, 3))
-    for path, port, n, names in KILLS.values():
-        async with federation(tmp_path, agent_devices=(3, 3)) as fed:
-            last = LastAnswer(fed, path, port, n)
-            run_id = await fed.submit(spec)
-            await last.done.wait()
-            for name in names:
-                await restart(fed, name)
-            last.restarted.set()
-            found = await ended(fed, run_id)
-        assert record(found) == record(expected), names
-        assert found.info.model_sha256 == expected.info.model_sha256
-        assert not any(row.fresh_state for detail in found.rounds for row in detail.seats)
+    path, port, n, names = KILLS[kill]
+    async with federation(tmp_path, agent_devices=(3, 3)) as fed:
+        last = LastAnswer(fed, path, port, n)
+        run_id = await fed.submit(spec)
+        await last.done.wait()
+        for name in names:
+            await restart(fed, name)
+        last.restarted.set()
+        found = await ended(fed, run_id)
+    assert record(found) == record(expected)
+    assert found.info.model_sha256 == expected.info.model_sha256
+    assert not any(row.fresh_state for detail in found.rounds for row in detail.seats)
 
 
 # ---- lost and back
