@@ -1,15 +1,25 @@
-"""One fork server for all topologies of a test session: importing the tiers takes longer than most tests."""
+"""One fork server for a test session: importing the tiers takes longer than most tests.
+
+From it are forked the processes of topologies, the fork servers of topologies that make their own (`forked_servers`),
+and commands of `strata` (`tests/forked_strata.py`).
+"""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from strata.launcher import fork_server
 from strata.launcher.environment import Modules, common
 from strata.launcher.fork_server import ForkServer
+from strata.launcher.process import Process, execute
 
 
 @cache
@@ -21,3 +31,20 @@ def shared_fork_server() -> ForkServer:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.close)  # first
     return server
+
+
+@contextmanager
+def forked_servers() -> Iterator[None]:
+    """In this block each fork server of the tiers is forked from the shared one, with the same program."""
+
+    def forked(
+        name: str, module: str, env: Mapping[str, str], log: Path, inherited: Mapping[str, int], modules: Sequence[str]
+    ) -> Process:
+        if modules != Modules().preloaded or not shared_fork_server().can_start(env):
+            return execute(name, module, env, log, inherited, modules)
+        return shared_fork_server().start(name, module, env, log, inherited)
+
+    with pytest.MonkeyPatch.context() as patch:
+        shared_fork_server()
+        patch.setattr(fork_server, "execute", forked)
+        yield

@@ -168,6 +168,16 @@ REGISTRY_HOST = re.compile(
 # --- reading -------------------------------------------------------------------------------------
 
 
+@cache
+def _tree_of(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def _module_of(path: str) -> list[str]:
     """Returns the package from which a file's relative imports start, as parts."""
     return list(PurePosixPath(path).parent.parts)
@@ -175,7 +185,7 @@ def _module_of(path: str) -> list[str]:
 
 def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yields every module that a file imports, with its line; relative and by-name imports are resolved."""
-    for node in ast.walk(tree):
+    for node in _nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -207,7 +217,7 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return (node for node in _nodes_of(tree) if isinstance(node, ast.Call))
 
 
 # --- the rules -----------------------------------------------------------------------------------
@@ -226,7 +236,7 @@ def imports_are_allowed(path: str, text: str) -> list[str]:
     if own is None or (own in PRODUCT and PurePosixPath(path).name != "__init__.py"):
         return [f"{path}: is in no package of the table"]
     found = []
-    for line, name in _imports(path, ast.parse(text)):
+    for line, name in _imports(path, _tree_of(text)):
         package = _package_of(name)
         if package in (None, own) or name in PRODUCT or _within(name, tuple(ALLOWED[own])):
             continue
@@ -242,7 +252,7 @@ def packages_of_shared_export_nothing(path: str, text: str) -> list[str]:
     if package in RE_EXPORTING_PACKAGES:
         return []
     body = [
-        node for node in ast.parse(text).body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+        node for node in _tree_of(text).body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
     ]
     plain = len(body) == 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     return [] if plain else [f"{path}: holds more than a docstring"]
@@ -252,7 +262,7 @@ def import_cycles(files: Mapping[str, str]) -> list[list[str]]:
     """Returns groups of files (path -> text) that import each other in a circle."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
     graph = {
-        module: {name for _, name in _imports(path, ast.parse(files[path])) if name in modules and name != module}
+        module: {name for _, name in _imports(path, _tree_of(files[path])) if name in modules and name != module}
         for module, path in modules.items()
     }
     found: list[list[str]] = []
@@ -270,7 +280,7 @@ def algorithms_import_nothing_impure(path: str, text: str) -> list[str]:
     """Hooks get all inputs as arguments: they import no module of I/O, concurrency, clocks or global randomness."""
     found = (
         (line, name)
-        for line, name in _imports(path, ast.parse(text))
+        for line, name in _imports(path, _tree_of(text))
         if name.split(".")[0] in IMPURE or _within(name, IMPURE_PACKAGES)
     )
     return [f"{path}:{line}: imports {name}" for line, name in found]
@@ -278,8 +288,8 @@ def algorithms_import_nothing_impure(path: str, text: str) -> list[str]:
 
 def algorithms_call_nothing_impure(path: str, text: str) -> list[str]:
     """Hooks use no `async`, file, console, or generator other than those passed to them."""
-    tree = ast.parse(text)
-    waits = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+    tree = _tree_of(text)
+    waits = [node for node in _nodes_of(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     found = [f"{path}:{node.lineno}: async" for node in waits]
     for call in _calls(tree):
         name = _dotted(call.func)
@@ -299,7 +309,7 @@ def global_generators_are_left_alone(path: str, text: str) -> list[str]:
     """How often they are drawn from would depend on late answers, and on what else a process does."""
     if path in SEEDS_GLOBALLY or "rand" not in text:
         return []
-    draws = (call for call in _calls(ast.parse(text)) if _draws_globally(call))
+    draws = (call for call in _calls(_tree_of(text)) if _draws_globally(call))
     return [f"{path}:{call.lineno}: calls {_dotted(call.func)}" for call in draws]
 
 
@@ -307,7 +317,7 @@ def nobody_unpickles(path: str, text: str) -> list[str]:
     """No pickler is imported, and no loader is called that executes a file's content."""
     if not WORDS_OF_PICKLERS.search(text):  # nine files of ten, which need not be parsed
         return []
-    tree = ast.parse(text)
+    tree = _tree_of(text)
     found = [
         f"{path}:{line}: imports {name}"
         for line, name in _imports(path, tree)
@@ -328,7 +338,7 @@ def errors_of_pydantic_are_worded(path: str, text: str) -> list[str]:
     if path == "shared/core/field_errors.py" or "ValidationError" not in text:
         return []
     found = []
-    for handler in ast.walk(ast.parse(text)):
+    for handler in _nodes_of(_tree_of(text)):
         if not isinstance(handler, ast.ExceptHandler) or handler.type is None:
             continue
         caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -352,7 +362,7 @@ def files_are_short(path: str, text: str) -> list[str]:
 def functions_are_short(path: str, text: str) -> list[str]:
     functions = (
         (node.lineno, node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(ast.parse(text))
+        for node in _nodes_of(_tree_of(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     return [f"{path}:{at}: {name} has {n} lines" for at, name, n in functions if n > MAX_FUNCTION_LINES]

@@ -58,6 +58,7 @@ STEPS = ("3-hierarchy", "4-stragglers", "5-faults", "6-algorithm")
 OWN_FILES = {(f"docs/tutorial/{step}.md", "hierarchy.yaml") for step in STEPS}
 OWN_FILES |= {("docs/how-to/new-project.md", "spec.yaml")}
 """Specs that a page lets the reader write; `test_tutorial.py` and `test_wheel.py` run them."""
+KNOWN = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TARGETS = _found(r"^    make ([a-z-]+)") + _found(r"`make ([a-z-]+)")
 
 
@@ -75,7 +76,7 @@ def test_yaml_of_a_page_is_part_of_a_spec(page: str, block: str) -> None:
 def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page: str, line: str) -> None:
     words = shlex.split(line, comments=True)
     name, *rest = words[next(n for n, word in enumerate(words) if word.endswith("strata")) + 1 :]
-    known = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    known = KNOWN[name]
     options = {option for param in known.params for option in param.opts}
     assert [word for word in rest if word.startswith("--") and word not in options] == []
     if name not in ("run", "sweep") or WRITTEN.intersection(rest) or (page, rest[0]) in OWN_FILES:

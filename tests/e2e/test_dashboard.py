@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import yaml
 from shared.core.formatting import percent
 from shared.service.body_limit import ANONYMOUS_BYTES
 from tests.e2e.browser import Visitor
-from tests.e2e.test_scaling import STRATA, environment
-from tests.waits import HANG_S, PACED, until
+from tests.e2e.test_scaling import environment
+from tests.forked_strata import Command
+from tests.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"
@@ -31,26 +32,25 @@ devices: {profile: agent}
 NAMES = ("the first", "the second")
 
 
-def started(folder: Path, devices: int = 4, agents: int = 4, **env: str) -> tuple[subprocess.Popen[str], str]:
-    """Starts `strata up`, usually with one device per agent; returns the process and the cloud's address."""
+@contextmanager
+def started(folder: Path, devices: int = 4, agents: int = 4, **env: str) -> Iterator[str]:
+    """`strata up`, usually with one device per agent; yields the cloud's address."""
     numbers = ["--edges", "2", "--devices", str(devices), "--agents", str(agents)]
     words = ["up", *numbers, "--port", "0", "--format", "json"]
-    with (folder / "up.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*STRATA, *words], cwd=folder, env=environment(folder) | env, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, (folder / "up.log").read_text()
-    return process, json.loads(line)["url"]
+    up = Command(*words, cwd=folder, env=environment(folder) | env)
+    try:
+        line = up.stdout.readline()
+        assert line, up.stderr.read()
+        yield json.loads(line)["url"]
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.communicate()
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
-    process, found = started(tmp_path_factory.mktemp("dashboard"))
-    yield found
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    with started(tmp_path_factory.mktemp("dashboard")) as found:
+        yield found
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:
@@ -271,8 +271,7 @@ def test_pages_of_unknown_resources_say_so(visitor: Visitor) -> None:
 
 
 def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
-    process, url = started(tmp_path, STRATA_API_TOKEN=WORD)
-    try:
+    with started(tmp_path, STRATA_API_TOKEN=WORD) as url:
         visitor = Visitor(chromium, url)
         page = visitor.page
         page.goto(f"{url}/ui/runs")
@@ -289,6 +288,3 @@ def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("API token").wait_for()
         assert [said for said in visitor.complaints if "401" not in said] == []
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=HANG_S)

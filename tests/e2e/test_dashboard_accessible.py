@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -14,7 +13,7 @@ import pytest
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started
 from tests.soak.deployment import FINAL
-from tests.waits import HANG_S, until
+from tests.waits import until
 
 pytestmark = pytest.mark.e2e
 SPECS = (
@@ -27,14 +26,12 @@ THEMES = {"light": False, "dark": True}
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
     """A topology with two runs, both over."""
-    process, found = started(tmp_path_factory.mktemp("accessible"))
-    for spec in SPECS:
-        body = {"spec": {"data": {"name": "digits", "n_train": 300}, "num_devices": 4, **spec}}
-        httpx2.post(f"{found}/runs", json=body, timeout=120).raise_for_status()
-    until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
-    yield found
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    with started(tmp_path_factory.mktemp("accessible")) as found:
+        for spec in SPECS:
+            body = {"spec": {"data": {"name": "digits", "n_train": 300}, "num_devices": 4, **spec}}
+            httpx2.post(f"{found}/runs", json=body, timeout=120).raise_for_status()
+        until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
+        yield found
 
 
 def pages(url: str) -> dict[str, str]:

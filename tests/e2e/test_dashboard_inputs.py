@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import runs_of, started, wait_completed
-from tests.waits import HANG_S, PACED, until
+from tests.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
 HOSTILE = "a ``` <style>*{display:none}</style> <img src=http://evil.example/x> {{ 7*6 }} {a}"
@@ -22,13 +21,11 @@ SPEC = {"data": {"name": "digits", "n_train": 300}, "num_devices": 4}
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
     """A topology with a run of 10 rounds and a hostile name, and one of 9 rounds with a larger model, both over."""
-    process, found = started(tmp_path_factory.mktemp("inputs"))
-    for further in ({"name": HOSTILE, "num_rounds": 10}, {"name": "nine", "num_rounds": 9}):
-        httpx2.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=120).raise_for_status()
-    until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
-    yield found
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    with started(tmp_path_factory.mktemp("inputs")) as found:
+        for further in ({"name": HOSTILE, "num_rounds": 10}, {"name": "nine", "num_rounds": 9}):
+            httpx2.post(f"{found}/runs", json={"spec": {**SPEC, **further}}, timeout=120).raise_for_status()
+        until("both are over", lambda: {run["status"] for run in runs_of(found)} == {"completed"})
+        yield found
 
 
 def wanted_devices(url: str) -> dict[str, int]:

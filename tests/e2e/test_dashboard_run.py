@@ -6,7 +6,6 @@ The run has devices that are too slow for its deadline, and others that drop hal
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from shared.core.formatting import percent
 from shared.run_records.visits import ENDS, end_of
 from tests.e2e.browser import Visitor
 from tests.e2e.test_dashboard import of_name, started
-from tests.waits import HANG_S, until
+from tests.waits import until
 
 pytestmark = pytest.mark.e2e
 N_DEVICES = 30
@@ -42,17 +41,15 @@ SPEC = {
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
     """A topology with a run of stragglers that has ended, and one that was stopped after its first rounds."""
-    process, found = started(tmp_path_factory.mktemp("run"), N_DEVICES, 2)
-    stopped = {**SPEC, "name": "stopped", "num_rounds": 100_000, "round_deadline_s": None}
-    for spec in (SPEC, stopped):
-        httpx2.post(f"{found}/runs", json={"spec": spec}, timeout=120).raise_for_status()
-    until("the first is over", lambda: of_name(found, "stragglers")["status"] == "completed")
-    until("the other has rounds", lambda: of_name(found, "stopped")["rounds"] >= 2)
-    httpx2.post(f"{found}/runs/{of_name(found, 'stopped')['run']}/stop", timeout=120).raise_for_status()
-    until("it has stopped", lambda: of_name(found, "stopped")["status"] == "stopped")
-    yield found
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    with started(tmp_path_factory.mktemp("run"), N_DEVICES, 2) as found:
+        stopped = {**SPEC, "name": "stopped", "num_rounds": 100_000, "round_deadline_s": None}
+        for spec in (SPEC, stopped):
+            httpx2.post(f"{found}/runs", json={"spec": spec}, timeout=120).raise_for_status()
+        until("the first is over", lambda: of_name(found, "stragglers")["status"] == "completed")
+        until("the other has rounds", lambda: of_name(found, "stopped")["rounds"] >= 2)
+        httpx2.post(f"{found}/runs/{of_name(found, 'stopped')['run']}/stop", timeout=120).raise_for_status()
+        until("it has stopped", lambda: of_name(found, "stopped")["status"] == "stopped")
+        yield found
 
 
 def detail_of(url: str, round_no: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -36,10 +35,8 @@ STRAGGLERS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
-    process, found = started(tmp_path_factory.mktemp("topology"))
-    yield found
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    with started(tmp_path_factory.mktemp("topology")) as found:
+        yield found
 
 
 def ask(url: str, path: str) -> Any:

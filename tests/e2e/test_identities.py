@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,6 +35,7 @@ from shared.wire import codec
 from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
+from tests.forked_strata import Command, run
 from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
@@ -118,6 +117,7 @@ ROUTES = [
 ]
 
 
+@pytest.mark.smoke
 def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path: Path) -> None:
     def complete(topology: Topology) -> Any:
         with client_of(topology) as client:
@@ -337,49 +337,30 @@ def _never(seconds: float) -> None:
 
 def test_the_command_starts_scales_and_revokes_in_secure_mode(tmp_path: Path) -> None:
     def strata(*words: str) -> Any:
-        command = [sys.executable, "-m", "strata.main", *words, "--format", "json"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-        )
+        done = run(*words, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(done.stdout) if "json" in words else None
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     environment |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), **QUICK}
-    command = [
-        sys.executable,
-        "-m",
-        "strata.main",
-        "up",
-        "--secure",
-        "--port",
-        "0",
-        "--devices",
-        "2",
-        "--agents",
-        "2",
-        "--format",
-        "json",
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as up:
-        try:
-            assert up.stdout is not None
-            ready = json.loads(up.stdout.readline())
-            assert ready["url"].startswith("https://")
-            assert strata("scale", "3", "--wait")["n_devices"] == 3
-            known = {(each["node_class"], each["name"]) for each in strata("identities")}
-            agents = {(each["agent"], each["name"]) for each in strata("agents")}
-            fleet = {name for node_class, name in known if node_class == "fleet"}
-            edges = {("edge", "edge-1"), ("edge", "edge-2")}
-            assert known == edges | {("device", agent) for agent, _ in agents} | {("fleet", name) for name in fleet}
-            assert len(fleet) == 1
-            revoked = subprocess.run(
-                [sys.executable, "-m", "strata.main", "revoke", "agent-2"],
-                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False,
-            )  # fmt: skip
-            assert revoked.returncode == 0, revoked.stderr
-            (gone,) = [agent for agent, name in agents if name == "agent-2"]
-            assert ("device", gone) not in {(each["node_class"], each["name"]) for each in strata("identities")}
-        finally:
-            up.send_signal(signal.SIGINT)
-            assert up.wait(HANG_S) == 0
+    json_of = ("--format", "json")
+    up = Command(
+        "up", "--secure", "--port", "0", "--devices", "2", "--agents", "2", *json_of, cwd=tmp_path, env=environment
+    )
+    try:
+        ready = json.loads(up.stdout.readline())
+        assert ready["url"].startswith("https://")
+        assert strata("scale", "3", "--wait", *json_of)["n_devices"] == 3
+        known = {(each["node_class"], each["name"]) for each in strata("identities", *json_of)}
+        agents = {(each["agent"], each["name"]) for each in strata("agents", *json_of)}
+        fleet = {name for node_class, name in known if node_class == "fleet"}
+        edges = {("edge", "edge-1"), ("edge", "edge-2")}
+        assert known == edges | {("device", agent) for agent, _ in agents} | {("fleet", name) for name in fleet}
+        assert len(fleet) == 1
+        strata("revoke", "agent-2")
+        (gone,) = [agent for agent, name in agents if name == "agent-2"]
+        assert ("device", gone) not in {(each["node_class"], each["name"]) for each in strata("identities", *json_of)}
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.communicate()
+    assert up.returncode == 0

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,12 @@ from typing import Any
 import pytest
 
 import strata as strata_api
+from tests.fork_server import forked_servers
+from tests.forked_strata import Command
 from tests.process_state import wait_until_gone
-from tests.waits import HANG_S, PACED, until
+from tests.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = {
     "name": "long",
     "seed": 3,
@@ -62,22 +61,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "strata", *arguments]
-
-
-def started(*arguments: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command(*arguments), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+def ended(command: Command) -> tuple[int, dict[str, Any], str]:
     """Returns the exit status of a command, the JSON object on its last line, and its stderr."""
-    out, err = process.communicate(timeout=HANG_S)
+    out, err = command.communicate()
     lines = out.splitlines()
-    return process.returncode, json.loads(lines[-1]) if lines else {}, err
+    assert command.returncode is not None
+    return command.returncode, json.loads(lines[-1]) if lines else {}, err
 
 
 def in_round(runs: Path, round_no: int) -> Path:
@@ -93,7 +82,7 @@ def in_round(runs: Path, round_no: int) -> Path:
 
 
 def undisturbed() -> str:
-    _, result, err = ended(started("run", "long.json", "--local", "--agents", "2", "--format", "json", "name=other"))
+    _, result, err = ended(Command("run", "long.json", "--local", "--agents", "2", "--format", "json", "name=other"))
     assert result["status"] == "completed", err
     return str(result["model_sha256"])
 
@@ -101,13 +90,13 @@ def undisturbed() -> str:
 @pytest.mark.matrix
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_run_whose_process_is_killed_is_recorded_as_interrupted_and_goes_on(folder: Path, victim: str) -> None:
-    run = started("run", "long.json", "--local", "--agents", "2", "--format", "json")
+    run = Command("run", "long.json", "--local", "--agents", "2", "--format", "json")
     results = in_round(folder / "runs", 3)
     family = [VICTIMS[name](run.pid) for name in VICTIMS]
     os.kill(VICTIMS[victim](run.pid), signal.SIGKILL)
     code, _, err = ended(run)
     wait_until_gone(*family)
-    shown = ended(started("show", results.name, "--format", "json"))[1]
+    shown = ended(Command("show", results.name, "--format", "json"))[1]
     assert shown["status"] == "stopped"
     assert 3 <= shown["rounds"] < 12
     assert json.loads((results / "run.json").read_text())["status"] == "stopped"
@@ -120,15 +109,15 @@ def test_a_run_whose_process_is_killed_is_recorded_as_interrupted_and_goes_on(fo
         assert f"`strata resume {results.name}` goes on" in err
         assert f"error: {victim} ended (signal SIGKILL): " in err
         assert (results / "logs" / "cloud.log").exists()
-    code, result, err = ended(started("resume", results.name, "--format", "json"))
+    code, result, err = ended(Command("resume", results.name, "--format", "json"))
     assert (code, result["status"], result["rounds"]) == (0, "completed", 12), err
     assert not (folder / ".strata" / "topologies").exists()
     assert result["model_sha256"] == undisturbed()
-    assert "has completed" in ended(started("resume", results.name))[2]
+    assert "has completed" in ended(Command("resume", results.name))[2]
 
 
 def test_results_that_are_removed_under_way_are_written_again_as_a_whole(folder: Path) -> None:
-    run = started("run", "long.json", "--local", "--agents", "2", "--format", "json")
+    run = Command("run", "long.json", "--local", "--agents", "2", "--format", "json")
     results = in_round(folder / "runs", 3)
     shutil.rmtree(folder / "runs")
     code, printed, err = ended(run)
@@ -138,12 +127,12 @@ def test_results_that_are_removed_under_way_are_written_again_as_a_whole(folder:
 
 
 def test_a_run_goes_on_in_a_script_after_the_script_that_began_it_ended(folder: Path) -> None:
-    with strata_api.local(edges=2, devices=4, agents=2, progress=False) as cloud:
+    with forked_servers(), strata_api.local(edges=2, devices=4, agents=2, progress=False) as cloud:
         run = cloud.run("long.json")
         in_round(folder / "runs", 2)
     saved = strata_api.load_run(run.id)
     assert (saved.status, saved.info.reason) == ("stopped", "interrupted: the program that ran it has ended")
-    with strata_api.local(resume=run.id, progress=False) as cloud:
+    with forked_servers(), strata_api.local(resume=run.id, progress=False) as cloud:
         assert len(cloud.agents()) == 2
         again = cloud.get_run(run.id).wait(progress=False)
     assert (again.status, again.info.rounds) == ("completed", 12)
@@ -151,7 +140,7 @@ def test_a_run_goes_on_in_a_script_after_the_script_that_began_it_ended(folder: 
 
 @pytest.mark.parametrize("victim", ["agent-1", "edge-1"])
 def test_a_killed_agent_or_edge_is_started_again_and_the_run_completes(folder: Path, victim: str) -> None:
-    run = started("run", "long.json", "--local", "--agents", "2", "--format", "json", "quorum=0.25")
+    run = Command("run", "long.json", "--local", "--agents", "2", "--format", "json", "quorum=0.25")
     in_round(folder / "runs", 3)
     os.kill(named(run.pid, victim), signal.SIGKILL)
     code, result, err = ended(run)
@@ -161,14 +150,13 @@ def test_a_killed_agent_or_edge_is_started_again_and_the_run_completes(folder: P
 
 
 def test_a_second_interrupt_leaves_no_process_and_a_run_that_can_go_on(folder: Path) -> None:
-    run = started("run", "long.json", "--local", "--agents", "2", "--format", "json")
+    run = Command("run", "long.json", "--local", "--agents", "2", "--format", "json")
     results = in_round(folder / "runs", 2)
     family = [VICTIMS[name](run.pid) for name in VICTIMS]
-    assert run.stderr is not None
     run.send_signal(signal.SIGINT)
     assert any(line.startswith("stopping run") for line in run.stderr)
     run.send_signal(signal.SIGINT)
     assert ended(run)[0] == 130
     wait_until_gone(*family)
-    assert ended(started("show", results.name, "--format", "json"))[1]["status"] == "stopped"
-    assert ended(started("resume", results.name, "--format", "json"))[1]["status"] == "completed"
+    assert ended(Command("show", results.name, "--format", "json"))[1]["status"] == "stopped"
+    assert ended(Command("resume", results.name, "--format", "json"))[1]["status"] == "completed"

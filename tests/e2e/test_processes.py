@@ -153,7 +153,6 @@ def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_fig
     assert backwards == alone
 
 
-@pytest.mark.smoke
 @pytest.mark.slow
 def test_executed_processes_with_any_order_of_sets_give_the_figures_of_forked_ones(tmp_path: Path) -> None:
     """`python -m cloud_server` and so on, each with its own hash seed, which decides how sets iterate."""

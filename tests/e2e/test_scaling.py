@@ -17,6 +17,7 @@ import yaml
 
 from strata.api.client import Client
 from tests.e2e.test_processes import processes_of
+from tests.forked_strata import run
 from tests.waits import HANG_S, PACED, until
 
 pytestmark = pytest.mark.e2e
@@ -30,33 +31,36 @@ def environment(folder: Path) -> dict[str, str]:
     return clean | {"PYTHONPATH": str(ROOT), "STRATA_CACHE_DIR": str(folder / "cache"), "STRATA_HOME": str(folder)}
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `up`."""
+    return tmp_path_factory.mktemp("scaled")
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[dict[str, Any]]:
     """A running `strata up` with one device per agent; yields its output. A signal ends it, and no process remains."""
     words = ["up", "--edges", "2", "--devices", "3", "--agents", "3", "--port", "0", "--format", "json"]
-    with (tmp_path / "up.log").open("wb") as log:
+    with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [*STRATA, *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=log, text=True
+            [*STRATA, *words], cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=log, text=True
         )
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line, (tmp_path / "up.log").read_text()
+    assert line, (folder / "up.log").read_text()
     yield json.loads(line)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=HANG_S)
     assert process.returncode == 0
-    assert processes_of(tmp_path) == []
+    assert processes_of(folder) == []
 
 
 def scale(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*STRATA, "scale", *words, "--wait", "--format", "json"]
-    return subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    return run("scale", *words, "--wait", "--format", "json", cwd=folder, env=environment(folder))
 
 
 def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_states(
-    up: dict[str, Any], tmp_path: Path
+    up: dict[str, Any], folder: Path
 ) -> None:
     def check_number(done: subprocess.CompletedProcess[str], number: int) -> None:
         assert done.returncode == 0, done.stderr
@@ -64,29 +68,29 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
         assert printed == {"wanted": {"device": number}, "present": {"device": number}, "n_devices": number}
 
     def rounds_with(n: int) -> Callable[[], bool]:
-        return lambda: [row.n_used for row in client.rounds(run).rounds[-1:]] == [n]
+        return lambda: [row.n_used for row in client.rounds(number).rounds[-1:]] == [n]
 
     with Client(up["url"]) as client:
         before = {agent.name: agent.agent for agent in client.agents().agents}
         data = {"name": "digits", "n_train": 300, "n_test": 100}
         spec = {"data": data, "num_rounds": 10_000, "num_devices": 3, "max_devices": 5, **PACED}
-        run = client.create_run(spec).run
+        number = client.create_run(spec).run
         until("a round of three", rounds_with(3))
-        check_number(scale(tmp_path, "5"), 5)
+        check_number(scale(folder, "5"), 5)
         until("a round of five", rounds_with(5))
-        check_number(scale(tmp_path, "device=2"), 2)
+        check_number(scale(folder, "device=2"), 2)
         until("a round of two", rounds_with(2))
         left = {agent.name for agent in client.agents().agents if agent.state == "left"}
         assert left == {"agent-3", "agent-4", "agent-5"}
-        check_number(scale(tmp_path, "3"), 3)
+        check_number(scale(folder, "3"), 3)
         until("a round of three again", rounds_with(3))
-        client.stop(run)
-        until("the end", lambda: client.run(run).status == "stopped")
+        client.stop(number)
+        until("the end", lambda: client.run(number).status == "stopped")
         back = {agent.name: agent.agent for agent in client.agents().agents if agent.state != "left"}
         assert back == before
-        rounds = client.rounds(run).rounds
-        last = client.round(run, rounds[-1].round_no)
-        seats = client.seats(run).seats
+        rounds = client.rounds(number).rounds
+        last = client.round(number, rounds[-1].round_no)
+        seats = client.seats(number).seats
     assert [failure for row in rounds for failure in row.failures] == []
     assert all(row.n_used == row.n_visits for row in rounds)
     counts = [row.n_used for row in rounds]
@@ -96,11 +100,12 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
     assert [seat.state for seat in seats] == ["taken"] * 3 + ["empty"] * 2
 
 
-def test_an_impossible_number_is_refused_with_its_field(up: dict[str, Any], tmp_path: Path) -> None:
-    refused = scale(tmp_path, "phone=3")
+@pytest.mark.usefixtures("up")
+def test_an_impossible_number_is_refused_with_its_field(folder: Path) -> None:
+    refused = scale(folder, "phone=3")
     assert refused.returncode == 1
     assert "unknown service 'phone'; known: device" in refused.stderr
-    assert scale(tmp_path, "three").returncode == 2
+    assert scale(folder, "three").returncode == 2
 
 
 def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_what_pythonpath_names_comes_before_what_lies_beside_an_installed_packag
     assert [Path(shown[0]), Path(shown[2])] == [folder / "redis.py", site / "shared"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tier", ["cloud_server", "edge_server", "device_agent"])
 def test_a_tier_that_is_started_by_hand_beside_such_files_gets_as_far_as_its_settings(folder: Path, tier: str) -> None:
     prefix = {"cloud_server": "CLOUD", "edge_server": "EDGE", "device_agent": "AGENT"}[tier]

@@ -88,19 +88,22 @@ def test_impossible_topology_is_refused_by_field(options: dict[str, Any], field:
     assert refused.value.field == field
 
 
-def test_all_processes_register_and_get_the_documented_environment(
+def test_all_processes_register_and_get_the_documented_environment_and_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_DATA_DIR", "/data/sets")
     monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "/secrets/of/another")  # each topology draws its own token
-    with topology(runs_dir=tmp_path / "results", profiles=["slow", "fast"]) as running:
+    own = {"edge-2": {"WHOSE": "its own", "EDGE_TTL_S": "7", "PYTHONPATH": "/its/own"}}
+    given: dict[str, Any] = {"profiles": ["slow", "fast"], "order": [1, 0], "env": {"WHOSE": "all"}, "env_of": own}
+    with topology(runs_dir=tmp_path / "results", **given) as running:
         info = running.wait_ready(HANG_S)
         cloud, edge, agents = (
             env_of(running.folder, "cloud"),
             env_of(running.folder, "edge-2"),
             [env_of(running.folder, name) for name in ("agent-1", "agent-2")],
         )
-        folder = running.folder
+        other, folder = env_of(running.folder, "edge-1"), running.folder
+        assert [name for name in running.processes if name.startswith("agent")] == ["agent-2", "agent-1"]
     assert (info.n_devices, info.n_agents) == (5, 2)
     assert sorted(edge.edge for edge in info.edges) == ["edge-1", "edge-2"]
     tokens = {env["STRATA_TIER_TOKEN"] for env in (cloud, edge, *agents)}
@@ -118,6 +121,9 @@ def test_all_processes_register_and_get_the_documented_environment(
     assert [env["AGENT_PROFILE"] for env in agents] == ["slow", "fast"]
     assert edge["EDGE_CLOUD_URL"] == agents[0]["AGENT_CLOUD_URL"] == f"http://127.0.0.1:{cloud['CLOUD_PORT']}"
     assert agents[1]["AGENT_STATE_DIR"] == str(folder / "agent-2")
+    assert [env["WHOSE"] for env in (other, agents[0], edge)] == ["all", "all", "its own"]
+    assert [env.get("EDGE_TTL_S") for env in (other, edge)] == [None, "7"]
+    assert edge["PYTHONPATH"] == "/its/own"
 
 
 def test_tier_token_differs_between_topologies() -> None:
@@ -145,18 +151,6 @@ def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
     with topology(folder=tmp_path / "kept") as again:
         again.wait_ready(HANG_S)
-
-
-def test_environment_of_one_process_overrides_the_common_one() -> None:
-    own = {"edge-2": {"WHOSE": "its own", "EDGE_TTL_S": "7", "PYTHONPATH": "/its/own"}}
-    with topology(env={"WHOSE": "everybody's"}, env_of=own) as running:
-        running.wait_ready(HANG_S)
-        edges = [env_of(running.folder, name) for name in running.edge_names]
-        agent = env_of(running.folder, "agent-1")
-    assert [edge["WHOSE"] for edge in edges] == ["everybody's", "its own"]
-    assert [edge.get("EDGE_TTL_S") for edge in edges] == [None, "7"]
-    assert edges[1]["PYTHONPATH"] == "/its/own"
-    assert agent["WHOSE"] == "everybody's"
 
 
 def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
@@ -260,13 +254,6 @@ def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     pids = all_processes(running)
     running.stop()
     wait_until_gone(*pids)
-
-
-def test_agents_start_in_the_given_order() -> None:
-    with topology(agents=3, order=[2, 0, 1]) as running:
-        assert running.wait_ready(HANG_S).n_devices == 5
-        assert [name for name in running.processes if name.startswith("agent")] == ["agent-3", "agent-1", "agent-2"]
-        assert env_of(running.folder, "agent-3")["AGENT_DEVICES"] == "1"
 
 
 def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 import strata
 from shared.core.errors import BadInput, Conflict
 from shared.core.tensors import digest
+from tests.fork_server import forked_servers
 from tests.strata.test_real import left_behind
 from tests.waits import until
 
@@ -56,6 +58,13 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
 
 
+@pytest.fixture
+def shared_imports() -> Iterator[None]:
+    """Topologies of this process fork their fork server from the session's."""
+    with forked_servers():
+        yield
+
+
 def script(tmp_path: Path, way: str) -> list[str]:
     return [sys.executable, "-c", BLOCKS, str(tmp_path / "tmp"), way]
 
@@ -81,6 +90,7 @@ def test_no_process_survives_a_killed_program(tmp_path: Path, env: dict[str, str
     until("the end of all", lambda: not any(name.isdecimal() for name in left_behind(tmp_path / "tmp")))
 
 
+@pytest.mark.usefixtures("shared_imports")
 def test_a_local_cloud_of_a_thread_that_ended_trains_scales_and_sweeps(tmp_path: Path) -> None:
     """The kernel ends processes with the thread that started them: it must not be the caller's."""
     found: list[strata.Cloud] = []
@@ -111,6 +121,7 @@ def test_a_local_topology_that_cannot_be_is_refused_before_it_starts() -> None:
     assert refused.value.field == "agents"
 
 
+@pytest.mark.usefixtures("shared_imports")
 def test_a_sweep_starts_a_topology_of_its_own(tmp_path: Path) -> None:
     spec = {**SMALL, "num_devices": 3, "num_edges": 1}
     with pytest.raises(BadInput, match="lr: "):

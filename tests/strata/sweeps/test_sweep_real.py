@@ -4,65 +4,52 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shared.results.folder import read_run
 from shared.results.run_list import runs_in
+from tests.forked_strata import Command, run
 from tests.strata.conftest import Strata
-from tests.waits import HANG_S
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).resolve().parents[3]
 SPEC = (
     "name: real\nnum_rounds: 25\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
     "clock: real\ntime_scale: 0.3\ndevices: {profile: {delay_s: 0.3}}\n"  # a signal comes long before the last round
 )
 KEYS = ("lr=0.05,0.2", "seed=1,2", "--agents", "2")
-SWEEP = [sys.executable, "-m", "strata.main", "sweep", "real.yaml", *KEYS]
+SWEEP = ("sweep", "real.yaml", *KEYS)
 
 
-@pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "real.yaml").write_text(SPEC, encoding="utf-8")
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def interrupted(env: dict[str, str], combination: str, number: int) -> int:
+def interrupted(combination: str, number: int) -> int | None:
     """Start the sweep, send it a signal when rounds of that combination are committed; returns its exit status."""
-    with subprocess.Popen(SWEEP, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        begun = False
-        for line in process.stderr:
-            begun = begun or line.startswith(combination)
-            if begun and line.startswith("running") and "round 0/" not in line:
-                break
-        process.send_signal(number)
-        process.communicate(timeout=HANG_S)
-    return process.returncode
+    sweep, begun = Command(*SWEEP), False
+    for line in sweep.stderr:
+        begun = begun or line.startswith(combination)
+        if begun and line.startswith("running") and "round 0/" not in line:
+            break
+    sweep.send_signal(number)
+    sweep.communicate()
+    return sweep.returncode
 
 
 def statuses(folder: Path) -> list[str]:
     return [each["status"] for each in json.loads((folder / "sweep.json").read_text())["combinations"]]
 
 
-def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
-    tmp_path: Path, env: dict[str, str], strata: Strata
-) -> None:
-    assert interrupted(env, "2 of 4", signal.SIGKILL) == -signal.SIGKILL
+def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(tmp_path: Path, strata: Strata) -> None:
+    (tmp_path / "real.yaml").write_text(SPEC, encoding="utf-8")
+    assert interrupted("2 of 4", signal.SIGKILL) == -signal.SIGKILL
     (folder,) = (tmp_path / "runs").glob("sweep-real-*")
     assert statuses(folder)[0] == "completed"
     assert statuses(folder)[2:] == ["waiting"] * 2
 
-    assert interrupted(env, "3 of 4", signal.SIGINT) == 130
+    assert interrupted("3 of 4", signal.SIGINT) == 130
     assert statuses(folder) == ["completed", "completed", "stopped", "waiting"]
 
-    done = subprocess.run(SWEEP, env=env, capture_output=True, text=True, check=False)
+    done = run(*SWEEP)
     assert done.returncode == 0, done.stderr
     assert "2 of 4 combinations are complete" in done.stderr
     assert statuses(folder) == ["completed"] * 4
@@ -78,6 +65,6 @@ def test_sweep_that_was_killed_and_interrupted_ends_with_the_same_results(
     assert (folder / "compare.png").stat().st_size > 10_000
     assert not (folder / "state").exists()
 
-    plain = strata("run", "real.yaml", "lr=0.2", "seed=1", "--agents", 1, "--format", "json", "--runs-dir", "plain")
-    assert json.loads(plain.out.splitlines()[-1])["model_sha256"] == rows[2]["model_sha256"]
+    plain = run("run", "real.yaml", "lr=0.2", "seed=1", "--agents", "1", "--format", "json", "--runs-dir", "plain")
+    assert json.loads(plain.stdout.splitlines()[-1])["model_sha256"] == rows[2]["model_sha256"]
     assert read_run(tmp_path / "runs" / rows[2]["run"]).spec.lr == 0.2

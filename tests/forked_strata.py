@@ -1,0 +1,168 @@
+"""The command `strata` as a process of its own, forked from the session's fork server: its imports are paid once.
+
+Its arguments, signals, output and exit status are those of an executed command; so are its fork server, which it forks
+from itself, and all its processes. Only `/proc/PID/environ` shows the environment of the session's fork server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from strata.launcher import fork_program, fork_server
+from strata.launcher.environment import Modules
+from strata.launcher.parent_death import end_with_parent
+from strata.launcher.process import Process, execute
+from tests.fork_server import shared_fork_server
+from tests.waits import HANG_S
+
+
+class Command:
+    """A running command; it has what tests use of `subprocess.Popen` in text mode.
+
+    Args:
+        words: the arguments of `strata`.
+        cwd: its folder, by default that of this process.
+        env: its environment, by default that of this process.
+
+    Attributes:
+        stdout, stderr: what it writes.
+    """
+
+    def __init__(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        (out, out_of_it), (err, err_of_it) = os.pipe(), os.pipe()
+        task = {"COMMAND_WORDS": json.dumps(words), "COMMAND_FOLDER": str(cwd or Path.cwd())}
+        try:
+            everything = dict(os.environ if env is None else env) | task
+            given = {"COMMAND_STDOUT": out_of_it, "COMMAND_STDERR": err_of_it}
+            self._process = shared_fork_server().start("strata", __name__, everything, Path(os.devnull), given)
+        finally:
+            os.close(out_of_it)
+            os.close(err_of_it)
+        self.pid = self._process.pid
+        self.stdout, self.stderr = os.fdopen(out, encoding="utf-8"), os.fdopen(err, encoding="utf-8")
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status (negative: the signal that ended it), None while it runs."""
+        return self._process.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the command alone."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def communicate(self, timeout: float = HANG_S) -> tuple[str, str]:
+        """Wait for its end; returns what it has written to stdout and stderr and was not read."""
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.append(self.stderr.read()), daemon=True)
+        reader.start()
+        out = self.stdout.read()
+        reader.join(timeout)
+        assert self._process.wait(timeout), "it still runs"
+        self.stdout.close()
+        self.stderr.close()
+        return out, errors[0]
+
+
+def run(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = Command(*words, cwd=cwd, env=env)
+    out, err = command.communicate()
+    assert command.returncode is not None
+    return subprocess.CompletedProcess(words, command.returncode, out, err)
+
+
+def main() -> None:
+    """Be the command."""
+    for name, descriptor in (("COMMAND_STDOUT", 1), ("COMMAND_STDERR", 2)):
+        given = int(os.environ.pop(name))
+        os.dup2(given, descriptor)
+        os.close(given)
+    os.chdir(os.environ.pop("COMMAND_FOLDER"))
+    sys.argv = ["strata", *json.loads(os.environ.pop("COMMAND_WORDS"))]
+    vars(fork_server)["execute"] = _forked_server
+    from strata.__main__ import main as strata
+
+    strata()
+
+
+def _forked_server(
+    name: str, module: str, env: Mapping[str, str], log: Path, inherited: Mapping[str, int], modules: Sequence[str]
+) -> Process:
+    """Do what `execute` does for a fork server, by a fork: this process has the modules."""
+    if modules != Modules().preloaded:
+        return execute(name, module, env, log, inherited, modules)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    request = {"name": name, "module": module, "env": dict(env), "log": str(log.absolute()), "folder": str(Path.cwd())}
+    parent = os.getpid()
+    pid = os.fork()
+    if not pid:
+        _become(request, dict(inherited), parent)
+    return Process(name, _Child(pid), log)
+
+
+def _become(request: dict[str, Any], inherited: dict[str, int], parent: int) -> None:
+    """Be the forked process to its end, which no code of the command sees."""
+    atexit._clear()
+    status: Any = 1
+    try:
+        os.setsid()
+        end_with_parent(parent)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number not in inherited.values():
+                with suppress(OSError):
+                    os.close(number)
+        fork_program.become(request, inherited)
+        status = 0
+    except SystemExit as end:
+        status = end.code
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status or 0)
+
+
+class _Child:
+    """A child of this process, with the methods of `subprocess.Popen` that `Process` uses."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end and return the exit status; raises `subprocess.TimeoutExpired`."""
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.02)
+        return status
+
+
+if __name__ == "__main__":
+    main()
