@@ -10,14 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from shared.core import os_errors
-from shared.core.os_errors import (
-    FOLDERS,
-    SystemRefused,
-    check_working_folder,
-    check_writable,
-    of_system,
-    refusals,
-)
+from shared.core.os_errors import FOLDERS, SystemRefused, check_working_folder, check_writable, of_system, refusals
 from strata.main import app_entry
 
 
@@ -59,6 +52,7 @@ def test_it_names_file_cause_and_remedy(error: OSError, words: str) -> None:
 
 
 def test_a_file_of_another_user_says_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os_errors._user(2**31 - 5) == "user 2147483643"  # it has no entry
     monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 5)
     monkeypatch.setattr(os_errors, "_user", lambda uid: "alice" if uid == os.getuid() else "bob")
     missing = tmp_path / "not" / "there"
@@ -66,10 +60,6 @@ def test_a_file_of_another_user_says_whose_it_is(tmp_path: Path, monkeypatch: py
     assert (
         found == f"{missing}: Permission denied: {tmp_path} belongs to alice, and this process runs as bob; {FOLDERS}"
     )
-
-
-def test_a_user_without_an_entry_has_a_number() -> None:
-    assert os_errors._user(2**31 - 5) == "user 2147483643"
 
 
 def test_within_a_block_the_folder_stands_for_what_the_error_does_not_name(tmp_path: Path) -> None:
@@ -82,6 +72,9 @@ def test_within_a_block_the_folder_stands_for_what_the_error_does_not_name(tmp_p
 def test_a_folder_is_checked_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_writable(tmp_path / "a" / "runs")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemRefused, match="file: Not a directory"):
+        check_writable(tmp_path / "file" / "a")
     asked: list[str] = []
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))
     with pytest.raises(SystemRefused, match="runs: Permission denied"):
@@ -90,12 +83,6 @@ def test_a_folder_is_checked_without_being_made(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
     with pytest.raises(SystemRefused, match="runs: Read-only file system"):
         check_writable(tmp_path / "a" / "runs")
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "runs").touch()
-    with pytest.raises(SystemRefused, match="runs: Not a directory"):
-        check_writable(tmp_path / "runs" / "a")
 
 
 def test_a_working_folder_that_was_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pydantic import ValidationError
 
 from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_run_spec
 from shared.run_records.visits import VisitRow
-from tests.cloud_server.api.test_runs import problem
-from tests.federation import Federation, small_spec
 
 UNSEEN = {
     "a line end": ("a\n```\n<img src=http://evil.example>", "U+000A"),
@@ -42,9 +38,3 @@ def test_a_name_or_label_that_cannot_be_seen_is_refused_with_its_character(text:
 )
 def test_whatever_people_write_is_a_name(name: str) -> None:
     assert parse_run_spec({"name": name}).name == name
-
-
-async def test_the_api_answers_422_and_names_the_field(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        refused = await fed.client.post("/runs", json={"spec": small_spec(name="a\n```")})
-        assert problem(refused) == (422, "bad_input", "name")

@@ -93,21 +93,18 @@ def test_assignments_of_runs_that_train_side_by_side_count_beside_each_other(set
             setting.check(ended, 1, run=run)
 
 
-def test_what_is_signed_for_one_purpose_serves_no_other(setting: Setting) -> None:
-    for content in (b"", b"{}", b"\xff"):
-        with pytest.raises(Forbidden, match="no assignment that the cloud has signed"):
-            setting.check(setting.signer.sign("revocations", content), 1)
-
-
 def test_only_the_cloud_can_make_or_change_one(setting: Setting, tmp_path: Path) -> None:
+    """What it signs for another purpose does not serve either."""
     shown = setting.assign(1)
     packed, signature = shown.split(".")
     head, _, _ = zlib.decompress(base64.b64decode(packed)).partition(b"\n")
     more = base64.b64encode(zlib.compress(head + b"\n" + bits_of(NumberSet(range(99))))).decode()
     other = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "other"), 9)).assign("r", 0, "edge-1", "a-1", NumberSet([1]))
-    for forged in ("", "x", ".", f"{more}.{signature}", f"{packed}.{other.split('.')[1]}", other, f"{shown}.x", "ä.ä"):
+    lists = [setting.signer.sign("revocations", content) for content in (b"", b"{}", b"\xff")]
+    forged = ("", "x", ".", f"{more}.{signature}", f"{packed}.{other.split('.')[1]}", other, f"{shown}.x", "ä.ä")
+    for each in (*forged, *lists):
         with pytest.raises(Forbidden, match="no assignment that the cloud has signed"):
-            setting.check(forged, 1)
+            setting.check(each, 1)
 
 
 def test_a_seat_obeys_its_newest_assignment(setting: Setting) -> None:
@@ -120,29 +117,27 @@ def test_a_seat_obeys_its_newest_assignment(setting: Setting) -> None:
     setting.check(setting.assign(1), 1)  # and that one has come back
 
 
-def test_assignments_of_a_later_cloud_process_are_newer(setting: Setting, tmp_path: Path) -> None:
+def test_assignments_of_a_later_cloud_process_are_newer_and_another_key_voids_them(
+    setting: Setting, tmp_path: Path
+) -> None:
     for _ in range(3):
         setting.check(setting.assign(1), 1)
     old = setting.assign(1)
     restarted = Assigner(Signer(NodeKeys(CLOUD, tmp_path / "cloud"), 2))
-    setting.check(restarted.assign("r", 0, "edge-1", "a-1", NumberSet([1])), 1)
+    shown = restarted.assign("r", 0, "edge-1", "a-1", NumberSet([1]))
+    setting.check(shown, 1)
     with pytest.raises(Forbidden, match="run r is over"):
         setting.check(old, 1)
-
-
-def test_an_agent_that_has_not_registered_asks_the_edge_to_wait() -> None:
-    with pytest.raises(Busy):
-        Assignments("a-1", CloudKey()).check("x", "edge-1", "r", 0, [1])
-
-
-def test_another_cloud_key_voids_what_the_old_one_signed(setting: Setting, tmp_path: Path) -> None:
-    shown = setting.assign(1)
-    setting.check(shown, 1)
     setting.key.trust(setting.signer.public_key)
     setting.check(shown, 1)
     setting.key.trust(Signer(NodeKeys(CLOUD, tmp_path / "other"), 1).public_key)
     with pytest.raises(Forbidden, match="signed"):
         setting.check(shown, 1)
+
+
+def test_an_agent_that_has_not_registered_asks_the_edge_to_wait() -> None:
+    with pytest.raises(Busy):
+        Assignments("a-1", CloudKey()).check("x", "edge-1", "r", 0, [1])
 
 
 @pytest.mark.parametrize("pem", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])

@@ -81,6 +81,9 @@ def test_two_nodes_know_each_other_by_class_and_name(tmp_path: Path, authority: 
     assert device.certificate is not None
     assert int(seen.serial, 16) == device.certificate.serial_number
     assert seen.not_after == device.certificate.not_valid_after_utc.timestamp()
+    device.install(pem(authority.issue(device.request(), DEVICE, DAY_S)), authority.pem)
+    renewed = seen_by_server(handshake(edge.server, device.client, name))
+    assert (renewed.identity, renewed.serial != seen.serial) == (DEVICE, True), "new connections show the new one"
 
 
 def test_a_client_refuses_a_server_of_another_name_or_class(tmp_path: Path, authority: Authority) -> None:
@@ -90,18 +93,14 @@ def test_a_client_refuses_a_server_of_another_name_or_class(tmp_path: Path, auth
             handshake(edge.server, device.client, other.server_name)
 
 
-def test_a_client_refuses_a_server_of_another_authority(tmp_path: Path, authority: Authority) -> None:
-    stranger = node(tmp_path / "stranger", make_authority(), EDGE)
-    device = node(tmp_path, authority, DEVICE)
-    with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
-        handshake(stranger.server, device.client, EDGE.server_name)
-
-
-def test_a_server_refuses_a_client_of_another_authority(tmp_path: Path, authority: Authority) -> None:
-    edge, stranger = node(tmp_path, authority, EDGE), node(tmp_path / "stranger", make_authority(), DEVICE)
-    stranger.client.load_verify_locations(cadata=authority.pem)  # it trusts the edge; the edge does not trust it
-    with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
-        handshake(edge.server, stranger.client, EDGE.server_name)
+def test_client_and_server_refuse_a_node_of_another_authority(tmp_path: Path, authority: Authority) -> None:
+    other = make_authority()
+    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+    strange_edge, strange_device = (node(tmp_path / "stranger", other, each) for each in (EDGE, DEVICE))
+    strange_device.client.load_verify_locations(cadata=authority.pem)  # it trusts the edge; the edge does not trust it
+    for server, client in ((strange_edge, device), (edge, strange_device)):
+        with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
+            handshake(server.server, client.client, EDGE.server_name)
 
 
 def test_a_certificate_that_has_ended_is_refused(tmp_path: Path, authority: Authority) -> None:
@@ -115,15 +114,6 @@ def test_a_client_without_certificate_is_let_in_and_is_nobody(tmp_path: Path, au
     edge = node(tmp_path, authority, EDGE)
     user = ssl.create_default_context(cadata=authority.pem)
     assert handshake(edge.server, user, ANY_NODE).getpeercert() is None
-
-
-def test_a_renewed_certificate_is_shown_on_new_connections(tmp_path: Path, authority: Authority) -> None:
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
-    before = seen_by_server(handshake(edge.server, device.client, EDGE.server_name)).serial
-    device.install(pem(authority.issue(device.request(), DEVICE, DAY_S)), authority.pem)
-    after = seen_by_server(handshake(edge.server, device.client, EDGE.server_name))
-    assert after.identity == DEVICE
-    assert after.serial != before
 
 
 def test_the_authority_can_sign_no_other_authority(tmp_path: Path, authority: Authority) -> None:
@@ -202,14 +192,8 @@ def test_a_request_that_is_malformed_or_of_another_kind_of_key_is_refused(author
     lines = good.splitlines()
     letter = "A" if lines[2][5] != "A" else "B"
     changed = "\n".join([*lines[:2], lines[2][:5] + letter + lines[2][6:], *lines[3:]])
-    for request in (
-        "",
-        "x" * 10_000,
-        good[:-40],
-        changed,
-        a_request(rsa.generate_private_key(65537, 2048)),
-        a_request(ec.generate_private_key(ec.SECP384R1())),
-    ):
+    others = (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1()))
+    for request in ("", "x" * 10_000, good[:-40], changed, *map(a_request, others)):
         with pytest.raises(BadInput, match="signing request") as refused:
             authority.issue(request, EDGE, DAY_S)
         assert refused.value.field == "request"
@@ -309,17 +293,14 @@ def test_a_token_opens_its_own_class_only(tmp_path: Path) -> None:
     assert read_token(f" {token}\n") == token
     assert str(token).startswith(f"strata-device-{'f' * 64}-")
     load_tokens(tmp_path, "f" * 64).check("device", token.secret)
+    assert stat.S_IMODE((tmp_path / "join-secret").stat().st_mode) == 0o600
     for node_class, secret in (("edge", token.secret), ("device", ""), ("device", token.secret[:-1]), ("device", "ü")):
         with pytest.raises(Unauthorised, match=f"class {node_class}"):
             tokens.check(node_class, secret)  # type: ignore[arg-type]
-
-
-def test_a_new_secret_makes_earlier_tokens_void(tmp_path: Path) -> None:
-    before = load_tokens(tmp_path, "f" * 64).of("edge")
-    draw_secret(tmp_path)
+    draw_secret(tmp_path)  # makes earlier tokens void
     assert stat.S_IMODE((tmp_path / "join-secret").stat().st_mode) == 0o600
     with pytest.raises(Unauthorised):
-        load_tokens(tmp_path, "f" * 64).check("edge", before.secret)
+        load_tokens(tmp_path, "f" * 64).check("device", token.secret)
 
 
 @pytest.mark.parametrize("text", ["", "secret", "strata-edge-12-34", "strata-user-" + "f" * 64 + "-" + "e" * 64])

@@ -7,16 +7,20 @@ from typing import NoReturn
 
 import pytest
 
-from shared.core.scores import Spread
+from shared.core.scores import ClassCounts, Spread
 from shared.plots.algorithm_pictures import figure_by_client, labels_by_round
+from shared.plots.classes import MOST_CLASSES, classes
 from shared.plots.curves import bytes_on_links, clients, placed, scores
 from shared.plots.groups import dendrogram
 from shared.plots.history import RunHistory, VisitSummary
 from shared.plots.partition import partition
 from shared.plots.picture import Bars, Boxes, Cells, Lines, Tree
+from shared.plots.subnetworks import sizes_of
+from shared.results.folder import read_rounds
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import SCREEN
-from shared.results.report.figures import write_pictures
+from shared.results.reader import read_history
+from shared.results.report.figures import pictures, write_pictures
 from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
 from tests.strata.samples import a_round, a_run, a_seat
@@ -167,3 +171,81 @@ def test_failing_pictures_of_an_algorithm_do_not_prevent_the_others(
     write_results(tmp_path / "r9", info, [a_round(1)], model=None, manifest=Manifest.of(info))
     drawn = write_pictures(tmp_path / "r9", tmp_path / "r9" / "plots", "png", SCREEN)
     assert {"accuracy.png", "bytes.png"} <= {path.name for path in drawn}
+
+
+# ---- classes: names, undefined shares, and how many are shown
+
+COUNTS = ClassCounts(
+    hits=(3, 0, 0), predictions=(5, 1, 0), targets=(4, 0, 2), confusion=((3, 1, 0), (0, 0, 0), (2, 0, 0))
+)
+
+
+def with_counts(counts: ClassCounts, names: tuple[str, ...] = ()) -> RunHistory:
+    rows = (a_round(1), a_round(2).replace(evaluation={"global": Evaluation(n=6, by_class=counts)}))
+    return RunHistory(a_run(classes=names), rows)
+
+
+def test_classes_have_their_names_and_what_is_undefined_is_said_not_drawn_as_zero() -> None:
+    picture = classes(with_counts(COUNTS, ("cat", "dog", "eel")))
+    assert picture is not None
+    bars, cells = picture.panels
+    assert isinstance(bars, Bars)
+    assert isinstance(cells, Cells)
+    assert bars.names == ("cat", "eel (never predicted)")  # no sample is a dog
+    assert [series.y for series in bars.series] == [(0.75, 0.0), (0.6, None)]
+    assert (cells.rows, cells.columns) == (("eel", "cat"), ("cat", "dog", "eel"))
+    assert cells.values == ((100.0, None, None), (75.0, 25.0, None))
+
+
+@pytest.mark.parametrize(("n_classes", "is_drawn"), [(MOST_CLASSES, True), (MOST_CLASSES + 1, False), (1000, False)])
+def test_very_many_classes_are_in_the_table_alone(n_classes: int, is_drawn: bool) -> None:
+    ones = (1,) * n_classes
+    found = classes(with_counts(ClassCounts(hits=ones, predictions=ones, targets=ones)))
+    assert (found is not None) is is_drawn
+
+
+def test_a_run_without_counts_has_no_picture_of_classes() -> None:
+    assert classes(RunHistory(a_run(), (a_round(1),))) is None
+
+
+# ---- sizes of sub-networks
+
+WHOLE = {"n_weights": {"features.0": 30, "head": 10}, "multiply_adds": {"features.0": 600, "head": 10}}
+
+
+def cloud_figures(first: float, head: float) -> dict[str, object]:
+    """Returns the cloud's figures of a round."""
+    means = {
+        "n_weights": {"features.0": first, "head": head},
+        "multiply_adds": {"features.0": 20 * first, "head": head},
+    }
+    return {"cloud": {**means, "supernet": WHOLE, "children_won": 2}}
+
+
+def pictured(folder: Path) -> set[str]:
+    """Returns the names of the pictures of a results folder."""
+    return {shown.picture.name for shown in pictures(folder, read_history(folder))}
+
+
+def test_shares_of_the_supernet_are_read_back_and_drawn(tmp_path: Path) -> None:
+    rounds = [
+        a_round(1, figures={}),
+        a_round(2, figures=cloud_figures(24, 8)),
+        a_round(3, figures=cloud_figures(6, 4)),
+        a_round(3, kind="evaluate", figures={}),
+    ]
+    info = a_run(run="r9", algorithm="es_afl")
+    write_results(tmp_path / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    sizes = sizes_of(read_rounds(tmp_path / "r9"))
+    assert [each.round_no for each in sizes] == [2, 3]
+    assert [each.share("n_weights") for each in sizes] == pytest.approx([32 / 40, 10 / 40])
+    assert sizes[1].share("multiply_adds") == pytest.approx(124 / 610)
+    assert sizes[1].shares("n_weights") == pytest.approx({"features.0": 0.2, "head": 0.4})
+    assert "sub_networks" in pictured(tmp_path / "r9")
+
+
+def test_run_without_sub_networks_has_no_picture_of_them(tmp_path: Path) -> None:
+    info = a_run(run="r8")
+    write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    assert sizes_of(read_rounds(tmp_path / "r8")) == []
+    assert "sub_networks" not in pictured(tmp_path / "r8")

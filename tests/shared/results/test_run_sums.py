@@ -32,12 +32,7 @@ def test_the_mean_visit_is_of_those_that_took_time_and_is_the_sum_of_its_parts()
     found = sums_of(visit(0, **slow), visit(0, **fast), visit(0, "failed", reason="unavailable")).by_seat[0]
     assert mean_visit(found, "download", "compute", "wait", "upload") == Figure(4.0, "4.0 s")
     parts = [mean_visit(found, part).value for part in ("download", "compute", "wait", "upload")]
-    assert parts == [
-        1.0,
-        2.0,
-        0.25,
-        0.75,
-    ]
+    assert parts == [1.0, 2.0, 0.25, 0.75]
 
 
 def test_devices_without_a_visit_are_listed_and_any_column_sorts_with_missing_values_last() -> None:
@@ -79,8 +74,6 @@ def test_the_edge_for_which_rounds_waited_is_counted() -> None:
     for took in (3.0, 1.0, 3.0):
         rows = [EdgeRow(edge=f"edge-{at}", home=at, outcome="used", simulated_s=s) for at, s in enumerate((took, 2.0))]
         sums.add_edges("train", rows)
-    texts = [
-        EDGE_COLUMNS.texts(Edge(name, total), ("edge", "used", "came last", "mean round"))
-        for name, total in sums.edges.items()
-    ]
+    shown = ("edge", "used", "came last", "mean round")
+    texts = [EDGE_COLUMNS.texts(Edge(name, total), shown) for name, total in sums.edges.items()]
     assert texts == [["edge-0", "3", "2", "2.3 s"], ["edge-1", "3", "1", "2.0 s"]]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from fastapi import Depends, FastAPI, Query
-from prometheus_client import CollectorRegistry, Counter
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from starlette.exceptions import HTTPException
@@ -21,7 +18,6 @@ from starlette.exceptions import HTTPException
 from shared.core import versions
 from shared.core.errors import BadInput, NotReady, OutOfBound
 from shared.core.records import Record
-from shared.runtime.compute_thread import ComputeThread
 from shared.service import app as app_module
 from shared.service import settings
 from shared.service.auth import guard
@@ -104,18 +100,13 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_with_a_token_only_its_bearer_is_accepted(header: str | None, status: int) -> None:
     headers = {"authorization": header.encode("latin-1")} if header is not None else {}
-    answer = await ask("GET", "/guarded", app("secret"), headers=headers)
-    assert answer.status_code == status
+    for address in ("127.0.0.1", "8.8.8.8"):
+        answer = await ask("GET", "/guarded", app("secret"), (address, 1), headers=headers)
+        assert answer.status_code == status
     if status == 401:
         assert answer.json()["code"] == "unauthorised"
         assert "tier token" in answer.json()["detail"]
         assert "secret" not in answer.text
-
-
-async def test_with_a_token_the_address_does_not_matter() -> None:
-    headers = {"authorization": "Bearer secret"}
-    assert (await ask("GET", "/guarded", app("secret"), ("8.8.8.8", 1), headers=headers)).status_code == 200
-    assert (await ask("GET", "/guarded", app("secret"))).status_code == 401
 
 
 async def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,26 +141,21 @@ async def test_development_mode_answers_private_addresses_only(token: str | None
 
 
 @pytest.mark.parametrize(
-    ("common", "message"),
+    ("tier", "common", "message"),
     [
-        ({}, "no tier and no API token set"),
-        ({"tier_token": "a"}, "no API token set"),
-        ({"api_token": "a"}, "no tier token set"),
-        ({"tier_token": "a", "api_token": "b"}, None),
+        ("cloud", {}, "no tier and no API token set"),
+        ("cloud", {"tier_token": "a"}, "no API token set"),
+        ("cloud", {"api_token": "a"}, "no tier token set"),
+        ("cloud", {"tier_token": "a", "api_token": "b"}, None),
+        ("edge", {"tier_token": "a"}, None),
+        ("agent", {}, "no tier token set"),
     ],
 )
 def test_development_mode_is_logged(
-    common: dict[str, Any], message: str | None, caplog: pytest.LogCaptureFixture
+    tier: str, common: dict[str, Any], message: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app_module.log_mode("cloud", ProbeSettings(common=CommonSettings(**common)))
-    assert (f"cloud: DEVELOPMENT MODE, {message}" in caplog.text) if message else not caplog.records
-
-
-def test_edges_and_agents_need_no_api_token(caplog: pytest.LogCaptureFixture) -> None:
-    app_module.log_mode("edge", ProbeSettings(common=CommonSettings(tier_token="a")))  # noqa: S106 - made up
-    assert not caplog.records
-    app_module.log_mode("agent", ProbeSettings())
-    assert "agent: DEVELOPMENT MODE, no tier token set" in caplog.text
+    app_module.log_mode(tier, ProbeSettings(common=CommonSettings(**common)))
+    assert (f"{tier}: DEVELOPMENT MODE, {message}" in caplog.text) if message else not caplog.records
 
 
 # ---- errors
@@ -208,15 +194,11 @@ async def test_bad_input_names_the_fields_path(options: dict[str, Any], field: s
     assert detail.startswith(f"{field}: ") if field else detail
 
 
-async def test_a_very_long_field_name_is_truncated() -> None:
-    answer = await ask("POST", "/orders", json={"x" * 100_000: 1, "spec": {"lr": 1}})
-    assert answer.status_code == 422
-    assert len(answer.text) < 1000
-
-
 async def test_errors_of_the_framework_are_problems() -> None:
     assert "GET /nowhere" in assert_problem(await ask("GET", "/nowhere"), 404, "not_found")
     assert_problem(await ask("PUT", "/orders"), 405, "method_not_allowed")
+    long = await ask("POST", "/orders", json={"x" * 100_000: 1, "spec": {"lr": 1}})
+    assert (long.status_code, len(long.text) < 1000) == (422, True), "a very long name is truncated"
     assert "a teapot" in assert_problem(await ask("GET", "/fails/http"), 418, "http")
 
 
@@ -266,33 +248,23 @@ def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, nam
     [("PROBE_PROT", "PROBE_PORT"), ("PROBE_CLOUDURL", "PROBE_CLOUD_URL"), ("probe_hosts", "PROBE_HOST")],
 )
 def test_a_misspelt_variable_of_a_tier_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, near: str) -> None:
-    monkeypatch.setenv(name, "8001")
-    with pytest.raises(BadInput, match=rf"unknown environment variable {name}; did you mean {near}\?"):
-        ProbeSettings()
-
-
-def test_a_refused_variable_does_not_reveal_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_CLOUD_URL", "http://user:password@cloud")
-    monkeypatch.setenv("PROBE_PROT", "8001")
-    with pytest.raises(BadInput) as caught:
+    monkeypatch.setenv(name, "8001")
+    with pytest.raises(BadInput, match=rf"unknown environment variable {name}; did you mean {near}\?") as refused:
         ProbeSettings()
-    assert "password" not in str(caught.value)
+    assert "password" not in str(refused.value)
 
 
-def test_a_variable_of_another_program_gives_a_warning_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("settings", "name", "near"),
+    [(ProbeSettings, "PROBE_SHELL", ""), (CommonSettings, "STRATA_DATADIR", "; did you mean STRATA_DATA_DIR?")],
+)
+def test_a_variable_that_may_be_another_programs_gives_a_warning_only(
+    settings: type[Any], name: str, near: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("PROBE_SHELL", "true")
-    ProbeSettings()
-    assert caplog.messages == ["unknown environment variable PROBE_SHELL"]
-
-
-def test_a_misspelt_common_variable_gives_a_warning_with_the_nearest(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("STRATA_DATADIR", "data")
-    CommonSettings()
-    assert caplog.messages == ["unknown environment variable STRATA_DATADIR; did you mean STRATA_DATA_DIR?"]
+    monkeypatch.setenv(name, "true")
+    settings()
+    assert caplog.messages == [f"unknown environment variable {name}{near}"]
 
 
 @pytest.mark.parametrize(
@@ -310,15 +282,12 @@ def test_variables_of_other_programs_are_known(
 def test_a_token_is_read_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     word = "!s3cret~"  # the first and the last printable letter count, too
     (tmp_path / "secret").write_text(f"{word}\n", encoding="ascii")
-    monkeypatch.setenv(f"STRATA_{name.upper()}", "")  # Compose passes empty variables on
+    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "")  # Compose passes empty variables on
+    assert CommonSettings().tier_token is None
+    monkeypatch.setenv(f"STRATA_{name.upper()}", "")
     monkeypatch.setenv(f"STRATA_{name.upper()}_FILE", str(tmp_path / "secret"))
     found = ProbeSettings().common
     assert {key: getattr(found, key) for key in ("tier_token", "api_token") if getattr(found, key)} == {name: word}
-
-
-def test_an_empty_token_file_name_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRATA_TIER_TOKEN_FILE", "")
-    assert CommonSettings().tier_token is None
 
 
 @pytest.mark.parametrize(
@@ -354,34 +323,6 @@ def test_two_sources_for_one_token_are_refused(monkeypatch: pytest.MonkeyPatch, 
         CommonSettings()
 
 
-# ---- the compute thread
-
-
-async def test_work_runs_on_one_thread_in_the_order_of_requests() -> None:
-    thread, ran = ComputeThread(), []
-
-    def work(number: int) -> int:
-        ran.append((number, threading.current_thread().name))
-        return number * 2
-
-    try:
-        assert await asyncio.gather(*(thread.run(work, number) for number in range(5))) == [0, 2, 4, 6, 8]
-    finally:
-        thread.close()
-    assert [number for number, _ in ran] == [0, 1, 2, 3, 4]
-    assert len({name for _, name in ran}) == 1
-    assert ran[0][1] != threading.current_thread().name
-
-
-async def test_an_error_of_the_work_reaches_the_caller() -> None:
-    thread = ComputeThread()
-    try:
-        with pytest.raises(ZeroDivisionError):
-            await thread.run(lambda: 1 // 0)
-    finally:
-        thread.close()
-
-
 # ---- health
 
 
@@ -394,12 +335,3 @@ def test_health_names_tier_version_and_status() -> None:
         "warnings": (),
     }
     assert app_module.health("edge", ("the cloud",)).status == "not_ready"
-
-
-def test_metrics_are_prometheus_text() -> None:
-    registry = CollectorRegistry()
-    Counter("strata_visits", "Visits", registry=registry).inc(3)
-    answer = app_module.metrics_response(registry)
-    assert answer.media_type is not None
-    assert answer.media_type.startswith("text/plain; version=0.0.4")
-    assert b"strata_visits_total 3.0" in bytes(answer.body)

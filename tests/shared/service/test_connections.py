@@ -76,11 +76,12 @@ def read(connections: Connections, url: str) -> list[str]:
     return list(connections.stream(lines, "GET", f"{url}/many"))
 
 
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("work", "result"), [(ask, "here"), (read, ["0", "1", "2"])])
 def test_after_an_interrupt_at_any_step_connections_answer_and_close(
-    url: str, work: Callable[[Connections, str], Any], result: Any
+    url: str, work: Callable[[Connections, str], Any], result: Any, stride: int
 ) -> None:
-    for at in count(1):
+    for at in count(1, stride):
         with Connections() as connections:
             assert work(connections, url) == result  # so that there is a connection to use again
             if not interrupted(lambda connections=connections: work(connections, url), at):  # type: ignore[misc]

@@ -61,14 +61,6 @@ async def started(job: Job, n: int = 1) -> None:
 
 
 @in_simulated_time
-async def test_a_repeated_order_gets_the_same_answer_without_work(runner: IdempotentRunner[str]) -> None:
-    job = Job()
-    job.gate.set()
-    assert [await ask(runner, job) for _ in range(3)] == ["answer 1"] * 3
-    assert len(job.stops) == 1
-
-
-@in_simulated_time
 async def test_an_order_whose_answer_is_not_kept_is_new_work_once_it_is_answered() -> None:
     runner, job = IdempotentRunner[str](keep=lambda answer: answer != "answer 1"), Job()
     asked = [ask(runner, job) for _ in range(2)]
@@ -79,12 +71,13 @@ async def test_an_order_whose_answer_is_not_kept_is_new_work_once_it_is_answered
 
 
 @in_simulated_time
-async def test_a_repeated_order_waits_for_the_running_work(runner: IdempotentRunner[str]) -> None:
+async def test_a_repeated_order_waits_for_the_running_work_or_gets_its_answer(runner: IdempotentRunner[str]) -> None:
     job = Job()
     answers = [ask(runner, job) for _ in range(3)]
     await started(job)
     job.gate.set()
-    assert await asyncio.gather(*answers) == ["answer 1"] * 3
+    assert await asyncio.gather(*answers, ask(runner, job)) == ["answer 1"] * 4
+    assert await ask(runner, job) == "answer 1"
     assert len(job.stops) == 1
 
 
@@ -119,20 +112,24 @@ async def test_work_is_stopped_after_the_grace_without_a_caller(runner: Idempote
     assert await ask(runner, job) == "answer 2"
 
 
+@pytest.mark.parametrize("back_s", [0.0, 0.99 * GRACE_S], ids=["stays", "comes back"])
 @in_simulated_time
-async def test_a_caller_that_returns_within_the_grace_finds_the_work_running(runner: IdempotentRunner[str]) -> None:
+async def test_a_second_caller_finds_the_work_running_when_the_first_has_gone(
+    runner: IdempotentRunner[str], back_s: float
+) -> None:
     job, caller = Job(), Caller()
     first = ask(runner, job, caller=caller)
     await started(job)
+    second = None if back_s else ask(runner, job)
     caller.gone = True
     with pytest.raises(Cancelled):
         await first
-    await asyncio.sleep(0.99 * GRACE_S)
-    back = ask(runner, job)
+    await asyncio.sleep(back_s)
+    second = second or ask(runner, job)
     await asyncio.sleep(2 * GRACE_S)  # the first absence's grace period is over, but a caller waits
     assert not job.stops[0].is_set()
     job.gate.set()
-    assert await back == "answer 1"
+    assert await second == "answer 1"
 
 
 @in_simulated_time
@@ -161,19 +158,6 @@ async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: Idempote
     await asyncio.sleep(2 * GRACE_S)  # done within the grace period, which then ends
     assert await ask(runner, job) == "answer 1"
     assert len(job.stops) == 1
-
-
-@in_simulated_time
-async def test_one_of_two_callers_may_disconnect(runner: IdempotentRunner[str]) -> None:
-    job, caller = Job(), Caller()
-    going, staying = ask(runner, job, caller=caller), ask(runner, job)
-    await started(job)
-    caller.gone = True
-    with pytest.raises(Cancelled):
-        await going
-    await asyncio.sleep(2 * GRACE_S)
-    job.gate.set()
-    assert await staying == "answer 1"
 
 
 @in_simulated_time

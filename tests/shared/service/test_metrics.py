@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,10 +19,7 @@ from shared.core import errors
 from shared.core.errors import StrataError
 from shared.federation.messages import Failure, Outcome
 from shared.run_records.visits import VisitRecord
-from shared.service.app import guards_of, make_app
-from shared.service.metrics import OTHER, REASONS, TierMetrics, metrics_router, one_of
-from shared.service.settings import CommonSettings, TierSettings
-from shared.service.throttle import Throttle
+from shared.service.metrics import OTHER, REASONS, TierMetrics, one_of
 from tests.federation import AGENT_PORT, CLOUD_PORT, EDGE_PORT, Federation, small_spec
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -62,7 +57,9 @@ async def pages(fed: Federation) -> tuple[dict[Series, float], list[dict[Series,
     """Returns the pages of the cloud, of each edge and of each agent."""
 
     async def page(port: int) -> dict[Series, float]:
-        return parsed((await fed.client.get(f"http://127.0.0.1:{port}/metrics")).text)
+        answer = await fed.client.get(f"http://127.0.0.1:{port}/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        return parsed(answer.text)
 
     edges = [await page(EDGE_PORT + n) for n in range(fed.n_edges)]
     return await page(CLOUD_PORT), edges, [await page(AGENT_PORT + n) for n in range(len(fed.agent_devices))]
@@ -248,50 +245,3 @@ def test_a_failed_edge_order_is_counted_as_failed_and_no_longer_as_running() -> 
     assert total(samples_of(edge), "strata_edge_rounds_total", outcome="failed") == 1
     assert total(samples_of(edge), "strata_edge_round_seconds_count") == 1
     assert total(samples_of(edge), "strata_edge_rounds_running") == 0
-
-
-@pytest.mark.parametrize(
-    ("own", "also", "opens"),
-    [
-        ("own", None, {"own"}),
-        ("own", "extra", {"own", "extra"}),
-        (None, "extra", {None, "own", "extra", "guess"}),
-        (None, None, {None, "own", "extra", "guess"}),
-    ],
-    ids=["a token", "a token and one for metrics", "one for metrics only", "no token"],
-)
-async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
-    own: str | None, also: str | None, opens: set[str | None]
-) -> None:
-    settings = TierSettings(common=CommonSettings(tier_token=own, metrics_token=also))
-    app = make_app(
-        "probe", routes=metrics_router(lambda request: AgentMetrics()), guards=guards_of(settings, Throttle())
-    )
-    opened = set()
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://tier") as client:
-        for token in (None, "own", "extra", "guess"):
-            headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            answer = await client.get("/metrics", headers=headers)
-            if answer.status_code == 200:
-                assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-                opened.add(token)
-            else:
-                assert answer.status_code == 401
-    assert opened == opens
-
-
-async def test_the_metrics_token_is_accepted_nowhere_else(tmp_path: Path) -> None:
-    tokens = {"tier_token": "the-tiers-own", "api_token": "the-users-own", "metrics_token": "for-metrics-alone"}
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), common=tokens) as fed:
-        headers = {"authorization": "Bearer for-metrics-alone"}
-        tried: Counter[int] = Counter()
-        for port, doors in (
-            (CLOUD_PORT, ("/metrics/targets", "/runs", "/topology")),
-            (EDGE_PORT, ("/nonce",)),
-            (AGENT_PORT, ("/nonce",)),
-        ):
-            for door in ("/metrics", *doors):
-                answer = await fed.client.get(f"http://127.0.0.1:{port}{door}", headers=headers)
-                assert (answer.status_code == 200) == door.startswith("/metrics"), (port, door)
-                tried[answer.status_code] += 1
-        assert tried == {200: 4, 401: 4}

@@ -48,20 +48,11 @@ def test_zipf_ranks_have_the_frequencies_of_their_power_law() -> None:
     counts = [found.count(10.0 * k) for k in range(1, 7)]
     assert sum(counts) == N
     assert stats.chisquare(counts, expected).pvalue > 1e-3
-
-
-def test_a_plain_number_is_constant_and_uses_no_random_draw() -> None:
-    def never(purpose: str) -> int:
-        raise AssertionError(purpose)
-
-    assert drawn(7.5, never, "test") == 7.5
-
-
-def test_a_zipf_of_exponent_0_is_uniform_over_its_ranks() -> None:
     assert [quantile(Zipf(exponent=0, n=4), u) for u in (0.1, 0.3, 0.6, 0.99)] == [1, 2, 3, 4]
 
 
-def test_no_draw_is_infinite_or_negative() -> None:
+def test_no_draw_is_infinite_or_negative_and_a_plain_number_is_none() -> None:
+    assert drawn(7.5, lambda purpose: pytest.fail(purpose), "test") == 7.5
     edges = (uniform01(0), uniform01(2**63 - 1))
     assert 0 < edges[0] < edges[1] < 1
     for amount in (Pareto(shape=0.1, scale=1), Normal(mean=0, sd=1), Normal(mean=1, sd=1e9), Uniform(low=0, high=1)):

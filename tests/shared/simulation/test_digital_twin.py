@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shared.simulation.digital_twin import (
@@ -19,18 +21,9 @@ from shared.simulation.digital_twin import (
 
 
 def seen(took_s: float | None = 10.0, outcome: str = "used", reason: str | None = None) -> VisitObservation:
-    return VisitObservation(
-        round_no=1,
-        edge_round=0,
-        wave=0,
-        at_s=0.0,
-        n_trained=10,
-        predicted_s=10.0,
-        predicted_sd_s=1.0,
-        took_s=took_s,
-        outcome=outcome,
-        reason=reason,
-    )
+    ordered: dict[str, Any] = {"round_no": 1, "edge_round": 0, "wave": 0, "at_s": 0.0, "n_trained": 10}
+    predicted: dict[str, Any] = {"predicted_s": 10.0, "predicted_sd_s": 1.0}
+    return VisitObservation(**ordered, **predicted, took_s=took_s, outcome=outcome, reason=reason)
 
 
 GOOD, SLOW = seen(), seen(16.0)
@@ -72,13 +65,8 @@ def test_prediction_converges_to_constant_measurements_and_uncertainty_vanishes(
 
 
 def test_visit_is_bad_if_lost_or_much_slower_than_predicted() -> None:
-    assert [is_bad(visit) for visit in (GOOD, seen(15.0), SLOW, DROPPED, seen(None, "refused", "late"))] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert not any(map(is_bad, (GOOD, seen(15.0))))
+    assert all(map(is_bad, (SLOW, DROPPED, seen(None, "refused", "late"))))
 
 
 def test_silent_worker_is_offline_for_doubling_periods_and_then_recovers_with_small_shares() -> None:
@@ -101,16 +89,12 @@ def test_repeated_failures_or_slow_visits_degrade_and_good_visits_restore() -> N
     assert observe(once, SLOW, ratio=None).rest == 4  # a third failure: it rests twice as long
 
 
-def test_unavailable_worker_is_offline_until_it_is_available_again() -> None:
+def test_unavailable_worker_is_offline_and_one_with_an_empty_battery_degraded_until_it_is_back() -> None:
     off = planned(Twin(seat=0), on=False)
     assert (off.health, off.strikes) == ("offline", 0)
     assert planned(off).health == "recovering"
-
-
-def test_empty_battery_degrades_until_it_is_charged() -> None:
     low = planned(Twin(seat=0), charge=0.05)
-    assert low.health == "degraded"
-    assert planned(low, charge=0.05).health == "degraded"
+    assert low.health == planned(low, charge=0.05).health == "degraded"
     assert planned(low, charge=0.9).health == "recovering"
 
 

@@ -18,7 +18,6 @@ from shared.core.randomness import stream_seed
 from shared.federation.spec_parser import parse_spec
 from shared.simulation import (
     REFERENCE_FLOPS,
-    DeviceSpec,
     Normal,
     OnOff,
     Pareto,
@@ -68,16 +67,12 @@ def test_a_devices_samples_and_energy_follow_from_its_operations_and_its_power()
         assert profile.up_bps == LINKS[entry.link].link.up_bps
 
 
-def test_the_default_profile_is_unchanged() -> None:
-    assert profiles(3) == [Profile()] * 3
-    (found,) = profiles(1)
-    assert (found.name, found.compute_sps, found.up_bps, found.down_bps) == ("standard", 500, 20e6, 100e6)
-
-
 # ---- names and overrides
 
 
 def test_a_profile_name_sets_all_figures_and_an_override_replaces_one() -> None:
+    assert profiles(3) == [Profile()] * 3
+    assert (Profile().name, Profile().compute_sps, Profile().up_bps, Profile().down_bps) == ("standard", 500, 2e7, 1e8)
     assert profiles(1, profile="jetson") == [PROFILES["jetson"]]
     (found,) = profiles(1, profile={"name": "jetson", "up_bps": 3e6, "label": "mine"})
     assert found == PROFILES["jetson"].replace(up_bps=3e6, name="mine")
@@ -266,16 +261,8 @@ def test_the_first_homes_may_have_their_own_links() -> None:
     assert [link.name for link in found] == ["lte", "dsl", "fibre"]
     assert found[0] == LINKS["lte"].link
     assert found[1] == LINKS["dsl"].link.replace(up_bps=5e5)
+    drawn = parse_spec({"edge_link": {"up_bps": {"name": "uniform", "low": 1e6, "high": 2e6}}}).edge_link
+    speeds = [link_of(drawn.link_of_edge(home), streams(f"home {home}")).up_bps for home in range(300)]
+    assert stats.kstest(speeds, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
     default = ExperimentSpec().edge_link
     assert link_of(default.link_of_edge(0), streams("home 0")) == LINKS["backhaul"].link
-
-
-def test_a_homes_link_may_be_drawn() -> None:
-    spec = parse_spec({"edge_link": {"up_bps": {"name": "uniform", "low": 1e6, "high": 2e6}}}).edge_link
-    found = [link_of(spec.link_of_edge(home), streams(f"home {home}")).up_bps for home in range(300)]
-    assert stats.kstest(found, stats.uniform(1e6, 1e6).cdf).pvalue > 1e-3
-
-
-def test_a_device_spec_with_one_profile_is_a_mixture_of_one() -> None:
-    (part,) = DeviceSpec().mixture
-    assert (part.share, part.profile.name) == (1, "standard")

@@ -33,23 +33,17 @@ def no_space(*_: object) -> None:
 
 
 def test_the_digest_is_the_sha256_of_the_content_for_any_parts(blobs: Blobs) -> None:
-    alike: list[Parts] = [
-        b"abc",
-        bytearray(b"abc"),
-        memoryview(b"abc"),
-        [b"a", b"", memoryview(b"bc")],
-        iter([b"ab", b"c"]),
-    ]
+    alike: list[Parts] = [b"abc", bytearray(b"abc"), memoryview(b"abc"), [b"a", b"", memoryview(b"bc")], iter([b"abc"])]
     for parts in alike:
         assert blobs.put(parts) == ABC
+    inode = blobs.path(ABC).stat().st_ino
+    assert blobs.put([b"abc"]) == ABC
+    assert blobs.path(ABC).stat().st_ino == inode, "a file that exists is not written again"
     assert names(blobs) == [ABC]
     assert bytes(blobs.open(ABC)) == b"abc"
     assert blobs.path(ABC).read_bytes() == b"abc"
-
-
-def test_an_empty_file_round_trips(blobs: Blobs) -> None:
+    assert blobs.put([]) == blobs.put(b"") == hashlib.sha256(b"").hexdigest()
     assert bytes(blobs.open(blobs.put(b""))) == b""
-    assert blobs.put([]) == hashlib.sha256(b"").hexdigest()
 
 
 def test_wider_items_count_by_bytes(blobs: Blobs) -> None:
@@ -59,12 +53,6 @@ def test_wider_items_count_by_bytes(blobs: Blobs) -> None:
     assert blobs.put([wide]) == digest
     assert blobs.path(digest).stat().st_mtime_ns == written
     assert bytes(blobs.open(digest)) == b"abcdefgh"
-
-
-def test_an_existing_file_is_not_written_again(blobs: Blobs) -> None:
-    inode = blobs.path(blobs.put(b"abc")).stat().st_ino
-    blobs.put([b"abc"])
-    assert blobs.path(ABC).stat().st_ino == inode
 
 
 def test_a_file_of_the_wrong_length_is_replaced_by_the_next_put(blobs: Blobs) -> None:
@@ -96,15 +84,13 @@ def test_a_name_that_is_not_a_digest_opens_no_file(blobs: Blobs, name: str) -> N
         blobs.open(name)
 
 
-def test_an_open_file_stays_readable_after_its_removal(blobs: Blobs) -> None:
+def test_an_open_file_is_read_only_and_stays_readable_after_its_removal(blobs: Blobs) -> None:
     data = blobs.open(blobs.put(b"abc"))
-    blobs.collect(())
+    assert blobs.collect(()) == [], "files put since the last collection survive one"
+    assert bytes(blobs.open(ABC)) == b"abc"
     assert blobs.collect(()) == [ABC]
     assert bytes(data) == b"abc"
-
-
-def test_an_open_file_is_not_writable(blobs: Blobs) -> None:
-    assert blobs.open(blobs.put(b"abc")).readonly
+    assert data.readonly
 
 
 class TestCollect:
@@ -114,12 +100,6 @@ class TestCollect:
         assert later.collect({digests[0]}, keep=[digests[1]]) == sorted(digests[2:])
         assert sorted(os.listdir(tmp_path)) == sorted(digests[:2])
         assert later.collect({digests[0]}) == [digests[1]]
-
-    def test_files_put_since_the_last_collection_survive_one_collection(self, blobs: Blobs) -> None:
-        blobs.put(b"abc")
-        assert blobs.collect(()) == []
-        assert bytes(blobs.open(ABC)) == b"abc"
-        assert blobs.collect(()) == [ABC]
 
     def test_putting_an_existing_file_again_protects_it(self, blobs: Blobs) -> None:
         blobs.put(b"abc")
@@ -184,11 +164,13 @@ def test_failing_parts_leave_no_file(blobs: Blobs) -> None:
 
 
 def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole content is written before the disk is waited for."""
     done: list[str] = []
     sync, replace = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
-        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        found = os.fstat(descriptor)
+        done.append("folder" if stat.S_ISDIR(found.st_mode) else f"file of {found.st_size}")
         sync(descriptor)
 
     def rename(source: Path, target: Path) -> None:
@@ -197,23 +179,8 @@ def test_file_and_folder_are_on_the_disk_when_put_returns(blobs: Blobs, monkeypa
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", rename)
-    blobs.put(b"abc")
-    assert done == ["file", "rename", "folder"]
-
-
-def test_the_whole_content_is_written_before_the_disk_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def fsync(descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode):
-            sizes.append(found.st_size)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    Blobs(tmp_path).put([b"abc", b"defg"])
-    assert sizes == [7]
+    blobs.put([b"abc", b"defg"])
+    assert done == ["file of 7", "rename", "folder"]
 
 
 def test_without_fsync_put_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shared.training.torchvision_compat import torchvision
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -17,6 +19,7 @@ def test_torchvision_can_be_imported_with_the_cpu_build() -> None:
     assert torchvision() is torchvision()
 
 
+@pytest.mark.slow
 def test_two_threads_may_make_the_first_call_at_the_same_time() -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +44,26 @@ print(calls[0].result() is calls[1].result())
     assert done.stdout == "True\n", done.stderr
 
 
+PROGRAM = """
+import sys, shared.training.partition
+SHOW
+import shared.training.loop, shared.training.models as models
+from shared.training.flops import training_flops
+from shared.training.subnetworks.unit_graph import units_of
+from shared.training.subnetworks.width_slices import accepts_shape
+design = models.Design("cnn_digits", (1, 28, 28), 10)
+training_flops(design), models.least_batch(design)
+models.build_shapes(models.Design("resnet18", (3, 8, 8), 10))
+model = models.built(models.Design("mobilenet_v1", (3, 16, 16), 10), 0)
+assert accepts_shape(model, (2, 3, 8, 8)) and units_of(model, (3, 16, 16)).groups
+SHOW
+"""
+
+
 def test_heavy_packages_are_imported_when_they_are_needed() -> None:
-    """Partitions need no torch; training modules import nothing else at the top."""
-    heavy = ("torch", "torchvision", "sklearn", "matplotlib", "scipy")
-    show = f"print(*(name for name in {heavy} if name in sys.modules))"
-    code = f"import sys, shared.training.partition; {show}; import shared.training.loop, shared.training.models; {show}"
+    """Partitions need no torch; training, counting and sub-networks need neither its compiler nor sympy."""
+    heavy = ("torch", "torchvision", "torch._dynamo", "sympy", "sklearn", "matplotlib", "scipy")
+    code = PROGRAM.replace("SHOW", f"print(*(name for name in {heavy} if name in sys.modules))")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert run.stdout == "\ntorch\n"
 

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from shared.core import parsing
 from shared.core.errors import NotFinite, TooLarge, WireError
-from shared.core.records import Nothing, Record
+from shared.core.records import Record
 from shared.core.scores import Score
 from shared.core.tensor_records import ModelState, Tensor, TensorMap, copy_tensors, same_leaves
 from shared.core.update_annotations import Mean
@@ -146,21 +146,6 @@ def test_a_record_round_trips_and_encodes_to_the_same_bytes(tree: Tree) -> None:
     assert codec.encode(back).join() == joined
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)], ids=str)
-def test_every_dtype_and_shape_round_trips(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    tensor = torch.ones(shape, dtype=dtype)
-    back = codec.decode(Loose, codec.encode(Loose(x=[tensor])).join()).x[0]
-    assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
-    assert torch.equal(back, tensor)
-
-
-@pytest.mark.parametrize("number", [0.1, 1e-320, -0.0, 1.7976931348623157e308, 2.0**-1074])
-def test_floats_round_trip_bit_by_bit(number: float) -> None:
-    back = codec.decode(Loose, codec.encode(Loose(x=number)).join()).x
-    assert struct.pack("<d", back) == struct.pack("<d", number)
-
-
 def test_golden_bytes() -> None:
     """These bytes are the format: a change breaks every stored state and every running tier."""
     record = Leaf(name="é", number=0.1, tensor=torch.tensor([[1, -2]], dtype=torch.int16))
@@ -208,18 +193,15 @@ def test_two_views_of_one_memory_are_two_tensors() -> None:
     assert [tensor.tolist() for tensor in back] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 1]]
 
 
-def test_encoding_copies_no_tensor() -> None:
+def test_encoding_copies_no_tensor_and_decoding_gives_views_of_the_body() -> None:
     tensor = torch.zeros(4)
-    body = codec.encode(Loose(x=tensor))
+    encoded = codec.encode(Loose(x=tensor))
     tensor[2] = 7
-    assert codec.decode(Loose, body.join()).x.tolist() == [0, 0, 7, 0]
-
-
-def test_decoding_gives_views_of_the_body() -> None:
-    body = codec.encode(Loose(x=torch.zeros(4))).join()
+    body = encoded.join()
     back = codec.decode(Loose, body).x
+    assert back.tolist() == [0, 0, 7, 0]
     body[-4:] = struct.pack("<f", 9)
-    assert back.tolist() == [0, 0, 0, 9]
+    assert back.tolist() == [0, 0, 7, 9]
 
 
 @pytest.mark.parametrize(
@@ -238,10 +220,6 @@ def test_the_record_can_be_read_as_json_before_its_type_is_known() -> None:
     assert header.record == {"x": {"algorithm": "fedavg", "w": {"$t": 0}}}
     back = codec.decode(Loose, body, header=header)
     assert back.x["w"].tolist() == [0.0]
-
-
-def test_a_record_without_tensors_is_its_header() -> None:
-    assert codec.decode(Nothing, codec.encode(Nothing()).join()) == Nothing()
 
 
 # ---- values that cannot be sent
@@ -372,7 +350,7 @@ def test_an_invalid_body_is_refused_with_a_short_reason(body: bytes) -> None:
     assert len(caught.value.detail) < 1000
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_body_with_one_changed_byte_is_read_or_refused_without_a_crash(where: int, byte: int) -> None:
     body = codec.encode(Leaf(name="n", number=1.5, tensor=torch.tensor([1.0, 2.0]))).join()
@@ -386,17 +364,8 @@ def test_a_header_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch: p
     monkeypatch.setattr(parsing, "parse", lambda text, what: pytest.fail("the header was parsed"))
     with pytest.raises(TooLarge, match="the limit is 10"):
         codec.decode(Loose, raw({"__metadata__": {"record": "{}"}}))
-
-
-def test_a_header_that_claims_an_exabyte_is_refused() -> None:
     with pytest.raises(TooLarge):
-        codec.decode(Loose, struct.pack("<Q", 2**60) + b"{}")
-
-
-def test_too_many_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_TENSORS", 2)
-    with pytest.raises(TooLarge, match="3 tensors, the limit is 2"):
-        codec.decode(Loose, codec.encode(Loose(x=[torch.zeros(1) for _ in range(3)])).join())
+        codec.decode(Loose, struct.pack("<Q", 2**60) + b"{}")  # it claims an exabyte
 
 
 @pytest.mark.parametrize(
@@ -472,17 +441,13 @@ def test_tensors_that_the_model_does_not_have_are_refused(sent: TensorMap, messa
     model = {"w": torch.ones(2), "b": torch.ones(1)}
     body = codec.encode(Sent(model=sent)).join()
     codec.decode(Sent, body)  # unknown model: nothing to compare with
+    part = codec.encode(Sent(model={"b": torch.zeros(1)})).join()
+    assert codec.decode(Sent, part, model=model).model["b"].tolist() == [0], "a part of the model may be sent"
     with pytest.raises(WireError, match=message) as caught:
         codec.decode(Sent, body, model=model)
     assert caught.value.field == "model"
     with pytest.raises(WireError, match=message):
         codec.decode(Grouped, codec.encode(Grouped(delta={"g": sent})).join(), model=model)
-
-
-def test_a_part_of_the_model_may_be_sent() -> None:
-    model = {"w": torch.ones(2), "b": torch.ones(1)}
-    back = codec.decode(Sent, codec.encode(Sent(model={"b": torch.zeros(1)})).join(), model=model)
-    assert back.model["b"].tolist() == [0]
 
 
 # ---- sizes

@@ -114,12 +114,6 @@ def test_invalid_mask_is_sent_as_a_plain_tensor() -> None:
     assert torch.equal(back.mask["w"], odd.mask["w"])
 
 
-def test_shape_that_the_model_does_not_have_is_refused_before_memory_is_allocated() -> None:
-    body = bytes(codec.encode(half(8)).join()).replace(b"[8,8]", b"[9,9]")
-    with pytest.raises(WireError, match=r"the run's model has no tensor of shape \(9, 9\)"):
-        codec.decode(Masked, body, model={"w": torch.zeros(8, 8)})
-
-
 def test_sizes_are_computed_without_gathering_kept_values(monkeypatch: pytest.MonkeyPatch) -> None:
     update = half(8)
     n = codec.encode(update).n_bytes

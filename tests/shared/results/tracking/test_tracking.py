@@ -172,11 +172,8 @@ def test_tables_have_a_row_for_each_round(strata: Strata, tmp_path: Path, monkey
     result = strata("export", "r1", "--to", "ndjson")
     assert result.code == 0, result.err
     rows = [json.loads(line) for line in result.out.splitlines()]
-    assert [(row["run"], row["round_no"], row["kind"]) for row in rows] == [
-        ("r1", 1, "train"),
-        ("r1", 2, "train"),
-        ("r1", 2, "evaluate"),
-    ]
+    assert {row["run"] for row in rows} == {"r1"}
+    assert [(row["round_no"], row["kind"]) for row in rows] == [(1, "train"), (2, "train"), (2, "evaluate")]
     assert strata("export", "r1", "--to", "csv", "-o", "out.csv").code == 0
     with (tmp_path / "out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))

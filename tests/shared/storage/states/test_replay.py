@@ -35,12 +35,10 @@ def final(store: StateStore, counted: Newest) -> list[bytes | None]:
     return [version and store.load(StateOwner("run", str(seat)), version) for seat, version in counted.items()]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(CHOICE, st.lists(st.integers(0, 9), max_size=2), st.lists(CHOICE, max_size=2)),
-        min_size=1,
-        max_size=5,
+        st.tuples(CHOICE, st.lists(st.integers(0, 9), max_size=2), st.lists(CHOICE, max_size=2)), min_size=1, max_size=5
     )
 )
 def test_crashed_and_abandoned_attempts_leave_no_trace(

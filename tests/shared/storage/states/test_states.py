@@ -38,27 +38,9 @@ class TestContract:
         store.save(SEAT, Version(1, 2, 4), b"")
         assert store.load(SEAT, Version(1, 2, 4)) == b""
 
-    def test_a_state_that_was_never_saved_is_absent(self, store: StateStore) -> None:
-        assert store.load(SEAT, Version(1)) is None
-        assert store.versions(SEAT) == []
-        store.forget_before(SEAT, Version(1))
-        store.drop_run("run")
-
     def test_versions_compare_as_numbers(self, store: StateStore) -> None:
         fill(store, Version(10), Version(9), Version(123_456_789), Version(9, 10), Version(9, 9))
-        assert store.versions(SEAT) == [
-            Version(9),
-            Version(9, 9),
-            Version(9, 10),
-            Version(10),
-            Version(123_456_789),
-        ]
-
-    def test_a_replay_overwrites(self, store: StateStore) -> None:
-        store.save(SEAT, Version(1), b"first and longer")
-        store.save(SEAT, Version(1), b"second")
-        assert store.load(SEAT, Version(1)) == b"second"
-        assert store.versions(SEAT) == [Version(1)]
+        assert store.versions(SEAT) == [Version(9), Version(9, 9), Version(9, 10), Version(10), Version(123_456_789)]
 
     def test_forget_before_keeps_the_newest_committed_state_and_all_later_ones(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2), Version(4), Version(5))
@@ -105,53 +87,30 @@ def only_file(folder: Path, version: Version) -> Path:
 
 
 class TestFiles:
-    def test_states_survive_a_restart(self, folder: Path) -> None:
-        fill(FileStateStore(folder), Version(1), Version(2))
-        later = FileStateStore(folder)
-        assert later.load(SEAT, Version(2)) == b"00000002-000000-000000"
-        assert later.owners("run") == [SEAT]
-
     def test_a_folder_that_cannot_be_made_is_named_at_once(self, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.write_bytes(b"a file")
         with pytest.raises(StorageFailed, match=str(folder)):
             FileStateStore(folder)
 
-    @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70])
-    def test_a_truncated_file_counts_as_absent(self, folder: Path, kept: int) -> None:
+    @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70, None], ids=str)
+    def test_a_truncated_or_changed_file_counts_as_absent_until_it_is_superseded(
+        self, folder: Path, kept: int | None
+    ) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
-        path.write_bytes(path.read_bytes()[:kept])
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if kept is None else data[:kept])
         assert store.load(SEAT, Version(2)) is None
-        assert store.versions(SEAT) == [Version(1)]
+        assert kept is None or store.versions(SEAT) == [Version(1)]
         store.forget_before(SEAT, Version(2))
         assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
-
-    def test_a_corrupted_state_counts_as_absent_and_older_states_remain(self, folder: Path) -> None:
-        store = FileStateStore(folder)
-        fill(store, Version(1), Version(2))
-        path = only_file(folder, Version(2))
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        assert store.load(SEAT, Version(2)) is None
-        store.forget_before(SEAT, Version(2))
-        assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
-
-    def test_a_damaged_file_is_deleted_when_it_is_superseded(self, folder: Path) -> None:
-        store = FileStateStore(folder)
-        fill(store, Version(1), Version(2))
+        fill(store, Version(2))  # a replay replaces it
+        assert store.load(SEAT, Version(2)) == b"00000002-000000-000000"
         only_file(folder, Version(1)).write_bytes(b"")
         store.forget_before(SEAT, Version(2))
         assert [path.name for path in folder.glob("*/*/*")] == [Version(2).text]
-
-    def test_a_replay_replaces_a_damaged_state(self, folder: Path) -> None:
-        store = FileStateStore(folder)
-        fill(store, Version(1))
-        only_file(folder, Version(1)).write_bytes(b"half")
-        fill(store, Version(1))
-        assert store.load(SEAT, Version(1)) == b"00000001-000000-000000"
 
     @pytest.mark.parametrize("broken", ["fsync", "replace"])
     def test_a_full_disk_is_named_and_the_old_state_stays(
@@ -262,5 +221,5 @@ class DictionaryComparison(RuleBasedStateMachine):
                 assert store.versions(owner) == sorted(v for o, v in self.model if o == owner)
 
 
-DictionaryComparison.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+DictionaryComparison.TestCase.settings = settings(max_examples=25, stateful_step_count=20)
 TestAgainstADict = DictionaryComparison.TestCase

@@ -105,12 +105,28 @@ def test_pixels_round_trip_exactly() -> None:
 
 
 def test_a_spec_gives_the_augmentation_by_name_or_by_fields() -> None:
-    assert parse_spec({"augment": "randaugment"}).augment == STRONG
     assert parse_spec({}).augment is None
+    assert parse_spec({"augment": "randaugment"}).augment == STRONG
+    assert parse_spec({"augment": "crop_flip"}).augment == AugmentSpec(name="crop_flip")
     assert parse_spec({"augment": {"name": "randaugment", "when": "once"}}).augment == AugmentSpec(when="once")
-    with pytest.raises(BadInput, match="magnitude") as refused:
-        parse_spec({"augment": {"name": "randaugment", "magnitude": 11}})
-    assert refused.value.field == "augment.magnitude"
+
+
+@pytest.mark.parametrize(
+    ("augment", "more", "message"),
+    [
+        ({"name": "randaugment", "magnitude": 11}, {}, "magnitude"),
+        ({"name": "crop_flip", "magnitude": 3}, {}, "magnitude goes with randaugment: crop_flip has no operations"),
+        (
+            {"when": "expand"},
+            {"average_every": "step", "schedule": "free_compute"},
+            "expand needs average_every: visit or epoch",
+        ),
+    ],
+)
+def test_an_augmentation_that_does_not_fit_is_refused(augment: Any, more: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        parse_spec({"augment": augment, **more})
+    assert (refused.value.field or "").startswith("augment")
 
 
 def test_crop_and_flip_moves_whole_pixels_by_up_to_an_eighth_and_mirrors_half_of_the_images() -> None:
@@ -134,16 +150,6 @@ def test_crop_and_flip_moves_whole_pixels_by_up_to_an_eighth_and_mirrors_half_of
     again, other = (augmented(x, AugmentSpec(name="crop_flip"), seed) for seed in (3, 4))
     assert torch.equal(seen, again)
     assert not torch.equal(seen, other)
-
-
-def test_operations_are_those_of_randaugment_alone() -> None:
-    assert parse_spec({"augment": "crop_flip"}).augment == AugmentSpec(name="crop_flip")
-    with pytest.raises(BadInput, match="magnitude goes with randaugment: crop_flip has no operations") as refused:
-        parse_spec({"augment": {"name": "crop_flip", "magnitude": 3}})
-    assert (refused.value.field or "").startswith("augment")
-    with pytest.raises(BadInput, match="expand needs average_every: visit or epoch") as refused:
-        parse_spec({"augment": {"when": "expand"}, "average_every": "step", "schedule": "free_compute"})
-    assert (refused.value.field or "").startswith("augment")
 
 
 @pytest.mark.parametrize("name", ["randaugment", "crop_flip"])

@@ -92,21 +92,6 @@ def test_resizing_interpolates_and_keeps_images_of_the_right_size() -> None:
     assert np.array_equal(resized(colour, 8), colour)
 
 
-@pytest.mark.parametrize(
-    ("options", "field", "message"),
-    [
-        ({"name": "digit_domains", "domains": ["mnist", "cifar10"]}, "data.domains", "cifar10"),
-        ({"name": "digit_domains", "domains": ["mnist", "mnist"]}, "data.domains", "comes twice"),
-        ({"name": "mnist", "size": 28}, "data.size", "size goes with data: digit_domains"),
-        ({"name": "digit_domain"}, "data.name", "digit_domains"),
-    ],
-)
-def test_wrong_options_are_refused_and_the_field_named(options: dict[str, Any], field: str, message: str) -> None:
-    with pytest.raises((BadInput, UnknownName), match=message) as refused:
-        parse_spec({"data": options})
-    assert refused.value.field == field
-
-
 def test_images_that_exceed_the_memory_are_refused_before_they_are_created(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +113,10 @@ FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits",
 @pytest.mark.parametrize(
     ("options", "field", "message"),
     [
+        ({"data": {**FOUR, "domains": ["mnist", "cifar10"]}}, "data.domains", "cifar10"),
+        ({"data": {**FOUR, "domains": ["mnist", "mnist"]}}, "data.domains", "comes twice"),
+        ({"data": {"name": "mnist", "size": 28}}, "data.size", "size goes with data: digit_domains"),
+        ({"data": {"name": "digit_domain"}}, "data.name", "digit_domains"),
         ({"partition": "by_domain"}, "partition.name", "by_domain goes with data: digit_domains, not with digits"),
         ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["nope"]}}, "partition.domains", "'nope'"),
         ({"data": FOUR, "partition": {"name": "by_domain", "domains": ["usps", "svhn"]}}, "partition.domains", "svhn"),
@@ -138,10 +127,10 @@ FOUR = {"name": "digit_domains", "domains": ["mnist", "mnist_m", "synth_digits",
         ({"data": FOUR, "partition": "by_domain", "test_on": ["unseen"]}, "test_on", "are mnist, "),  # clients have all
     ],
 )
-def test_domains_missing_from_the_data_are_refused_when_the_spec_is_read(
+def test_wrong_options_and_missing_domains_are_refused_when_the_spec_is_read(
     options: dict[str, Any], field: str, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=message) as refused:
+    with pytest.raises((BadInput, UnknownName), match=message) as refused:
         parse_spec(options)
     assert refused.value.field == field
 

@@ -19,9 +19,8 @@ from shared.training.torchvision_compat import torchvision
 def test_the_table_is_scikit_learns_and_higher_hospitals_have_larger_tumours(tmp_path: Path) -> None:
     found = load("breast_cancer", data_dir=None, cache_dir=tmp_path)
     x, y = load_breast_cancer(return_X_y=True)
-    rows = np.concatenate(
-        [np.column_stack([found.train_x, found.train_y]), np.column_stack([found.test_x, found.test_y])]
-    )
+    parts = ((found.train_x, found.train_y), (found.test_x, found.test_y))
+    rows = np.concatenate([np.column_stack(part) for part in parts])
     known = np.column_stack([x.astype(np.float32), y])
     assert np.array_equal(np.unique(rows, axis=0), np.unique(known, axis=0))
     assert found.target == Classes(2)
@@ -59,16 +58,10 @@ def test_a_text_is_continued_and_no_test_character_is_trained_on(tmp_path: Path)
     assert found.test_group is not None
     assert set(found.train_group.tolist()) == set(found.test_group.tolist()) == set(range(14))
     first = np.concatenate([found.train_x[found.train_group == 0], found.test_x[found.test_group == 0]])
-    text = scikit_learn._file("descr/breast_cancer.rst").read_text(encoding="utf-8").encode("ascii", "replace")
-    characters = np.unique(
-        np.concatenate(
-            [
-                np.frombuffer(p.read_text(encoding="utf-8").encode("ascii", "replace"), np.uint8)
-                for p in scikit_learn._file("descr").glob("*.rst")
-            ]
-        )
-    )
-    assert characters[first.reshape(-1)].astype(np.uint8).tobytes() == text[: first.size]
+    files = sorted(scikit_learn._file("descr").glob("*.rst"))
+    texts = {path.stem: path.read_text(encoding="utf-8").encode("ascii", "replace") for path in files}
+    characters = np.unique(np.frombuffer(b"".join(texts.values()), np.uint8))
+    assert characters[first.reshape(-1)].astype(np.uint8).tobytes() == texts["breast_cancer"][: first.size]
 
 
 def test_the_resonance_alone_tells_the_wear_and_the_gain_belongs_to_the_type(tmp_path: Path) -> None:
@@ -83,7 +76,5 @@ def test_the_resonance_alone_tells_the_wear_and_the_gain_belongs_to_the_type(tmp
         energy = np.sqrt((found.train_x[own, 0, resonance - 10 : resonance + 10].astype(float) ** 2).sum(1))
         assert np.corrcoef(energy, found.train_y[own, 0])[0, 1] > 0.95
         slopes.append(np.polyfit(found.train_y[own, 0], energy, 1)[0])
-    by_type = np.reshape(slopes, (-1, len(vibration.GAINS)))
-    assert by_type.mean(0) / by_type.mean() == pytest.approx(
-        np.array(vibration.GAINS) / np.mean(vibration.GAINS), rel=0.15
-    )
+    by_type, gains = np.reshape(slopes, (-1, len(vibration.GAINS))), np.array(vibration.GAINS)
+    assert by_type.mean(0) / by_type.mean() == pytest.approx(gains / gains.mean(), rel=0.15)

@@ -102,6 +102,7 @@ def test_predictions_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
         assert TrainedModel(about, {}).finished(outputs).tolist() == [[mean], [pytest.approx(mean + std)]]
 
 
+@pytest.mark.slow
 async def test_house_prices_train_at_a_usual_rate_and_errors_are_in_their_unit(tmp_path: Path) -> None:
     """Of a table, through three tiers; least squares have an error of 1e5."""
     rng, lines = np.random.default_rng(0), ["area,rooms,price"]

@@ -15,11 +15,15 @@ from shared.training.data.dataset import Dataset
 from shared.training.data.plain import plain
 from shared.training.data.reading import Read
 from shared.training.data.sources import DataMalformed
-from shared.training.description import Classes, Labels, Numbers, Target, Tokens
-from shared.training.specs import TargetKind
+from shared.training.description import Classes, Labels, Numbers, Tokens
 from tests.shared.training.data.test_files import of_arrays, opened
 
 Y = np.arange(60) % 6
+MANY = np.arange(60) * 0.11
+ROWS = np.arange(180).reshape(60, 3)
+SHARES = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
+FLAGS = np.tile([[0, 1, 1], [0, 0, 0], [1, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 1]], (10, 1))
+ONE_HOT = np.eye(3, dtype=np.int64)[Y % 3]
 
 
 def with_targets(folder: Path, y: Any, kind: str | None = None, **more: Any) -> Dataset:
@@ -92,11 +96,8 @@ def test_texts_that_are_numbers_are_numbered_by_size(tmp_path: Path) -> None:
         (Y[:, None].astype(np.float32) + 3, r"6 different whole numbers \(3 to 8\)"),
         ((np.arange(60) % 25 + 1).astype(np.float64), r"25 different whole numbers \(1 to 25\)"),
         (np.eye(6, dtype=np.float32)[Y], r"rows of 0 and 1 with a single 1: .* classes \(one-hot\), labels or numbers"),
-        ((np.arange(180).reshape(60, 3) % 7 < 3).astype(np.float32), r"rows of 0 and 1: .* or numbers"),
-        (
-            (np.arange(180).reshape(60, 3) % 7 < 3).astype(np.int64),
-            r"labels \(any .*\), tokens \(a sequence\) or numbers",
-        ),
+        (FLAGS.astype(np.float32), r"rows of 0 and 1: .* or numbers"),
+        (FLAGS, r"labels \(any .*\), tokens \(a sequence\) or numbers"),
         (np.arange(60) * 37 + 180_000, r"60 different whole numbers \(180000 to 182183\): .* classes or numbers"),
         (np.arange(60) % 30 + 18, r"30 different whole numbers \(18 to 47\): .* classes or numbers"),
         (np.arange(60), r"60 different whole numbers \(0 to 59\)"),
@@ -108,20 +109,6 @@ def test_targets_that_may_be_two_things_are_asked(tmp_path: Path, y: Any, asked:
     assert isinstance(with_targets(tmp_path, y, "numbers").target, Numbers)
 
 
-def test_what_is_plainly_numbers_labels_or_tokens_is_not_asked(tmp_path: Path) -> None:
-    many = np.arange(60) * 0.11
-    assert with_targets(tmp_path, many).target == Numbers((1,))
-    assert with_targets(tmp_path, many[:, None, None]).target == Numbers((1, 1))
-    flags = np.arange(180).reshape(60, 3) % 7 < 3
-    assert with_targets(tmp_path, flags).target == Labels(3)
-    assert with_targets(tmp_path, flags.astype(np.float64), "labels").target == Labels(3)
-    assert with_targets(tmp_path, np.arange(180).reshape(60, 3) % 7).target == Tokens(7, 3)
-    bits = np.arange(180).reshape(60, 3) % 2
-    x, y = bits, np.roll(bits, 1, axis=1)  # sequences of bits
-    got = of_arrays(tmp_path, train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:])
-    assert got.target == Tokens(2, 3)
-
-
 @pytest.mark.parametrize(
     ("y", "kind", "message"),
     [
@@ -129,13 +116,22 @@ def test_what_is_plainly_numbers_labels_or_tokens_is_not_asked(tmp_path: Path) -
         (np.array(["a", "b", "nan"] * 20), "classes", "train_y holds 'nan', which is no class's name"),
         (Y - 1, None, "train_y holds -1 beside 5 other labels, which may mean that a label is not known"),
         (np.where(Y == 3, 255, Y % 3), None, "train_y holds 255 beside 3 other labels"),
+        (np.array([1, 2, 255])[Y % 3], None, "holds 255 beside 2 other labels, which may mean"),
         (np.array(["a", "b"] * 30), "numbers", "train_y holds texts such as 'b', which are no numbers"),
         (np.array([["a", "b"]] * 60), None, r"train_y has texts of shape \(40, 2\)"),
+        (Y.astype(object), None, "train_y holds Python objects, which are not read; save numbers or texts"),
         (Y / 2, "tokens", "train_y holds .*0.5.*; classes and tokens are whole numbers or texts"),
         (np.where(Y > 0, Y, np.nan), "classes", "train_y holds .*nan"),
         (np.stack([Y, Y], 1), "classes", r"train_y has shape \(40, 2\), expected \(n,\) for classes, or one-hot rows"),
+        (SHARES, "classes", r"holds 0\.\d+; .* save the largest's number \(argmax\)"),
         (Y.astype("datetime64[D]"), None, "train_y has dtype datetime64"),
         (Y * 1j, None, "train_y has dtype complex128"),
+        (FLAGS, None, "data.kind has to say whether they are labels"),
+        (FLAGS.astype(np.uint8), None, "data.kind has to say whether they are labels"),
+        (FLAGS[:, 0], "labels", "one label of two is a class"),
+        (np.where(FLAGS & [1, 0, 0], -1, FLAGS), "labels", "20 values that are neither 0 nor 1, such as -1"),
+        (np.where(FLAGS, np.nan, 0.0), "labels", "neither 0 nor 1, such as nan"),
+        (FLAGS[:, :, None], "labels", r"labels are \(40, labels\)"),
     ],
 )
 def test_wrong_targets_are_refused_by_their_key(tmp_path: Path, y: Any, kind: str | None, message: str) -> None:
@@ -192,64 +188,34 @@ def test_groups_may_be_names_and_unknown_keys_are_named(tmp_path: Path) -> None:
         opened(tmp_path, file="mine.npz")
 
 
-# ---- targets of several labels
-
-FLAGS = np.array([[0, 1, 1], [0, 0, 0], [1, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 1]])
-ONE_HOT = np.eye(3, dtype=np.int64)[[0, 1, 2, 2, 1, 0]]
-
-
-def of_flags(folder: Path, y: Any, kind: TargetKind | None = None, x: Any = None) -> Dataset:
-    x = np.random.default_rng(0).normal(size=(6, 4)) if x is None else x
-    np.savez(folder / "mine.npz", train_x=x[:4], train_y=y[:4], test_x=x[4:], test_y=y[4:])
-    return opened(folder, file="mine.npz", kind=kind)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float32"])
-def test_labels_are_stored_as_floats_of_0_and_1(tmp_path: Path, dtype: str) -> None:
-    got = of_flags(tmp_path, FLAGS.astype(dtype), "labels")
-    assert got.target == Labels(3)
-    assert got.train_y.dtype == np.float32
-    np.testing.assert_array_equal(np.concatenate([got.train_y, got.test_y]), FLAGS)
-
-
 @pytest.mark.parametrize(
     ("y", "kind", "target"),
     [
-        (FLAGS.astype(bool), None, Labels(3)),
-        (ONE_HOT.astype(bool), "labels", Labels(3)),
+        (MANY, None, Numbers((1,))),
+        (MANY[:, None, None], None, Numbers((1, 1))),
         (FLAGS, "numbers", Numbers((3,))),
         (FLAGS, "tokens", Tokens(2, 3)),
+        (ROWS % 7, None, Tokens(7, 3)),
         (FLAGS.argmax(1), None, Classes(3)),
         (ONE_HOT, None, Classes(3)),
         (ONE_HOT.astype(bool), None, Classes(3)),
+        (ONE_HOT.astype(bool), "labels", Labels(3)),
+        (FLAGS.astype(bool), None, Labels(3)),
+        *((FLAGS.astype(dtype), "labels", Labels(3)) for dtype in ("int64", "uint8", "bool", "float32", "float64")),
     ],
 )
-def test_what_can_be_read_in_one_way_is_not_asked_about(
-    tmp_path: Path, y: Any, kind: TargetKind | None, target: Target
-) -> None:
-    assert of_flags(tmp_path, y, kind).target == target
+def test_what_can_be_read_in_one_way_is_not_asked_about(tmp_path: Path, y: Any, kind: str | None, target: Any) -> None:
+    got = with_targets(tmp_path, y, kind)
+    assert got.target == target
+    if target == Labels(3):
+        assert got.train_y.dtype == np.float32
+        np.testing.assert_array_equal(np.concatenate([got.train_y, got.test_y]), y)
 
 
 def test_0_and_1_of_the_samples_shape_are_the_next_tokens(tmp_path: Path) -> None:
-    assert of_flags(tmp_path, FLAGS, x=1 - FLAGS).target == Tokens(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("y", "kind", "message"),
-    [
-        (FLAGS, None, "data.kind has to say whether they are labels"),
-        (FLAGS.astype(np.uint8), None, "data.kind has to say whether they are labels"),
-        (FLAGS[:, 0], "labels", "one label of two is a class"),
-        (np.where(FLAGS & [1, 0, 0], -1, FLAGS), "labels", "2 values that are neither 0 nor 1, such as -1"),
-        (np.where(FLAGS, np.nan, 0.0), "labels", "neither 0 nor 1, such as nan"),
-        (FLAGS[:, :, None], "labels", r"labels are \(4, labels\)"),
-    ],
-)
-def test_what_may_be_labels_is_asked_about_and_other_values_are_refused(
-    tmp_path: Path, y: Any, kind: TargetKind | None, message: str
-) -> None:
-    with pytest.raises(DataMalformed, match=message):
-        of_flags(tmp_path, y, kind)
+    x = 1 - FLAGS
+    got = of_arrays(tmp_path, train_x=x[:40], train_y=FLAGS[:40], test_x=x[40:], test_y=FLAGS[40:])
+    assert got.target == Tokens(2, 3)
 
 
 # ---- arrays of a plug-in's function
@@ -276,16 +242,13 @@ def test_arrays_of_a_function_may_be_lists_or_columns_of_objects() -> None:
         (objects([1, 2], [1, 2, 3]), "array of objects, such as list: .*series of unequal lengths are padded"),
         (np.ma.masked_array([1, 2], mask=[False, True]), "masked values"),
         (np.array([b"\xff"]), "bytes that are no text"),
+        ([[1.0], [1.0, 2.0]], "mine: train_y is a list that is no array: .*inhomogeneous.*series of unequal lengths"),
+        (np.array(["a", 1], dtype=object), "such as texts beside numbers"),
     ],
 )
 def test_what_is_no_plain_array_is_refused(given: Any, message: str) -> None:
     with pytest.raises(DataMalformed, match=message):
         plain(given, "mine: train_y")
-
-
-def test_objects_in_a_file_are_never_unpickled(tmp_path: Path) -> None:
-    with pytest.raises(DataMalformed, match=r"train_y holds Python objects, which are not read; save numbers or texts"):
-        with_targets(tmp_path, Y.astype(object))
 
 
 def test_ids_of_either_sign_stay_apart_beyond_float64(tmp_path: Path) -> None:
@@ -299,17 +262,9 @@ def test_ids_of_either_sign_stay_apart_beyond_float64(tmp_path: Path) -> None:
         of_arrays(tmp_path, train_x=x, train_y=ids % 4, test_x=x, test_y=ids % 4, **groups)
 
 
-def test_soft_labels_are_told_from_classes(tmp_path: Path) -> None:
-    soft = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
-    assert "shares that sum to 1, taken as numbers" in " ".join(with_targets(tmp_path, soft).reading.notes)
-    assert not with_targets(tmp_path, soft, "numbers").reading.notes
-    with pytest.raises(DataMalformed, match=r"holds 0\.\d+; .* save the largest's number \(argmax\)"):
-        with_targets(tmp_path, soft, "classes")
-
-
-def test_a_mark_above_labels_from_1_and_names_that_differ_in_case_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataMalformed, match="holds 255 beside 2 other labels, which may mean"):
-        with_targets(tmp_path, np.array([1, 2, 255])[Y % 3])
+def test_soft_labels_and_names_that_differ_in_case_are_told(tmp_path: Path) -> None:
+    assert "shares that sum to 1, taken as numbers" in " ".join(with_targets(tmp_path, SHARES).reading.notes)
+    assert not with_targets(tmp_path, SHARES, "numbers").reading.notes
     names = with_targets(tmp_path, np.array(["ill", "Ill", "well"])[Y % 3])
     assert "'Ill' and 'ill'" in " ".join(names.reading.notes)
 
@@ -323,15 +278,3 @@ def test_durations_are_no_indices(tmp_path: Path) -> None:
 def test_tensors_of_any_kind_are_arrays() -> None:
     for given in (torch.ones(2, 3, requires_grad=True), torch.ones(2, 3).bfloat16(), torch.ones(2, 3).half()):
         assert np.array_equal(plain(given, "mine: train_x"), np.ones((2, 3)))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([[1.0], [1.0, 2.0]], "mine: train_x is a list that is no array: .*inhomogeneous.*series of unequal lengths"),
-        (np.array(["a", 1], dtype=object), "such as texts beside numbers"),
-    ],
-)
-def test_what_is_no_array_is_named(given: Any, message: str) -> None:
-    with pytest.raises(DataMalformed, match=message):
-        plain(given, "mine: train_x")

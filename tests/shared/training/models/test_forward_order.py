@@ -75,6 +75,9 @@ class OwnMatrix(nn.Module):
         return hidden.relu() @ self.matrix
 
 
+ENCODER = [f"encoder.{name}" for name in ("self_attn", "self_attn.out_proj", "norm1", "linear1", "linear2", "norm2")]
+
+
 class Attention(nn.Module):
     """The output projection of an attention belongs to it, and is never called."""
 
@@ -97,21 +100,7 @@ class Attention(nn.Module):
         (HeadFirst, ["spare", "body", "out"]),
         (FunctionalHead, ["spare", "body", "out"]),
         (OwnMatrix, ["body", ""]),
-        (
-            Attention,
-            [
-                "embed.parametrizations.weight",
-                "embed",
-                "",
-                "encoder.self_attn",
-                "encoder.self_attn.out_proj",
-                "encoder.norm1",
-                "encoder.linear1",
-                "encoder.linear2",
-                "encoder.norm2",
-                "out",
-            ],
-        ),
+        (Attention, ["embed.parametrizations.weight", "embed", "", *ENCODER, "out"]),
     ],
     ids=["registered first", "never called", "a tensor of the model", "attention"],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from shared.core.errors import BadInput, UnknownName
 from shared.training.models import (
@@ -22,8 +21,6 @@ from shared.training.models import (
     read_state,
     write_state,
 )
-
-SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12", "cnn_6_16"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +45,8 @@ SMALL = ["mlp", "cnn_mnist", "cnn_cifar10", "cnn_6_12", "cnn_6_16"]
 def test_model_has_its_published_number_of_parameters(
     name: str, shape: Shape, n_classes: int, n_parameters: int
 ) -> None:
-    model = build(name, shape, n_classes, seed=0)
+    with torch.device("meta"):
+        model = build(name, shape, n_classes, seed=0)
     assert sum(p.numel() for p in model.parameters()) == n_parameters
 
 
@@ -63,42 +61,19 @@ def test_a_narrower_supernet_has_that_share_of_each_hidden_layer() -> None:
     assert refused.value.field == "model.width"
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "n_classes", "n_weights", "convolved", "dense", "total"),
-    [
-        ("vgg_mnist", (1, 28, 28), 10, 5_622_336, 29.4, 5.2, 34.61),
-        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192, 166.9, 20.9, 187.90),
-        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064, 10.2, 9.5, 19.73),
-    ],
-)
-def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
-    name: str, shape: Shape, n_classes: int, n_weights: int, convolved: float, dense: float, total: float
-) -> None:
-    """ES-AFL, table 1: biases and batch-norm are not counted, and a multiply-add is one operation."""
-    with torch.device("meta"):
-        model = build(name, shape, n_classes, seed=0)
-        counter = FlopCounterMode(display=False)
-        with counter:
-            model(torch.empty(1, *shape))
-    counts = {str(kind): flops / 2e6 for kind, flops in counter.get_flop_counts()["Global"].items()}
-    assert sum(p.numel() for p in model.parameters() if p.dim() > 1) == n_weights
-    assert counts["aten.convolution"] == pytest.approx(convolved, abs=0.1)  # as printed, some of it cut off
-    assert counts["aten.addmm"] == pytest.approx(dense, abs=0.1)
-    assert counter.get_total_flops() / 2e6 == pytest.approx(total, abs=0.005)
-
-
 @pytest.mark.parametrize("name", sorted(MODELS))
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 16, 16), (1, 28, 28), (3, 32, 32)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 8, 8), (3, 32, 32), *(pytest.param(each, marks=pytest.mark.slow) for each in ((1, 16, 16), (1, 28, 28)))],
+)
 def test_every_model_accepts_every_input_and_its_head_gets_the_features(name: str, shape: Shape) -> None:
-    model = build(name, shape, 7, seed=0).eval()
-    x = torch.zeros(2, *shape)
-    features = model.features(x)
-    assert features.shape == (2, model.head.in_features)
-    assert torch.equal(model(x), model.head(features))
+    with torch.device("meta"):
+        model, x = build(name, shape, 7, seed=0).eval(), torch.zeros(2, *shape)
+    assert model.features(x).shape == (2, model.head.in_features)
     assert model(x).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "resnet18", "mobilenet_v1"])
+@pytest.mark.parametrize("name", ["mlp", "cnn_6_16", "mobilenet_v1"])
 def test_projection_head_stands_between_the_encoder_and_the_last_layer(name: str) -> None:
     plain, model = (build(name, (3, 16, 16), 7, seed=0, projection=n) for n in (None, 256))
     width, x = plain.head.in_features, torch.randn(2, 3, 16, 16)
@@ -112,15 +87,6 @@ def test_projection_head_stands_between_the_encoder_and_the_last_layer(name: str
     assert torch.equal(model.get_submodule("features.encoder")(x), plain.features(x))  # with the same weights
     assert torch.equal(model(x), model.head(model.features(x)))
     assert model.features(x).shape == (2, 256)
-
-
-def test_resnet_keeps_the_resolution_in_its_stem() -> None:
-    model = build("resnet18", (3, 32, 32), 10, seed=0)
-    seen: list[torch.Size] = []
-    first_stage = model.get_submodule("features.layer1")
-    first_stage.register_forward_hook(lambda _module, _inputs, out: seen.append(out.shape))
-    model(torch.zeros(2, 3, 32, 32))
-    assert seen == [(2, 64, 32, 32)]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +107,7 @@ def test_batch_norm_with_one_value_per_channel_needs_two_samples(name: str, shap
             model(torch.zeros(1, *shape))
 
 
-@pytest.mark.parametrize("name", [*SMALL, "resnet18", "mobilenet_v1"])
+@pytest.mark.parametrize("name", ["mlp", "cnn_mnist", "mobilenet_v1"])
 def test_the_seed_alone_determines_the_weights_and_the_generator_is_restored(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -187,7 +153,8 @@ def test_batch_norm_counts_with_its_convolution() -> None:
 
 @pytest.mark.parametrize(("name", "n_layers"), [("resnet18", 21), ("resnet34", 37), ("mobilenet_v1", 28)])
 def test_layers_cover_the_state_once(name: str, n_layers: int) -> None:
-    model = build(name, (3, 32, 32), 10, seed=0)
+    with torch.device("meta"):
+        model = build(name, (3, 32, 32), 10, seed=0)
     found = layers(model)
     assert len(found) == n_layers
     assert [n for layer in found for n in layer.parameters] == parameter_names(model)

@@ -56,7 +56,7 @@ ALWAYS_POSSIBLE = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     spec=ALWAYS_POSSIBLE,
     n=st.integers(1, 12),
@@ -83,14 +83,7 @@ def test_every_sample_is_assigned_once_and_reproducibly(
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        IidPartition(),
-        DirichletPartition(),
-        ShardsPartition(),
-        ByGroupPartition(n_groups=2),
-        EdgeSkewPartition(),
-    ],
+    "spec", [IidPartition(), DirichletPartition(), ShardsPartition(), ByGroupPartition(n_groups=2), EdgeSkewPartition()]
 )
 def test_another_seed_gives_another_partition(spec: DealtPartition) -> None:
     labels = balanced(4, 25)
@@ -223,28 +216,13 @@ def test_edge_skew_vanishes_for_large_alpha() -> None:
     assert counts.max() <= 11
 
 
-def test_edge_skew_keeps_skewed_sizes() -> None:
-    spec = EdgeSkewPartition(alpha=0.3, quantity_skew=1.0)
-    counts = counts_of(spec, balanced(5, 200), 8, seed=2, edges=[0, 0, 0, 0, 1, 1, 1, 1])
-    plain = partition(IidPartition(quantity_skew=1.0), balanced(5, 200), 8, rng(2), n_classes=5)
-    assert counts.sum() == 1000
+def test_edge_skew_keeps_skewed_sizes_and_the_number_of_each_class() -> None:
+    spec, labels = EdgeSkewPartition(alpha=0.3, quantity_skew=1.0), np.repeat(np.arange(5), [10, 400, 90, 300, 200])
+    counts = counts_of(spec, labels, 8, seed=2, edges=[0, 0, 0, 0, 1, 1, 1, 1])
+    plain = partition(IidPartition(quantity_skew=1.0), labels, 8, rng(2), n_classes=5)
+    assert counts.sum(axis=0).tolist() == np.bincount(labels).tolist()
+    assert sorted(counts.sum(axis=1)) == sorted(map(len, plain))
     assert counts.sum(axis=1).max() > 2 * counts.sum(axis=1).min()
-    assert len(plain) == len(counts)
-
-
-@settings(max_examples=60)
-@given(n_rows=st.integers(1, 5), n_columns=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_fit_meets_both_margins_exactly(n_rows: int, n_columns: int, seed: int) -> None:
-    draw = rng(seed)
-    table = draw.integers(0, 40, (n_rows, n_columns))
-    table[0, 0] += 1
-    log_mixes = -1000 * draw.random((n_rows, n_columns))
-    keep = table.sum(axis=1) > 0
-    rows, columns = table.sum(axis=1)[keep], table.sum(axis=0)
-    counts = _fit(log_mixes[keep], rows, columns)
-    assert counts.min() >= 0
-    assert counts.sum(axis=1).tolist() == rows.tolist()
-    assert counts.sum(axis=0).tolist() == columns.tolist()
 
 
 def test_fit_does_not_change_a_table_with_the_right_margins() -> None:
@@ -285,11 +263,7 @@ def test_interleave_spreads_each_client_over_the_pool() -> None:
     [
         (IidPartition(), 41, "40 samples cannot be divided among 41 clients"),
         (DirichletPartition(min_samples=5), 9, "40 samples are too few for 9 clients with min_samples 5"),
-        (
-            ShardsPartition(classes_per_device=3),
-            14,
-            r"40 samples cannot be cut into 42 shards \(14 clients x 3\)",
-        ),
+        (ShardsPartition(classes_per_device=3), 14, r"40 samples cannot be cut into 42 shards \(14 clients x 3\)"),
         (ShardsPartition(classes_per_device=5), 2, "classes_per_device 5 exceeds the 4 classes"),
         (ByWriterPartition(), 2, "needs a data set with writers"),
         (ByGroupPartition(n_groups=3), 2, "n_groups 3 exceeds the 2 clients; by_group groups classes"),
@@ -308,20 +282,27 @@ def test_an_impossible_partition_is_refused_with_the_numbers(spec: DealtPartitio
     assert caught.value.field.startswith("partition")
 
 
-def test_client_left_without_samples_is_refused_by_number() -> None:
-    labels = np.repeat([0, 1], [1, 9])  # group 0 owns a single sample but has two clients
-    with pytest.raises(BadInput, match="by_group leaves 1 of 4 clients without a sample"):
-        partition(ByGroupPartition(n_groups=2, gamma=1), labels, 4, rng(), n_classes=2)
-
-
-def test_too_few_writers_are_counted() -> None:
-    with pytest.raises(BadInput, match="2 writers are too few for 3 clients"):
-        partition(ByWriterPartition(), np.zeros(4, int), 3, rng(), writers=np.array([1, 1, 2, 2]), n_classes=1)
-
-
-def test_label_out_of_range_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"labels 0\.\.3 exceed 0\.\.2"):
-        partition(IidPartition(), balanced(4, 2), 2, rng(), n_classes=3)
+@pytest.mark.parametrize(
+    ("spec", "labels", "n", "more", "message"),
+    [
+        (IidPartition(), balanced(4, 2), 2, {"n_classes": 3}, r"labels 0\.\.3 exceed 0\.\.2"),
+        # Group 0 owns a single sample but has two clients.
+        (
+            ByGroupPartition(n_groups=2, gamma=1),
+            np.repeat([0, 1], [1, 9]),
+            4,
+            {},
+            "leaves 1 of 4 clients without a sam",
+        ),
+        (ByWriterPartition(), np.zeros(4, int), 3, {"writers": np.array([1, 1, 2, 2])}, "2 writers are too few for 3"),
+        (ByDomainPartition(), balanced(2, 9), 3, {}, "domains of this data are none"),
+    ],
+)
+def test_data_that_do_not_fit_a_partition_are_refused(
+    spec: DealtPartition, labels: Array, n: int, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        partition(spec, labels, n, rng(), **{"n_classes": 2, **more})
 
 
 @pytest.mark.parametrize(
@@ -329,11 +310,7 @@ def test_label_out_of_range_is_refused() -> None:
     [
         ({"name": "dirichlet", "alpha": 0}, ("dirichlet", "alpha"), "greater than or equal to 0.001"),
         ({"name": "dirichlet", "alpha": float("nan")}, ("dirichlet", "alpha"), "finite number"),
-        (
-            {"name": "shards", "classes_per_device": 0},
-            ("shards", "classes_per_device"),
-            "greater than or equal",
-        ),
+        ({"name": "shards", "classes_per_device": 0}, ("shards", "classes_per_device"), "greater than or equal"),
         ({"name": "by_group", "gamma": 1.1}, ("by_group", "gamma"), "less than or equal to 1"),
         ({"name": "iid", "alpha": 1}, ("iid", "alpha"), "Extra inputs"),
         ({"name": "shards", "quantity_skew": 1}, ("shards", "quantity_skew"), "goes with iid and edge_skew"),
@@ -345,14 +322,6 @@ def test_wrong_parameter_is_named(raw: dict[str, Any], path: tuple[str, ...], me
     (error,) = caught.value.errors()
     assert error["loc"] == path
     assert message in error["msg"]
-
-
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "shards", "by_writer", "by_group", "edge_skew"])
-def test_every_partition_is_frozen_and_survives_json(name: str) -> None:
-    spec = READ.validate_python({"name": name})
-    assert READ.validate_json(READ.dump_json(spec)) == spec
-    with pytest.raises(ValidationError, match="frozen"):
-        spec.name = "iid"
 
 
 # ---- by_domain
@@ -419,8 +388,3 @@ def test_by_domain_names_contradicting_settings(
     with pytest.raises(BadInput, match=message) as refused:
         dealt_by_domain(n_clients, **fields)
     assert refused.value.field == field
-
-
-def test_by_domain_needs_data_with_domains() -> None:
-    with pytest.raises(BadInput, match="domains of this data are none"):
-        partition(ByDomainPartition(), balanced(2, 9), 3, rng(), n_classes=2)

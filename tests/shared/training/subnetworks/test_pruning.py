@@ -13,14 +13,11 @@ from shared.training.subnetworks.pruning import importance, kept_units, magnitud
 from shared.training.subnetworks.unit_graph import units_of
 
 
-def test_pruned_units_have_the_given_number() -> None:
-    assert [n_pruned(rate, n) for rate, n in ((0.29, 100), (0.2, 4), (0.25, 4), (0.95, 64), (0.0, 9))] == [
-        29,
-        0,
-        1,
-        60,
-        0,
-    ]
+@pytest.mark.parametrize(
+    ("rate", "n", "pruned"), [(0.29, 100, 29), (0.2, 4, 0), (0.25, 4, 1), (0.95, 64, 60), (0, 9, 0)]
+)
+def test_pruned_units_have_the_given_number(rate: float, n: int, pruned: int) -> None:
+    assert n_pruned(rate, n) == pruned
 
 
 def test_channels_are_ranked_by_scale_and_neurons_by_activation() -> None:

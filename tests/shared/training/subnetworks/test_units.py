@@ -62,8 +62,14 @@ def masked(model: nn.Module, units: Units, kept: Mapping[str, Tensor]) -> Iterat
         handle.remove()
 
 
-@pytest.mark.parametrize("projection", [None, 24])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "projection"),
+    [
+        pytest.param(name, projection, marks=[] if first and name != "resnet50" else [pytest.mark.slow])
+        for number, name in enumerate(NAMES)
+        for first, projection in zip((True, False), (None, 24) if number % 2 else (24, None), strict=True)
+    ],
+)
 def test_sub_network_and_masked_network_have_equal_outputs(name: str, projection: int | None) -> None:
     model, units = made(name, projection)
     kept = some(units, 0.6)
@@ -155,21 +161,6 @@ def test_operations_are_those_that_torch_counts(name: str) -> None:
     assert units.training_flops(read_state(model)) == training_flops(Design(name, SHAPE, 7))
 
 
-def test_multiply_adds_of_a_sub_network_by_hand() -> None:
-    model = build("vgg_mnist", (1, 28, 28), 10, seed=0)
-    units = units_of(model, (1, 28, 28))
-    kept = {group: torch.arange(n // 4) for group, n in units.groups.items()}
-    found = units.multiply_adds(units.cut(read_state(model), kept))
-    assert list(found.values()) == [
-        16 * 9 * 784,
-        16 * 32 * 9 * 196,
-        32 * 64 * 9 * 49,
-        1024 * 256,
-        256 * 256,
-        2560,
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "n_classes", "total"),
     [
@@ -183,7 +174,10 @@ def test_multiply_adds_of_a_sub_network_by_hand() -> None:
 def test_multiply_adds_are_those_that_torch_counts_layer_by_layer(
     name: str, shape: Shape, n_classes: int, total: int | None
 ) -> None:
-    """One sample forward through the supernet, through half its units, and through a ragged share of each group."""
+    """One sample forward through the supernet, through half its units, and through a ragged share of each group.
+
+    The totals of the supernets are those of ES-AFL, table 1, in which a multiply-add is one operation.
+    """
     model = build(name, shape, n_classes, seed=1)
     units, state = units_of(model, shape), read_state(model)
     rng = np.random.default_rng(5)

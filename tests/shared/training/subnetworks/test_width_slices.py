@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +13,21 @@ from shared.core.errors import BadInput
 from shared.training.models import MODELS, Classifier, build, read_state
 from shared.training.subnetworks.width_slices import Statistics, accepts_shape, n_kept, narrowed
 from tests.narrow_copy import POOLING, leading, narrow_copy, pixels_read
+
+KINDS = ["mlp", "cnn_6_16", "cnn_digits", "resnet18", "mobilenet_v1"]
+"""Each kind of network once: plain with and without batch-norm, residuals, separable convolutions."""
+WAYS: list[tuple[torch.dtype, float, int | None, Statistics]] = [
+    (torch.float32, 1e-5, None, "batch"),
+    (torch.float64, 1e-10, 24, "running"),
+    (torch.float32, 1e-5, None, "running"),
+    (torch.float64, 1e-10, 24, "batch"),
+]
+PAIRS = [*zip(KINDS, [*WAYS, WAYS[0]], strict=True), ("resnet18", WAYS[0]), ("mobilenet_v1", WAYS[1])]
+
+
+def of_kinds(name: str) -> Any:
+    """A case of a network, which is slow if it is of no new kind."""
+    return pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow])
 
 
 def made(name: str, dtype: torch.dtype, projection: int | None = None, side: int = 16) -> tuple[Classifier, Tensor]:
@@ -26,9 +44,13 @@ def made(name: str, dtype: torch.dtype, projection: int | None = None, side: int
     return model.train(), torch.randn(4, *shape, generator=generator, dtype=dtype)
 
 
-@pytest.mark.parametrize("statistics", ["batch", "running"])
-@pytest.mark.parametrize(("dtype", "most", "projection"), [(torch.float32, 1e-5, None), (torch.float64, 1e-10, 24)])
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    ("name", "dtype", "most", "projection", "statistics"),
+    [
+        pytest.param(name, *way, marks=[] if (name, way) in PAIRS else [pytest.mark.slow])
+        for name, way in product(sorted(MODELS), WAYS)
+    ],
+)
 def test_forward_equals_that_of_a_physically_sliced_copy(
     name: str, dtype: torch.dtype, most: float, projection: int | None, statistics: Statistics
 ) -> None:
@@ -42,7 +64,9 @@ def test_forward_equals_that_of_a_physically_sliced_copy(
         assert float((found - model(x)).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("name", ["cnn_6_16", "cnn_digits", "resnet18", "mobilenet_v1"])
+@pytest.mark.parametrize(
+    "name", ["cnn_6_16", "cnn_digits", "mobilenet_v1", pytest.param("resnet18", marks=pytest.mark.slow)]
+)
 def test_gradients_equal_the_copys_and_reach_kept_channels_only(name: str) -> None:
     model, x = made(name, torch.float64, projection=24)
     small = narrow_copy(model, 0.8, pixels_read(model, x))
@@ -64,8 +88,7 @@ def test_gradients_equal_the_copys_and_reach_kept_channels_only(name: str) -> No
     assert n_left_out > 0.2 * sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("statistics", ["batch", "running"])
-@pytest.mark.parametrize("name", ["cnn_digits", "resnet18", "mobilenet_v1"])
+@pytest.mark.parametrize(("name", "statistics"), [("cnn_digits", "batch"), ("mobilenet_v1", "running")])
 def test_running_statistics_and_their_counter_are_not_changed(name: str, statistics: Statistics) -> None:
     model, x = made(name, torch.float32)
     before = read_state(model)
@@ -118,20 +141,19 @@ def test_layers_that_cannot_be_sliced_are_refused_by_name() -> None:
     assert all("forward" not in vars(module) for module in model.modules())
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", [*map(of_kinds, sorted(MODELS))])
 def test_a_network_that_pools_to_a_point_takes_other_sizes(name: str) -> None:
     model, x = made(name, torch.float32)
     before, drawn = read_state(model), torch.get_rng_state()
     assert accepts_shape(model, (2, 3, 16, 16))
-    assert accepts_shape(model, (2, 3, 8, 8)) is (
-        name in POOLING
-    )  # at 10x10 pools that round up come to 2x2 as from 16x16
+    # At 10x10 pools that round up come to 2x2 as from 16x16.
+    assert accepts_shape(model, (2, 3, 8, 8)) is (name in POOLING)
     assert all(torch.equal(tensor, before[key]) for key, tensor in read_state(model).items())
     assert torch.equal(torch.get_rng_state(), drawn)  # dropout's draws too
     assert model(x).device.type == "cpu"
 
 
-@pytest.mark.parametrize("name", sorted(POOLING))
+@pytest.mark.parametrize("name", [*map(of_kinds, sorted(POOLING))])
 def test_a_network_at_another_size_is_sliced_too(name: str) -> None:
     model, _ = made(name, torch.float64)
     x = torch.randn(4, 3, 10, 10, dtype=torch.float64)

@@ -84,36 +84,13 @@ def test_values_by_hand() -> None:
     assert TopK(fraction=0.5).encode(x).decoded().tolist() == [0.0, -3.0, 0.0, 2.0]
     assert Int8().encode(torch.tensor([127.0, -1.4, 63.5])).decoded().tolist() == [127.0, -1.0, 64.0]
     assert Fp16().encode(torch.tensor([1 + 2**-12])).decoded().tolist() == [1.0]
-    assert ternary_of(torch.tensor([[1, -1], [0, 1]]), torch.tensor(0.5), (2, 2)).decoded().tolist() == [
-        [0.5, -0.5],
-        [0.0, 0.5],
-    ]
+    made = ternary_of(torch.tensor([[1, -1], [0, 1]]), torch.tensor(0.5), (2, 2))
+    assert made.decoded().tolist() == [[0.5, -0.5], [0.0, 0.5]]
 
 
 def test_topk_rounds_up_but_not_by_the_error_of_its_product() -> None:
     """In floating point, 0.28 * 25 is more than 7."""
     assert torch.count_nonzero(TopK(fraction=0.28).encode(torch.arange(1.0, 26.0)).decoded()) == 7
-
-
-def test_errors_are_bounded() -> None:
-    for x in (sample for sample in samples() if sample.numel()):
-        size, n = x.abs(), x.numel()
-        assert ((x - Fp16().encode(x)).abs() <= torch.maximum(size * 2**-11, torch.tensor(2.0**-25))).all()
-        assert ((x - Int8().encode(x)).abs() <= size.max() / 254 * (1 + 1e-5)).all()
-        left, whole = (x - CODECS["topk"].encode(x)).double().square().sum(), x.double().square().sum()
-        assert left <= (1 - math.ceil(FRACTION * n) / n) * whole + 1e-12
-        coded = Ternary().encode(x).decoded()
-        assert ((coded == 0) | (coded.sign() == x.sign())).all()
-        near = (x - coded).double().square().sum()
-        for other in (0.97, 1.03):  # of all magnitudes the one chosen is the best
-            assert near <= (x - other * coded).double().square().sum() + 1e-12
-
-
-@pytest.mark.parametrize("name", ["fp16", "ternary", "topk"])
-def test_coding_a_decoded_tensor_again_changes_nothing(name: str) -> None:
-    for x in samples():
-        once = CODECS[name].encode(x)
-        assert torch.equal(CODECS[name].encode(once.decoded()).decoded(), once.decoded())
 
 
 @pytest.mark.parametrize(("name", "n_bytes"), [("fp16", 2000), ("int8", 1004), ("ternary", 254), ("topk", 800)])

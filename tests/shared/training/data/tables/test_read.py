@@ -173,7 +173,7 @@ def test_missing_categories_become_the_most_frequent_and_rows_without_a_target_a
 
 # ---- columns
 
-ASKED: dict[str, tuple[str, str]] = {
+ASKED: dict[str, tuple[str | bytes, str]] = {
     "an index": (with_column("", lambda n: n), r'Unnamed: 0 looks like an id .*{"Unnamed: 0": ignore'),
     "a numbering": (with_column("x", lambda n: n + 1), "x looks like an id or a numbering of the rows"),
     "an id": (with_column("patient_id", lambda n: 7 * n % 50), "patient_id looks like an id"),
@@ -213,6 +213,14 @@ ASKED: dict[str, tuple[str, str]] = {
         r"column Fold looks like the parts of the data \(train, val\)",
     ),
     "no header": ("".join(f"{n}.5,{n}\n" for n in range(9)), "first row holds numbers only; data.csv: {names"),
+    "gzip": (gzip.compress(text_of(ROWS).encode()), "packed by gzip: let its name end with .gz"),
+    "zip": (b"PK\x03\x04" + bytes(30), "a zip archive or an Excel file"),
+    "parquet": (b"PAR1" + bytes(30), "a Parquet file: save it as .csv"),
+    "another encoding": (
+        text_of([ROWS[0], ("ü", 1, 2), *ROWS]).encode("latin-1"),
+        r"line 3: its text is not UTF-8: data\.csv: \{encoding: cp1252\}",
+    ),
+    "UTF-16 without a mark": (text_of(ROWS).encode("utf-16-le"), "bytes of zero: is its text UTF-16"),
 }
 
 
@@ -222,20 +230,6 @@ def test_what_may_be_read_in_two_ways_is_asked_with_the_option_that_decides(tmp_
     with pytest.raises(DataMalformed, match=message) as caught:
         opened(tmp_path, text)
     assert caught.value.field == "data.file"
-
-
-PACKED = {
-    "gzip": (gzip.compress(text_of(ROWS).encode()), "packed by gzip: let its name end with .gz"),
-    "zip": (b"PK\x03\x04" + bytes(30), "a zip archive or an Excel file"),
-    "parquet": (b"PAR1" + bytes(30), "a Parquet file: save it as .csv"),
-}
-
-
-@pytest.mark.parametrize("what", PACKED)
-def test_what_is_no_text_is_named(tmp_path: Path, what: str) -> None:
-    content, message = PACKED[what]
-    with pytest.raises(DataMalformed, match=message):
-        opened(tmp_path, content)
 
 
 def test_every_damaged_byte_of_a_packed_table_is_named_or_harmless(tmp_path: Path) -> None:
@@ -269,13 +263,6 @@ def test_the_target_may_be_the_group(tmp_path: Path) -> None:
     assert got.reading.groups == got.reading.classes
     assert got.train_group is not None
     assert np.array_equal(got.train_group, got.train_y)
-
-
-def test_a_text_of_another_encoding_is_asked_by_its_line(tmp_path: Path) -> None:
-    with pytest.raises(DataMalformed, match=r"line 3: its text is not UTF-8: data\.csv: \{encoding: cp1252\}"):
-        opened(tmp_path, text_of([ROWS[0], ("ü", 1, 2), *ROWS]).encode("latin-1"))
-    with pytest.raises(DataMalformed, match="bytes of zero: is its text UTF-16"):
-        opened(tmp_path, text_of(ROWS).encode("utf-16-le"))
 
 
 @pytest.mark.parametrize(
