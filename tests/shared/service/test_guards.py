@@ -16,6 +16,7 @@ from shared.service.settings import CommonSettings, TierSettings
 from shared.service.throttle import Throttle
 
 HERE, NEAR = "127.0.0.1", "172.18.0.5"
+TRIED = ("", "own", "extra", "guess")
 
 
 def request(address: str, token: str = "", peer: Peer | None = None) -> Request:
@@ -24,10 +25,10 @@ def request(address: str, token: str = "", peer: Peer | None = None) -> Request:
     return Request(scope | {"state": {"peer": peer}})
 
 
-async def opened(common: CommonSettings, asked: Request) -> set[str]:
+async def opened(common: CommonSettings, asked: Request, metrics_like: str = "API") -> set[str]:
     """Returns the names of the guards that let a request in."""
     found = set()
-    for name, check in guards_of(TierSettings(common=common), Throttle(), "API").items():
+    for name, check in guards_of(TierSettings(common=common), Throttle(), metrics_like).items():
         with suppress(Unauthorised, Forbidden):
             await check(asked)
             found.add(name)
@@ -53,14 +54,17 @@ async def test_in_development_mode_all_of_the_private_networks_are_let_in() -> N
 async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
     own: str | None, also: str | None, opens: set[str]
 ) -> None:
-    common = CommonSettings(tier_token=own, metrics_token=also)
-    tried = {token: await opened(common, request(NEAR, token)) for token in ("", "own", "extra", "guess")}
-    assert {token for token, doors in tried.items() if "metrics" in doors} == opens
+    for field, metrics_like in (("tier_token", "tier"), ("api_token", "API")):
+        given: dict[str, Any] = {field: own, "metrics_token": also}
+        common = CommonSettings(**given)
+        tried = {token: await opened(common, request(NEAR, token), metrics_like) for token in TRIED}
+        assert {token for token, doors in tried.items() if "metrics" in doors} == opens
 
 
-async def test_the_metrics_token_opens_nothing_else() -> None:
+@pytest.mark.parametrize("metrics_like", ["tier", "API"])
+async def test_the_metrics_token_opens_nothing_else(metrics_like: str) -> None:
     common = CommonSettings(tier_token="the-tiers", api_token="the-users", metrics_token="for-metrics")  # noqa: S106
-    assert await opened(common, request(NEAR, "for-metrics")) - {"joining"} == {"metrics"}
+    assert await opened(common, request(NEAR, "for-metrics"), metrics_like) - {"joining"} == {"metrics"}
 
 
 @pytest.mark.parametrize(("address", "users"), [(HERE, {"API", "metrics"}), (NEAR, set[str]())])

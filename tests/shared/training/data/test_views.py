@@ -57,7 +57,7 @@ def test_one_resolution_is_drawn_uniformly_for_the_whole_batch() -> None:
 
 
 def test_a_crop_is_taken_from_the_image_padded_with_black_by_an_eighth() -> None:
-    x = images(200, 16, 24)
+    x = images(300, 16, 24)
     bordered = torch.nn.functional.pad(x, (3, 3, 2, 2), value=BLACK)
     seen = view(x, ["crop"], seeded(0))
     found = set()
