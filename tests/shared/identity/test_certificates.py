@@ -192,8 +192,8 @@ def test_a_request_that_is_malformed_or_of_another_kind_of_key_is_refused(author
     lines = good.splitlines()
     letter = "A" if lines[2][5] != "A" else "B"
     changed = "\n".join([*lines[:2], lines[2][:5] + letter + lines[2][6:], *lines[3:]])
-    others = (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1()))
-    for request in ("", "x" * 10_000, good[:-40], changed, *map(a_request, others)):
+    others = (a_request(rsa.generate_private_key(65537, 2048)), a_request(ec.generate_private_key(ec.SECP384R1())))
+    for request in ("", "x" * 10_000, good[:-40], changed, *others):
         with pytest.raises(BadInput, match="signing request") as refused:
             authority.issue(request, EDGE, DAY_S)
         assert refused.value.field == "request"
