@@ -44,8 +44,8 @@ KEYED = (
 """Where such words begin keys: names of random streams and digests, which must not change, and of marks on a page."""
 
 
-def _constants(tree: ast.AST) -> Iterator[ast.Constant]:
-    """The texts of a module that are not its docstrings: a docstring that users read is on a page of the reference."""
+def _constants(tree: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
+    """The texts of a module with their places, but its docstrings: those that users read are on pages of the reference."""
     names = {id(each) for found in ast.walk(tree) if isinstance(found, ast.Expr) for each in [found.value]}
     for found in ast.walk(tree):
         if isinstance(found, ast.Assign) and any(
@@ -54,7 +54,7 @@ def _constants(tree: ast.AST) -> Iterator[ast.Constant]:
             names |= {id(each) for each in ast.walk(found)}
     for each in ast.walk(tree):
         if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in names:
-            yield each
+            yield each.value, each
 
 
 def _headings(tree: ast.AST) -> set[int]:
@@ -74,13 +74,13 @@ def _is_sentence(text: str) -> bool:
 def messages(package: str) -> dict[str, str]:
     """Errors, log lines, help, headings and labels in the code of a package, by file and line."""
     return {
-        f"{path.relative_to(ROOT)}:{found.lineno}: {found.value}": found.value
+        f"{path.relative_to(ROOT)}:{at.lineno}: {text}": text
         for path in sorted((ROOT / package).rglob("*.py"))
         for tree in [ast.parse(path.read_text(encoding="utf-8"))]
         for headings in [_headings(tree)]
-        for found in _constants(tree)
-        if (_is_sentence(found.value) or id(found) in headings)
-        and not (KEYS.match(found.value) and path.relative_to(ROOT).as_posix().startswith(KEYED))
+        for text, at in _constants(tree)
+        if (_is_sentence(text) or id(at) in headings)
+        and not (KEYS.match(text) and path.relative_to(ROOT).as_posix().startswith(KEYED))
     }
 
 

@@ -92,8 +92,8 @@ def sklearn_value(name: str, logits: Tensor, labels: Tensor, k: int) -> float:
 def test_a_sum_over_random_parts_has_the_value_that_sklearn_finds_on_the_whole(
     name: str, n_classes: int, seed: int
 ) -> None:
-    params = {"top_k": {"k": 2}, "f1 micro": {"average": "micro"}}.get(name, {})
-    metric = of_run(name.split()[0], params, n_classes=n_classes)
+    given: dict[str, dict[str, Any]] = {"top_k": {"k": 2}, "f1 micro": {"average": "micro"}}
+    metric = of_run(name.split()[0], given.get(name), n_classes=n_classes)
     outputs, targets = classes(n_classes, seed)
     parts = by_parts(metric, outputs, targets, seed)
     assert parts == metric.state(outputs, targets)
