@@ -45,7 +45,7 @@ KEYED = (
 
 
 def _constants(tree: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
-    """The texts of a module with their places, but its docstrings: those that users read are on pages of the reference."""
+    """A module's texts with their places, but its docstrings: those that users read are on pages of the reference."""
     names = {id(each) for found in ast.walk(tree) if isinstance(found, ast.Expr) for each in [found.value]}
     for found in ast.walk(tree):
         if isinstance(found, ast.Assign) and any(
