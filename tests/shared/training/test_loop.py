@@ -381,3 +381,9 @@ def test_adam_and_adamw_equal_torchs_bit_for_bit(weight_decay: float, decoupled:
             step(ours, gradients)
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         assert not torch.equal(ours[0], start[0])
+
+
+def test_gradients_are_released_after_training() -> None:
+    model = Scalar()
+    train(model, zeros(1), lr=0.1)
+    assert model.w.grad is None

@@ -460,3 +460,24 @@ def test_equal_empty_tensors_are_sent_once() -> None:
     keeping = [torch.empty(0) for _ in range(3)]
     sizes = {codec.size(Loose(x=[torch.ones(4)[torch.zeros(4) != 0] for _ in range(3)])) for _ in range(20)}
     assert sizes == {codec.size(Loose(x=keeping))}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)], ids=str)
+def test_every_dtype_and_shape_round_trips(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape, dtype=dtype)
+    back = codec.decode(Loose, codec.encode(Loose(x=[tensor])).join()).x[0]
+    assert (back.dtype, back.shape) == (dtype, torch.Size(shape))
+    assert torch.equal(back, tensor)
+
+
+@pytest.mark.parametrize("number", [0.1, 1e-320, -0.0, 1.7976931348623157e308, 2.0**-1074])
+def test_floats_round_trip_bit_by_bit(number: float) -> None:
+    back = codec.decode(Loose, codec.encode(Loose(x=number)).join()).x
+    assert struct.pack("<d", back) == struct.pack("<d", number)
+
+
+def test_too_many_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_TENSORS", 2)
+    with pytest.raises(TooLarge, match="3 tensors, the limit is 2"):
+        codec.decode(Loose, codec.encode(Loose(x=[torch.zeros(1) for _ in range(3)])).join())

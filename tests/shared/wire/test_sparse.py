@@ -121,3 +121,9 @@ def test_sizes_are_computed_without_gathering_kept_values(monkeypatch: pytest.Mo
         "shared.wire.json_encoding.TensorIndex.kept", lambda *args: pytest.fail("elements were gathered")
     )
     assert codec.size(update) == n
+
+
+def test_shape_that_the_model_does_not_have_is_refused_before_memory_is_allocated() -> None:
+    body = bytes(codec.encode(half(8)).join()).replace(b"[8,8]", b"[9,9]")
+    with pytest.raises(WireError, match=r"the run's model has no tensor of shape \(9, 9\)"):
+        codec.decode(Masked, body, model={"w": torch.zeros(8, 8)})

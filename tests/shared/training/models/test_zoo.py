@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from shared.core.errors import BadInput, UnknownName
 from shared.training.models import (
@@ -193,3 +194,27 @@ def test_mismatched_state_is_refused_and_nothing_written() -> None:
     with pytest.raises(BadInput, match=r"head.bias is torch.float64"):
         write_state(model, {**state, "head.bias": torch.zeros(10, dtype=torch.float64)})
     assert all(torch.equal(tensor, before[name]) for name, tensor in read_state(model).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_classes", "n_weights", "convolved", "dense", "total"),
+    [
+        ("vgg_mnist", (1, 28, 28), 10, 5_622_336, 29.4, 5.2, 34.61),
+        ("vgg_cifar10", (3, 32, 32), 10, 23_232_192, 166.9, 20.9, 187.90),
+        ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064, 10.2, 9.5, 19.73),
+    ],
+)
+def test_supernets_have_the_weights_and_multiply_adds_of_the_papers_table(
+    name: str, shape: Shape, n_classes: int, n_weights: int, convolved: float, dense: float, total: float
+) -> None:
+    """ES-AFL, table 1: biases and batch-norm are not counted, and a multiply-add is one operation."""
+    with torch.device("meta"):
+        model = build(name, shape, n_classes, seed=0)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            model(torch.empty(1, *shape))
+    counts = {str(kind): flops / 2e6 for kind, flops in counter.get_flop_counts()["Global"].items()}
+    assert sum(p.numel() for p in model.parameters() if p.dim() > 1) == n_weights
+    assert counts["aten.convolution"] == pytest.approx(convolved, abs=0.1)  # as printed, some of it cut off
+    assert counts["aten.addmm"] == pytest.approx(dense, abs=0.1)
+    assert counter.get_total_flops() / 2e6 == pytest.approx(total, abs=0.005)

@@ -388,3 +388,18 @@ def test_by_domain_names_contradicting_settings(
     with pytest.raises(BadInput, match=message) as refused:
         dealt_by_domain(n_clients, **fields)
     assert refused.value.field == field
+
+
+@settings(max_examples=60)
+@given(n_rows=st.integers(1, 5), n_columns=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_fit_meets_both_margins_exactly(n_rows: int, n_columns: int, seed: int) -> None:
+    draw = rng(seed)
+    table = draw.integers(0, 40, (n_rows, n_columns))
+    table[0, 0] += 1
+    log_mixes = -1000 * draw.random((n_rows, n_columns))
+    keep = table.sum(axis=1) > 0
+    rows, columns = table.sum(axis=1)[keep], table.sum(axis=0)
+    counts = _fit(log_mixes[keep], rows, columns)
+    assert counts.min() >= 0
+    assert counts.sum(axis=1).tolist() == rows.tolist()
+    assert counts.sum(axis=0).tolist() == columns.tolist()

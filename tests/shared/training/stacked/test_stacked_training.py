@@ -19,7 +19,7 @@ from shared.training.loop import Batch, Elementwise, Trained, batches, samples_a
 from shared.training.models import Shape, build, read_state, write_state
 from shared.training.stacked.batches import Shuffled, gathered, joined
 from shared.training.stacked.layers import Places, StackedConv2d, check_layers
-from shared.training.stacked.memory import padded_rows
+from shared.training.stacked.memory import ALIGNED_BYTES, empty_stack, padded_rows, stack_of
 from shared.training.stacked.training import Device, Result, StackTrainer
 
 CPU = torch.device("cpu")
@@ -432,3 +432,20 @@ def test_tensors_outside_of_layers_are_refused() -> None:
     model.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(BadInput, match=r"the model itself .* has tensors of its own beside its layers"):
         check_layers(model)
+
+
+def test_each_place_is_aligned_whatever_its_shape() -> None:
+    for shape in ((), (1,), (5, 7), (10,), (3, 5, 5)):
+        for dtype in (torch.float32, torch.int64):
+            made = empty_stack(3, shape, dtype, CPU)
+            assert made.shape == (3, *shape)
+            assert made[1].is_contiguous()
+            assert made.stride(0) * dtype.itemsize % ALIGNED_BYTES == made.data_ptr() % ALIGNED_BYTES == 0
+
+
+def test_a_stack_holds_copies() -> None:
+    own = [torch.full((3,), float(value)) for value in range(2)]
+    made = stack_of(own, 3, CPU)
+    assert made.tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
+    made.fill_(7)
+    assert own[0].tolist() == [0, 0, 0]

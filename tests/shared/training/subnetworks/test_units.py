@@ -205,3 +205,18 @@ def test_a_buffer_that_is_not_saved_stays_with_a_sub_network() -> None:
     assert small.calls == 3
     assert small.calls is not model.calls
     assert read_state(small).keys() == state.keys()
+
+
+def test_multiply_adds_of_a_sub_network_by_hand() -> None:
+    model = build("vgg_mnist", (1, 28, 28), 10, seed=0)
+    units = units_of(model, (1, 28, 28))
+    kept = {group: torch.arange(n // 4) for group, n in units.groups.items()}
+    found = units.multiply_adds(units.cut(read_state(model), kept))
+    assert list(found.values()) == [
+        16 * 9 * 784,
+        16 * 32 * 9 * 196,
+        32 * 64 * 9 * 49,
+        1024 * 256,
+        256 * 256,
+        2560,
+    ]

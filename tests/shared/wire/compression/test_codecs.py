@@ -235,3 +235,24 @@ def test_a_malformed_skeleton_is_refused(old: str, new: str) -> None:
         codec_module.decode(
             Sent, len(changed).to_bytes(8, "little") + changed.encode() + raw[8 + length :], model={"w": torch.zeros(5)}
         )
+
+
+def test_errors_are_bounded() -> None:
+    for x in (sample for sample in samples() if sample.numel()):
+        size, n = x.abs(), x.numel()
+        assert ((x - Fp16().encode(x)).abs() <= torch.maximum(size * 2**-11, torch.tensor(2.0**-25))).all()
+        assert ((x - Int8().encode(x)).abs() <= size.max() / 254 * (1 + 1e-5)).all()
+        left, whole = (x - CODECS["topk"].encode(x)).double().square().sum(), x.double().square().sum()
+        assert left <= (1 - math.ceil(FRACTION * n) / n) * whole + 1e-12
+        coded = Ternary().encode(x).decoded()
+        assert ((coded == 0) | (coded.sign() == x.sign())).all()
+        near = (x - coded).double().square().sum()
+        for other in (0.97, 1.03):  # of all magnitudes the one chosen is the best
+            assert near <= (x - other * coded).double().square().sum() + 1e-12
+
+
+@pytest.mark.parametrize("name", ["fp16", "ternary", "topk"])
+def test_coding_a_decoded_tensor_again_changes_nothing(name: str) -> None:
+    for x in samples():
+        once = CODECS[name].encode(x)
+        assert torch.equal(CODECS[name].encode(once.decoded()).decoded(), once.decoded())
