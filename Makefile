@@ -61,7 +61,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 devices, as local processes
-	$(BIN)/strata run experiments/quickstart.yaml
+	$(BIN)/strata run quickstart
 
 quick: install ## Run the tests of single functions and classes, without tiers and processes: for every edit
 	$(BIN)/pytest -m 'not integration and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
