@@ -130,6 +130,8 @@ class _Results:
 
     def _report(self, report: pytest.TestReport) -> None:
         self._config.hook.pytest_runtest_logreport(report=report)
+        if report.failed:  # the session ends minutes later
+            self._config.get_terminal_writer().line(f"\nfailed: {report.nodeid}")
 
 
 class _Reports:
