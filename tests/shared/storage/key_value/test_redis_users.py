@@ -14,11 +14,11 @@ from strata.launcher.redis_server import RedisServer, start_redis
 from tests.real_redis import restart
 
 ME, OTHER = StoreUser("cloud", "c" * 64), StoreUser("edge:e", "e" * 64)
-OTHER_COMMANDS = ("FLUSHALL", "CONFIG GET dir", "KEYS *", "DEBUG SLEEP 0", "EVAL 1 0", "ACL LIST", "CLIENT LIST")
+OTHER_COMMANDS = ("FLUSHALL", "CONFIG GET dir", "KEYS *", "REPLICAOF NO ONE", "EVAL 1 0", "ACL LIST", "CLIENT LIST")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
+def server(tmp_path: Path, each_product: None) -> Iterator[RedisServer]:
     with start_redis(tmp_path / "redis", fsync="no", users=True) as server:
         yield server
 
