@@ -202,7 +202,7 @@ def test_show_counts_visits_by_the_algorithms_labels(strata: Strata, tmp_path: P
     table = strata("show", "r9").out.splitlines()
     head = next(index for index, line in enumerate(table) if "leader" in line)
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in table[head:]]
-    assert cells[0] == ["round", "A", "C", "leader", "retired", "reports", "updates"]
+    assert cells[0] == ["round", "A", "C", "leader", "retired", "announcements", "updates"]
     assert cells[2] == ["1", "3", "0", "2", "1", "1 MB", "4 MB"]
     assert cells[3][:5] == ["2", "0", "7", "0", "0"]
     assert "reports" not in strata("show", "plain").out
