@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strata.spec_files import read_spec
-from tests.docs_site.test_how_to import HOW_TO, ROOT, Save, blocks, failures, save  # noqa: F401 - a fixture
+from tests.docs_site.test_how_to import HOW_TO, Save, blocks, failures, save  # noqa: F401 - a fixture
 from tests.shared.algorithms.layouts import run
 
 PAGE = "tables-texts-machines.md"
@@ -48,7 +48,7 @@ async def test_a_command_of_the_page_runs(command: str, own: Path, tmp_path: Pat
     if "data=pumps" in command:
         assert failures(save(PAGE, "mine/mysignals/pumps.py", 2)) == []
     path, *overrides = shlex.split(command)
-    spec: Any = read_spec(ROOT / path, [*overrides, *SMALLER]).model_dump(mode="json", exclude_none=True)
+    spec: Any = read_spec(path, [*overrides, *SMALLER]).model_dump(mode="json", exclude_none=True)
     ended = await run(tmp_path / "run", spec, common={"data_dir": own}, n_edges=2, agent_devices=(1, 1))
     assert (ended.info.status, ended.info.rounds) == ("completed", 2)
     assert {row.outcome for detail in ended.rounds for row in detail.seats} == {"used"}

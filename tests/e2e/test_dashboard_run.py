@@ -86,7 +86,7 @@ def rows(visitor: Visitor) -> list[str]:
 
 def test_the_rounds_table_adds_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
     page = opened(visitor)
-    table = page.locator(".q-table").filter(has=page.get_by_role("columnheader", name="visits"))
+    table = page.locator(".q-table").filter(has=page.get_by_role("columnheader", name="tasks"))
     names = visitor.columns()
     lines = table.locator("tbody tr").all()
     assert len(lines) == SPEC["num_rounds"]
@@ -96,7 +96,7 @@ def test_the_rounds_table_adds_up_to_the_visits_of_the_api(visitor: Visitor, url
         found = Counter(end_of(visit["outcome"], visit.get("reason")) for visit in detail["seats"])
         counts = {name: int(cells[name].split()[0]) for name in names if name in ENDS}
         assert {name: n for name, n in counts.items() if n} == dict(found)
-        assert sum(counts.values()) == int(cells["visits"]) == detail["n_visits"] == N_DEVICES
+        assert sum(counts.values()) == int(cells["tasks"]) == detail["n_visits"] == N_DEVICES
         assert counts["used"] == detail["n_used"]
         assert counts["late"] > 0
         assert counts["dropped"] > 0

@@ -102,7 +102,7 @@ async def test_a_device_that_claims_other_numbers_fails_alone(tmp_path: Path, fo
     first, second = done.rounds
     (failure,) = first.failures
     assert failure.reason == "wire"
-    assert f"seat {failure.seat} reports " in failure.detail
+    assert f"device {failure.seat} reports " in failure.detail
     assert message in failure.detail
     assert seats_that(first, "failed") == {failure.seat}
     assert seats_that(first, "used") == {0, 1, 2, 3} - {failure.seat}

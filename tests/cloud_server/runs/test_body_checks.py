@@ -32,15 +32,15 @@ async def ended(folder: Path, limits: dict[str, int], **changes: Any) -> RunInfo
 @pytest.mark.parametrize(
     ("limits", "changes", "words"),
     [
-        ({"edge": M}, {}, "the order to an edge has 19[0-9]* bytes or more .*, and edge edge-1 takes 19240 at most"),
+        ({"edge": M}, {}, "the request to an edge has 19[0-9]* bytes or more .*, and edge edge-1 takes 19240 at most"),
         (
             {"agent": M},
             {},
-            "the order to a device has .*, and agent .* takes 19240 at most: raise AGENT_MAX_BODY_BYTES",
+            "the request to a device has .*, and agent .* takes 19240 at most: raise AGENT_MAX_BODY_BYTES",
         ),
         ({"edge": 3 * M // 2}, {}, "the answer of an agent to its edge has 38480 bytes .* raise EDGE_MAX_BODY_BYTES"),
         ({"cloud": 3 * M // 2}, {}, "the answer of an edge has 38480 .*, and the cloud takes .* raise CLOUD_MAX_BODY"),
-        ({"agent": 3 * M // 2}, SCAFFOLD, "the order to a device has [34][0-9]{4} bytes or more"),
+        ({"agent": 3 * M // 2}, SCAFFOLD, "the request to a device has [34][0-9]{4} bytes or more"),
         ({"edge": 3 * M}, SCAFFOLD, "the answer of an agent to its edge has 76960 bytes or more"),
     ],
     ids=["edge, down", "agent", "edge, up", "cloud", "two states down", "two states up"],

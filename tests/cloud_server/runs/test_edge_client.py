@@ -104,7 +104,7 @@ async def test_a_seat_that_comes_back_to_an_edge_is_assigned_anew(tmp_path: Path
     first = await orders(0, 0, 1)
     assert await sent_for(client, edges, 0, 0, 1) is None, "nothing has changed"
     await orders(1, 1, 2)  # seat 1 moved; the first edge has no round meanwhile
-    with pytest.raises(Forbidden, match="anew"):
+    with pytest.raises(Forbidden, match="reassigned"):
         agent.check(first, "edge-1", "r", 0, [0, 1])
     await orders(0, 0, 1)
     await orders(1, 1, 2)
