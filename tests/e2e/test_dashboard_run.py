@@ -305,7 +305,7 @@ def test_a_device_of_the_table_leads_to_its_visits(visitor: Visitor, url: str) -
     page = opened(visitor)
     page.get_by_role("link", name="3", exact=True).click()
     dialog = page.get_by_role("dialog", name="device 3")
-    dialog.get_by_role("heading", name="Visits").wait_for()
+    dialog.get_by_role("heading", name="Tasks").wait_for()
     rows = [row["seats"] for row in (detail_of(url, number) for number in (3, 2, 1))]
     newest = next(row for seats in rows for row in seats if row["seat"] == 3)
     cells = dialog.locator("table").first.locator("tbody tr").first.get_by_role("cell").all_inner_texts()
