@@ -161,9 +161,7 @@ async def test_an_edge_that_counts_a_visit_twice_loses_its_answer(tmp_path: Path
     done = await run(tmp_path, spec, tamper=of_edge(twice), agent_devices=(3, 3))
     first, second = done.rounds
     (failure,) = first.failures
-    seen = (
-        "3 updates in edge round 0; at most 2 count" if mode == "asynchronous" else "2 updates in edge round 0 of seat"
-    )
+    seen = "3 updates in edge round 0; at most 2 count" if mode == "asynchronous" else "2 updates in edge round 0 of"
     assert (failure.edge, failure.reason) == ("edge-1", "wire")
     assert seen in failure.detail
     assert {row.edge for row in first.seats if row.outcome == "used"} == {"edge-2"}
