@@ -171,8 +171,8 @@ async def test_an_edge_that_counts_a_visit_twice_loses_its_answer(tmp_path: Path
 @pytest.mark.parametrize(
     ("mode", "forge", "message"),
     [
-        ("synchronous", lines_with(staleness=1), "is to have trained a model 1 versions old, of 1"),
-        ("asynchronous", lines_with(staleness=2), "is to have trained a model 2 versions old, of 2"),
+        ("synchronous", lines_with(staleness=1), "claims to have trained a model 1 versions old, of 1"),
+        ("asynchronous", lines_with(staleness=2), "claims to have trained a model 2 versions old, of 2"),
     ],
 )
 async def test_no_visit_is_older_than_the_run(tmp_path: Path, mode: str, forge: Forge, message: str) -> None:
