@@ -68,6 +68,7 @@ def test_files_stay_with_one_process_and_fixtures_end_with_it(tmp_path: Path) ->
 def test_failures_skips_and_warnings_are_told_as_without_processes(tmp_path: Path) -> None:
     found, lines = of_tests(
         tmp_path,
+        "-ra",
         a="import pytest, warnings\n"
         "def test_wrong(): assert 1 == 2\n"
         "def test_warns(): warnings.warn('take care')\n"
@@ -77,6 +78,7 @@ def test_failures_skips_and_warnings_are_told_as_without_processes(tmp_path: Pat
     assert found == "1 failed, 2 passed, 1 skipped, 1 warning", lines
     assert any("UserWarning: take care" in line for line in lines)
     assert "E   assert 1 == 2" in lines
+    assert any(line.startswith("SKIPPED [1] ") and line.endswith("no camera") for line in lines), lines
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ class _Results:
             self._config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": text, **message})
             return
         report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message["report"])
+        if isinstance(report.longrepr, list):  # file, line and reason of a skip, which JSON has as a list
+            report.longrepr = tuple(report.longrepr)
         if report.when == "teardown":
             del self._missing[report.nodeid]
         self._report(report)

@@ -56,10 +56,16 @@ class Costs:
     @pytest.hookimpl(optionalhook=True)
     def pytest_worker_ends(self) -> None:
         """Write the lines of a worker."""
-        self.pytest_unconfigure()
+        self._write()
 
-    def pytest_unconfigure(self) -> None:
-        """Write the lines."""
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Write the lines; the children of a session with workers are these, which have written their own."""
+        self.charge("(end)")
+        if config.option.workers:
+            self._of_file["(end)"][1] = 0.0
+        self._write()
+
+    def _write(self) -> None:
         self.charge("(end)")
         lines = [
             json.dumps({"file": name, "self_s": own, "children_s": theirs, "tests": self._tests[name]})

@@ -124,7 +124,7 @@ FAULTS = [
     ('"test_y": y[30:]', '"test_y": y[30:] / 3', "signs: its arrays are valid", "test_y"),
     ("task.rng.permutation", "np.random.permutation", "nth: each sample goes to one", "draw from `task.rng` only"),
     ("order[client :: task.n_clients]", "order[:2]", "nth: each sample goes to one client", "two clients"),
-    ("sorted(seat.number for seat in seats)", "[99 for _ in seats]", "lowest: it is a pure function", "not there"),
+    ("sorted(seat.number for seat in seats)", "[99 for _ in seats]", "lowest: it is a pure function", "not have"),
     ('reduction="none"', 'reduction="mean"', "likely: it is a number for each prediction", "shape (12,)"),
     (
         "return nn.functional.cross_entropy(outputs, y",
