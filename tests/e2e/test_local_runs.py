@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import strata as strata_api
+from strata.launcher.redis_server import find_redis_server
 from tests.fork_server import forked_servers
 from tests.forked_strata import Command
 from tests.process_state import wait_until_gone
@@ -47,7 +48,7 @@ def named(pid: int, name: str) -> int:
 VICTIMS: dict[str, Callable[[int], int]] = {
     "launcher": lambda pid: pid,
     "cloud": lambda pid: named(pid, "cloud"),
-    "redis-server": lambda pid: named(pid, "redis-server"),
+    "redis-server": lambda pid: named(pid, find_redis_server().path.name),
     "fork server": lambda pid: next(child for child in of(pid) if of(child)),
 }
 
