@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from strata.launcher.redis_server import FIXED, FLAWS, Binary, bundled_servers, find_redis_server
+from strata.launcher.redis_binary import FIXED, FLAWS, Binary, bundled_servers, find_redis_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ROOT / "constraints.txt"

@@ -79,7 +79,7 @@ def torchvision_version() -> Check:
 
 def redis_server() -> Check:
     """Check which redis-server binary local topologies use, and whether known flaws are mended in it."""
-    from strata.launcher.redis_server import FLAWS, REMEDY, find_redis_server
+    from strata.launcher.redis_binary import FLAWS, REMEDY, find_redis_server
 
     try:
         binary = find_redis_server()

@@ -80,4 +80,4 @@ class LooseRecorder(Recorder):
         return edge_row(self.experiment, ctx, name, reply).model_copy(update=old)
 
     def _name(self, edge: int) -> str:
-        return self._edge_name(edge) or f"edge {edge}"
+        return self._edge_name(edge) or f"edge number {edge}"

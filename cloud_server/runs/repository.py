@@ -270,7 +270,7 @@ class RunRepository:
     async def placement(self, run_id: str) -> Placement:
         """The placement at the last commit; empty before the first."""
         data = await self.store.get(redis_keys.cloud_placement(run_id))
-        with reading(run_id, "the list of which agents host its devices"):
+        with reading(run_id, "the assignment of devices to agents"):
             return Placement.model_validate_json(data) if data else Placement(agents={}, edges={})
 
     async def rounds(self, run_id: str) -> list[RoundInfo]:

@@ -204,7 +204,7 @@ class Recorder:
         """A row for each edge: its answer, its failure, or that its devices visited other edges."""
         rows = []
         for edge in sorted({*self.round_map.edges, *self.round_map.away}):
-            name = self._edge_name(edge) or f"edge {edge}"
+            name = self._edge_name(edge) or f"edge number {edge}"
             if edge in answers.replies:
                 rows.append(self._edge_row(name, edge, answers.replies[edge]))
             elif edge in answers.failed:

@@ -16,7 +16,7 @@ def needed(run_id: str, n_rounds: int) -> dict[str, str]:
     keys = {
         redis_keys.cloud_run(run_id): "the document",
         redis_keys.cloud_runs(run_id): "the entry in the index",
-        redis_keys.cloud_placement(run_id): "the list of which agents host its devices",
+        redis_keys.cloud_placement(run_id): "the assignment of devices to agents",
         redis_keys.cloud_events(run_id): "the log of events",
     }
     return keys | ({redis_keys.cloud_rounds(run_id): "the log of rounds"} if n_rounds else {})

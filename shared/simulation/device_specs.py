@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from shared.core.formatting import counted
 from shared.core.records import Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
@@ -164,7 +165,8 @@ class DeviceSpec(Record):
         if not isinstance(table, tuple):
             return
         if len(table) != (n_seats or len(table) or 1):
-            raise ValueError(f"devices.edge_latency_s has {len(table)} rows instead of {n_seats or 'at least one'}")
+            found = counted(len(table), "row")
+            raise ValueError(f"devices.edge_latency_s has {found} instead of {n_seats or 'at least one'}")
         due = n_edges or len(table[0]) or 1
         for seat, row in enumerate(table):
             if len(row) != due:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import strata as strata_api
-from strata.launcher.redis_server import find_redis_server
+from strata.launcher.redis_binary import find_redis_server
 from tests.fork_server import forked_servers
 from tests.forked_strata import Command
 from tests.process_state import wait_until_gone

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata.launcher.redis_server import Binary
+from strata.launcher.redis_binary import Binary
 
 ROOT = Path(__file__).resolve().parents[2]
 FINE = {"name": "fine", "version": "1.0", "vulns": []}

@@ -83,7 +83,7 @@ async def test_a_run_that_lost_a_part_of_itself_in_redis_fails_at_its_next_commi
 ) -> None:
     parts = {
         "rounds": (redis_keys.cloud_rounds, "the log of rounds"),
-        "placement": (redis_keys.cloud_placement, "the list of which agents host its devices"),
+        "placement": (redis_keys.cloud_placement, "the assignment of devices to agents"),
         "document": (redis_keys.cloud_run, "the document"),
         "index": (redis_keys.cloud_runs, "the entry in the index"),
         "events": (redis_keys.cloud_events, "the log of events"),

@@ -184,7 +184,7 @@ def test_seats_have_the_listed_latencies_and_the_first_nearest_edge_as_home() ->
     [
         ([[0.1, 0.2], [0.1]], "device 1 has 1 latencies instead of 2"),
         ([[0.1], [0.1]], "device 0 has 1 latencies instead of 2"),
-        ([[0.1, 0.2]], "has 1 rows instead of 2"),
+        ([[0.1, 0.2]], "has 1 row instead of 2"),
         ([[0.1, 0.2], [0.1, -1]], "edge_latency_s.1.1: must be at least 0"),
         ([[0.1, 0.2], [0.1, float("nan")]], "edge_latency_s.1.1: must be a finite number"),
         ([0.1, 0.2], "edge_latency_s.0: must be a list"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.launcher.redis_server import bundled_servers
+from strata.launcher.redis_binary import bundled_servers
 
 
 @pytest.fixture(params=["Valkey", "Redis"])

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from shared.storage.key_value import Batch, RedisStore, StoreUnavailable
-from strata.launcher.redis_server import RedisServer, find_redis_server, start_redis
+from strata.launcher.redis_binary import find_redis_server
+from strata.launcher.redis_server import RedisServer, start_redis
 
 pytestmark = pytest.mark.usefixtures("each_product")
 
