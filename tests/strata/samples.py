@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail
+from shared.results.manifest import Manifest
+from shared.results.writer import write_results
+from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
 from shared.run_records.runs import RunInfo, SeatInfo
 from shared.run_records.visits import FailureInfo, VisitRow
 from shared.simulation.digital_twin import Telemetry, Twin, VisitObservation
@@ -36,6 +40,13 @@ def a_run(**changes: Any) -> RunInfo:
         "spec": SPEC,
     }
     return RunInfo.model_validate(fields | changes)
+
+
+def put_run(folder: Path, rounds: Sequence[RoundInfo] = (), info: RunInfo | None = None, /, **changes: Any) -> Path:
+    """Writes the results of a run, by default with the name of their folder as its id; returns the folder."""
+    info = info or a_run(**{"run": folder.name, **changes})
+    write_results(folder, info, rounds, model=None, manifest=Manifest.of(info))
+    return folder
 
 
 def a_round(round_no: int, **changes: Any) -> RoundDetail:

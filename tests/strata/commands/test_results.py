@@ -31,7 +31,7 @@ from shared.run_records.provenance import Provenance
 from shared.run_records.rounds import EdgeRow, Evaluation, RoundDetail, RoundInfo
 from shared.run_records.visits import FailureInfo
 from tests.strata.conftest import Strata
-from tests.strata.samples import SPEC, a_round, a_run, some_seats
+from tests.strata.samples import SPEC, a_round, a_run, put_run, some_seats
 
 TABLES = ("rounds.csv", "devices.ndjson", "edges.ndjson", "links.csv")
 
@@ -41,9 +41,11 @@ def lines_of(path: Path) -> list[dict[str, str]]:
 
 
 def written(folder: Path, *rounds: RoundInfo, status: str = "running") -> Path:
-    info = a_run(status=status, rounds=len(rounds))
-    write_results(folder, info, rounds, model=None, manifest=Manifest.of(info))
-    return folder
+    return put_run(folder, rounds, run="r1", status=status, rounds=len(rounds))
+
+
+def without_visits(*rounds: RoundDetail) -> list[RoundInfo]:
+    return [RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in rounds]
 
 
 def test_completed_run_writes_every_file(tmp_path: Path) -> None:
@@ -51,42 +53,31 @@ def test_completed_run_writes_every_file(tmp_path: Path) -> None:
     model = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3)}  # a view that is not contiguous
     trained = Trained({"global": model, "edge-0": model}, None)
     rounds = [a_round(n) for n in (1, 2, 3)]
+    with pytest.raises(NotFound, match="no results in"):
+        read_run(tmp_path)
     write_results(tmp_path, info, rounds, model=trained, manifest=Manifest.of(info), seats=some_seats())
-    assert file_names(tmp_path) == [
-        "devices.ndjson",
-        "edges.ndjson",
-        "links.csv",
-        "manifest.json",
-        "model.safetensors",
-        "models/edge-0.safetensors",
-        "rounds.csv",
-        "run.json",
-        "seats.ndjson",
-        "spec.yaml",
-    ]
+    models = {"model.safetensors", "models/edge-0.safetensors"}
+    assert set(file_names(tmp_path)) == {*TABLES, *models, "manifest.json", "run.json", "seats.ndjson", "spec.yaml"}
+    assert file_names(tmp_path) == sorted(file_names(tmp_path))
     loaded = load_file(tmp_path / "model.safetensors")
     assert torch.equal(loaded["w"], model["w"])
     assert int(loaded["n"]) == 3
+    assert parse_spec(yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8"))).digest() == SPEC.digest()
 
 
 def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
     rounds = [a_round(n) for n in (1, 2)]
     rounds[0] = rounds[0].replace(failures=(), evaluation=None, train_loss=None)
-    info = a_run()
-    write_results(tmp_path, info, rounds, model=None, manifest=Manifest.of(info))
-    assert read_run(tmp_path) == info
+    assert read_rounds(written(tmp_path / "empty")) == ()
+    assert (tmp_path / "empty" / "devices.ndjson").read_bytes() == b""
+    put_run(tmp_path, rounds, a_run())
+    assert read_run(tmp_path) == a_run()
     first, second = read_rounds(tmp_path)
-    expected = [RoundInfo.model_validate(row.model_dump(exclude={"seats", "edges"})) for row in rounds]
-    assert first == expected[0]
-    assert second == expected[1]
+    assert [first, second] == [RoundInfo.model_validate(row.model_dump(exclude={"seats", "edges"})) for row in rounds]
     assert second.failures[0].detail == "no answer\nin 3 s"
     assert second.retired == {1: "too slow"}
-
-
-def test_line_truncated_by_a_crash_is_ignored(tmp_path: Path) -> None:
-    table = written(tmp_path, a_round(1), a_round(2)) / "rounds.csv"
-    table.write_bytes(table.read_bytes()[:-40])
-    assert [row.round_no for row in read_rounds(tmp_path)] == [1]
+    line = lines_of(tmp_path / "rounds.csv")[1]
+    assert (line["round_no"], line["kind"], line["accuracy"], line["loss"]) == ("2", "train", "0.92", "0.25")
 
 
 def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: Path) -> None:
@@ -95,17 +86,6 @@ def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: 
     assert read_rounds(tmp_path)[0].failures[4999].seat == 4999
     drawn = write_pictures(tmp_path, tmp_path / "plots", "png", SCREEN)
     assert {"accuracy", "bytes"} <= {path.stem for path in drawn}
-
-
-def test_spec_file_gives_the_same_spec_again(tmp_path: Path) -> None:
-    written(tmp_path, a_round(1))
-    again = parse_spec(yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8")))
-    assert again.digest() == SPEC.digest()
-
-
-def test_global_evaluation_has_separate_columns(tmp_path: Path) -> None:
-    (line,) = lines_of(written(tmp_path, a_round(2)) / "rounds.csv")
-    assert (line["round_no"], line["kind"], line["accuracy"], line["loss"]) == ("2", "train", "0.92", "0.25")
 
 
 def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> None:
@@ -124,13 +104,6 @@ def test_late_evaluation_joins_its_round_and_leaves_visits(tmp_path: Path) -> No
     assert len((tmp_path / "edges.ndjson").read_text().splitlines()) == 4
 
 
-def test_round_written_again_without_visits_keeps_their_links(tmp_path: Path) -> None:
-    first, second = a_round(1), a_round(2)
-    once = (written(tmp_path, first, second) / "links.csv").read_bytes()
-    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in (first, second)))
-    assert (tmp_path / "links.csv").read_bytes() == once
-
-
 def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
     failed = EdgeRow(edge="edge-2", home=1, outcome="failed", reason="timeout")
     own = EdgeRow(edge="edge-1", home=0, outcome="used", n_used=3, own_accuracy=0.1 + 0.2, own_on={"union": 1 / 3})
@@ -141,24 +114,26 @@ def test_edges_of_each_round_are_read_back_as_written(tmp_path: Path) -> None:
     assert list(read_edges(tmp_path)) == expected
 
 
-def test_edges_truncated_by_a_crash_are_written_with_the_round_again(tmp_path: Path) -> None:
+def test_lines_truncated_by_a_crash_and_missing_files_are_written_with_the_next_round(tmp_path: Path) -> None:
+    def kept() -> dict[str, bytes]:
+        return {name: (tmp_path / name).read_bytes() for name in TABLES}
+
     rounds = [a_round(n) for n in (1, 2)]
-    table = written(tmp_path, *rounds) / "edges.ndjson"
-    whole = table.read_bytes()
-    table.write_bytes(whole[:-9])
+    whole = written(tmp_path, *rounds) and kept()
+    edges = tmp_path / "edges.ndjson"
+    edges.write_bytes(whole["edges.ndjson"][:-9])
     assert [edge.edge for edge in read_round(tmp_path, 2).edges] == ["edge-1"]
+    (tmp_path / "rounds.csv").write_bytes(whole["rounds.csv"][:-40])
+    assert [row.round_no for row in read_rounds(tmp_path)] == [1]
     written(tmp_path, rounds[1])
-    assert table.read_bytes() == whole
-
-
-def test_folder_without_edges_is_read_and_completed_by_the_next_full_write(tmp_path: Path) -> None:
-    rounds = [a_round(n) for n in (1, 2)]
-    whole = (written(tmp_path, *rounds) / "edges.ndjson").read_bytes()
-    (tmp_path / "edges.ndjson").unlink()
+    assert kept() == whole
+    edges.unlink()
     assert read_round(tmp_path, 2).edges == ()
     assert list(read_edges(tmp_path)) == []
-    written(tmp_path, *(RoundInfo.model_validate(row.model_dump(exclude={"seats"})) for row in rounds))
-    assert (tmp_path / "edges.ndjson").read_bytes() == whole
+    written(tmp_path, *without_visits(*rounds))
+    assert kept() == whole, "links of visits are kept"
+    written(tmp_path, *rounds)
+    assert kept() == whole, "nothing stands there twice"
 
 
 def test_invalid_line_of_edges_is_named(tmp_path: Path) -> None:
@@ -167,15 +142,6 @@ def test_invalid_line_of_edges_is_named(tmp_path: Path) -> None:
         table.write_text(line + "\n")
         with pytest.raises(NotFound, match=r"edges\.ndjson, line 1"):
             list(read_edges(tmp_path))
-
-
-def test_rounds_written_again_are_not_duplicated(tmp_path: Path) -> None:
-    rounds = [a_round(n) for n in (1, 2)]
-    written(tmp_path, *rounds)
-    once = {name: (tmp_path / name).read_bytes() for name in TABLES}
-    written(tmp_path, rounds[1])
-    written(tmp_path, *rounds)
-    assert {name: (tmp_path / name).read_bytes() for name in once} == once
 
 
 def test_table_is_equal_whether_written_by_round_or_at_once(tmp_path: Path) -> None:
@@ -198,12 +164,6 @@ def test_links_sum_the_visits_of_a_seat_by_purpose(tmp_path: Path) -> None:
         ("seat-0/edge-1", "train"): ("1000", "100"),
         ("seat-1/edge-2", "evaluate"): ("500", "50"),
     }
-
-
-def test_run_before_its_first_round_has_empty_tables(tmp_path: Path) -> None:
-    written(tmp_path)
-    assert read_rounds(tmp_path) == ()
-    assert (tmp_path / "devices.ndjson").read_bytes() == b""
 
 
 def test_manifest_has_versions_and_gets_its_end_with_the_run() -> None:
@@ -234,26 +194,12 @@ def test_interrupted_write_keeps_the_old_content(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_missing_results_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no results in"):
-        read_run(tmp_path)
-
-
 def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
     found = summary(a_run(), tmp_path)
-    assert found["run"] == "r1"
-    assert (found["accuracy"], found["accuracy_of"]) == (0.93, "global model")
-    assert {
-        "status",
-        "rounds",
-        "loss",
-        "bytes_up",
-        "bytes_down",
-        "wall_s",
-        "simulated_s",
-        "model_sha256",
-    } <= set(found)
-    assert found["results"] == str(tmp_path.resolve())
+    known = {"run": "r1", "accuracy": 0.93, "accuracy_of": "global model", "results": str(tmp_path.resolve())}
+    assert found | known == found
+    figures = {"loss", "bytes_up", "bytes_down", "wall_s", "simulated_s", "model_sha256"}
+    assert {"status", "rounds"} | figures <= found.keys()
 
 
 @pytest.mark.parametrize("command", [["show", "latest"], ["show", "small"], ["compare", "small"], ["report", "r1"]])

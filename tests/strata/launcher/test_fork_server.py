@@ -50,6 +50,7 @@ SCRIPTS = {
     "polite": "import sys; sys.exit(3)",
     "faulty": "raise ValueError('no such sensor')",
     "threaded": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "initialised": "import torch; torch.cuda.is_initialized = lambda: True",
 }
 
 
@@ -131,7 +132,7 @@ def test_each_process_has_an_environment_descriptors_and_random_states_of_its_ow
     assert all(one != other for one, other in zip(first["random"], second["random"], strict=True))
 
 
-def test_ends_are_reported_as_an_executed_process_reports_them(scripts: Path) -> None:
+def test_ends_are_reported_as_an_executed_process_reports_them_and_all_end_with_the_server(scripts: Path) -> None:
     with server(scripts) as forks:
         polite, faulty, killed = [start(forks, scripts, module, module) for module in ("polite", "faulty", "sleeper")]
         assert not killed.wait(0.05)
@@ -144,29 +145,11 @@ def test_ends_are_reported_as_an_executed_process_reports_them(scripts: Path) ->
         assert missing.wait(HANG_S)
         assert missing.returncode == 1
         assert "no_such_module" in missing.tail()
-
-
-def test_a_signal_right_after_the_start_is_not_lost(scripts: Path) -> None:
-    with server(scripts) as forks:
         for number in range(20):
-            sleeper = start(forks, scripts, "sleeper", f"sleeper-{number}")
-            sleeper.signal(signal.SIGKILL)
-            assert sleeper.wait(HANG_S)
-
-
-def test_a_server_that_does_not_answer_in_time_is_ended(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.launcher.fork_server._ANSWER_S", 0.2)
-    monkeypatch.setattr("strata.launcher.fork_server._CLOSE_S", 0.5)  # it does not end by itself
-    with server(scripts, "sleeper") as forks:  # its import takes ten minutes
-        with pytest.raises(DeadlineExceeded, match=r"has not answered for 0\.2 s"):
-            start(forks, scripts, "polite")
-        with pytest.raises(ProcessDied, match="fork server ended"):
-            start(forks, scripts, "polite")
-
-
-def test_two_threads_wait_for_processes_of_one_server(scripts: Path) -> None:
-    with server(scripts) as forks:
-        sleepers = [start(forks, scripts, "sleeper", f"sleeper-{n}") for n in range(2)]
+            at_once = start(forks, scripts, "sleeper", f"sleeper-{number}")
+            at_once.signal(signal.SIGKILL)  # right after the start it is not lost
+            assert at_once.wait(HANG_S)
+        sleepers = [start(forks, scripts, "sleeper", f"waited-{n}") for n in range(2)]
         ended: dict[str, bool] = {}
         waiting = [
             threading.Thread(target=lambda process=process: ended.update({process.name: process.wait(HANG_S)}))
@@ -177,7 +160,20 @@ def test_two_threads_wait_for_processes_of_one_server(scripts: Path) -> None:
         end_all(sleepers[::-1], 5.0)
         for thread in waiting:
             thread.join(60)
-    assert ended == {"sleeper-0": True, "sleeper-1": True}
+        assert ended == {"waited-0": True, "waited-1": True}
+        left = start(forks, scripts, "sleeper")
+    wait_until_gone(left.pid)
+    assert forks.process.returncode == 0
+
+
+def test_a_server_that_does_not_answer_in_time_is_ended(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.launcher.fork_server._ANSWER_S", 0.2)
+    monkeypatch.setattr("strata.launcher.fork_server._CLOSE_S", 0.5)  # it does not end by itself
+    with server(scripts, "sleeper") as forks:  # its import takes ten minutes
+        with pytest.raises(DeadlineExceeded, match=r"has not answered for 0\.2 s"):
+            start(forks, scripts, "polite")
+        with pytest.raises(ProcessDied, match="fork server ended"):
+            start(forks, scripts, "polite")
 
 
 def test_processes_of_a_killed_server_are_killed_and_the_server_is_named(scripts: Path) -> None:
@@ -215,19 +211,11 @@ def test_processes_end_with_their_launcher(scripts: Path) -> None:
     wait_until_gone(*pids)
 
 
-def test_a_server_that_cannot_import_its_modules_says_so(scripts: Path) -> None:
-    with server(scripts, "no_such_module") as forks, pytest.raises(ProcessDied, match="no_such_module"):
-        start(forks, scripts, "sleeper")
-
-
-def test_a_server_whose_imports_start_a_thread_forks_nothing(scripts: Path) -> None:
-    with server(scripts, "threaded") as forks, pytest.raises(ProcessDied, match="2 threads"):
-        start(forks, scripts, "sleeper")
-
-
-def test_a_server_that_has_initialised_cuda_forks_nothing(scripts: Path) -> None:
-    (scripts / "initialised.py").write_text("import torch\ntorch.cuda.is_initialized = lambda: True\n")
-    with server(scripts, "initialised") as forks, pytest.raises(ProcessDied, match="CUDA"):
+@pytest.mark.parametrize(
+    ("module", "why"), [("no_such_module", "no_such_module"), ("threaded", "2 threads"), ("initialised", "CUDA")]
+)
+def test_a_server_that_could_not_fork_soundly_says_why(scripts: Path, module: str, why: str) -> None:
+    with server(scripts, module) as forks, pytest.raises(ProcessDied, match=why):
         start(forks, scripts, "sleeper")
 
 
@@ -242,15 +230,8 @@ def test_a_fork_that_the_system_refuses_is_an_error_of_the_caller(scripts: Path)
         assert forks.process.returncode is None
 
 
-@pytest.mark.parametrize("variable", ["PYTHONHASHSEED", "LD_PRELOAD", "OMP_NUM_THREADS", "GLIBC_TUNABLES"])
-def test_what_counts_at_a_start_cannot_differ_from_the_server(scripts: Path, variable: str) -> None:
+def test_what_counts_at_a_start_cannot_differ_from_the_server(scripts: Path) -> None:
     with server(scripts) as forks:
         assert forks.can_start(environment(scripts, STRATA_LOG_LEVEL="DEBUG", EDGE_NAME="edge-7"))
-        assert not forks.can_start(environment(scripts) | {variable: "7"})
-
-
-def test_closing_the_server_ends_what_it_forked(scripts: Path) -> None:
-    with server(scripts) as forks:
-        sleeper = start(forks, scripts, "sleeper")
-    wait_until_gone(sleeper.pid)
-    assert forks.process.returncode == 0
+        for variable in ("PYTHONHASHSEED", "LD_PRELOAD", "OMP_NUM_THREADS", "GLIBC_TUNABLES"):
+            assert not forks.can_start(environment(scripts) | {variable: "7"}), variable

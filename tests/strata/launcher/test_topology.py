@@ -54,22 +54,23 @@ def all_processes(running: Topology) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("devices", "agents", "devices_per_agent"), [(10, 3, [4, 3, 3]), (5, 5, [1] * 5), (7, 1, [7]), (1, None, [1])]
+    ("cores", "devices", "agents", "devices_per_agent"),
+    [
+        (1, 10, 3, [4, 3, 3]),
+        (1, 5, 5, [1] * 5),
+        (1, 7, 1, [7]),
+        (1, 1, None, [1]),
+        (4, 10, None, [3, 3, 2, 2]),
+        (4, 3, None, [1, 1, 1]),
+        (2, 20_001, None, [10_001, 10_000]),
+        (2, 1_000_000, 4, [250_000] * 4),
+    ],
 )
-def test_devices_are_spread_evenly(devices: int, agents: int | None, devices_per_agent: list[int]) -> None:
+def test_devices_are_spread_evenly_by_default_over_an_agent_for_each_core(
+    cores: int, devices: int, agents: int | None, devices_per_agent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "cpus", lambda: cores)
     assert spread(devices, agents) == devices_per_agent
-
-
-def test_default_is_one_agent_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "cpus", lambda: 4)
-    assert spread(10) == [3, 3, 2, 2]
-    assert spread(3) == [1, 1, 1]
-
-
-def test_very_many_devices_need_no_more_agents_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "cpus", lambda: 2)
-    assert spread(20_001) == [10_001, 10_000]
-    assert spread(1_000_000, 4) == [250_000] * 4
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,9 @@ def test_all_processes_register_and_get_the_documented_environment_and_their_own
     assert edge["PYTHONPATH"] == "/its/own"
 
 
-def test_tier_token_differs_between_topologies() -> None:
-    assert topology().tier_token != topology().tier_token
-
-
-def test_stop_leaves_no_process_and_no_folder() -> None:
-    running = topology().start()
+def test_stop_leaves_no_process_and_no_folder_even_of_one_that_ignores_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
+    running = topology(env={"FAKE_DEAF": "edge-1"}).start()
     running.wait_ready(HANG_S)
     folder, pids = running.folder, all_processes(running)
     assert len(pids) == 11
@@ -142,26 +140,47 @@ def test_stop_leaves_no_process_and_no_folder() -> None:
     running.stop()  # a second call has no effect
 
 
-def test_given_folder_keeps_state_and_logs(tmp_path: Path) -> None:
-    with topology(folder=tmp_path / "kept") as running:
+def test_processes_of_a_topology_are_stopped_added_retired_killed_and_restarted(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with topology(folder=kept) as running:
         running.wait_ready(HANG_S)
+        url, token = running.url, running.tier_token
+        assert topology().tier_token != token
         with pytest.raises(Conflict, match="another topology uses"):
-            topology(folder=tmp_path / "kept").start()
-    assert (tmp_path / "kept" / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
-    assert (tmp_path / "kept" / "edge-1" / "env.json").exists()
-    with topology(folder=tmp_path / "kept") as again:
-        again.wait_ready(HANG_S)
-
-
-def test_stopped_process_is_not_dead_and_can_be_ended() -> None:
-    with topology() as running:
-        running.wait_ready(HANG_S)
+            topology(folder=kept).start()
         agent = running.processes["agent-1"]
         agent.signal(signal.SIGSTOP)
         until("the stop of the agent", lambda: state_of(agent.pid) == "T")
-        assert running.dead() == []
+        assert running.dead() == [], "one that stands still has not ended"
+        agent.signal(signal.SIGCONT)
+        assert running.add_agent(2) == "agent-3"
+        assert running.wait_ready(HANG_S).n_devices == 7
+        assert running.processes["agent-3"].private_bytes > 1_000_000
+        running.end("agent-3")
+        assert running.processes["agent-3"].private_bytes == 0
+        running.retire(["agent-3"])
+        running.end("cloud")
+        assert [process.name for process in running.dead()] == ["cloud"]
+        with pytest.raises(ProcessDied, match=r"cloud ended \(signal SIGKILL"):
+            running.check()
+        running.start_again("cloud")
+        running.check()
+        assert running.url == url
+        with redis.Redis.from_url(running.redis.url) as client:
+            client.set("kept", "yes")
+            real_redis.kill(running.redis)
+            with pytest.raises(ProcessDied, match=r"redis-server ended \(signal SIGKILL\): .*allow more memory"):
+                running.check()
+            real_redis.restart(running.redis)
+            assert client.get("kept") == b"yes"
+        running.check()
+        agent.signal(signal.SIGSTOP)
         running.end("agent-1")
         wait_until_gone(agent.pid)
+    assert (kept / "logs" / "agent-1.log").read_text() == "agent-1 is here\n"
+    assert (kept / "edge-1" / "env.json").exists()
+    with topology(folder=kept) as again:
+        again.wait_ready(HANG_S)
 
 
 def test_a_host_without_ipv4_is_reached_by_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,19 +227,6 @@ def test_too_few_open_files_are_known_before_a_process_starts(
     environment.check_files(edges)
 
 
-def test_restarted_redis_has_its_data() -> None:
-    with topology() as running:
-        running.wait_ready(HANG_S)
-        with redis.Redis.from_url(running.redis.url) as client:
-            client.set("kept", "yes")
-            real_redis.kill(running.redis)
-            with pytest.raises(ProcessDied, match=r"redis-server ended \(signal SIGKILL\): .*allow more memory"):
-                running.check()
-            real_redis.restart(running.redis)
-            assert client.get("kept") == b"yes"
-        running.check()
-
-
 def test_process_that_dies_at_start_is_named_with_its_log() -> None:
     with topology(env={"FAKE_DIES": "agent-2"}) as running:
         with pytest.raises(ProcessDied) as died:
@@ -245,34 +251,6 @@ def not_ready(running: Topology) -> str:
     with pytest.raises(NotReady) as late:
         running.wait_ready(0.2)
     return late.value.detail
-
-
-def test_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.launcher.topology._GRACE_S", 0.5)
-    running = topology(env={"FAKE_DEAF": "edge-1"}).start()
-    running.wait_ready(HANG_S)
-    pids = all_processes(running)
-    running.stop()
-    wait_until_gone(*pids)
-
-
-def test_late_agent_joins_and_a_killed_cloud_restarts_on_its_port() -> None:
-    with topology() as running:
-        running.wait_ready(HANG_S)
-        url = running.url
-        assert running.add_agent(2) == "agent-3"
-        assert running.wait_ready(HANG_S).n_devices == 7
-        assert running.processes["agent-3"].private_bytes > 1_000_000
-        running.end("agent-3")
-        assert running.processes["agent-3"].private_bytes == 0
-        running.retire(["agent-3"])
-        running.end("cloud")
-        assert [process.name for process in running.dead()] == ["cloud"]
-        with pytest.raises(ProcessDied, match=r"cloud ended \(signal SIGKILL"):
-            running.check()
-        running.start_again("cloud")
-        running.check()
-        assert running.url == url
 
 
 def test_an_agent_that_could_not_be_started_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
