@@ -14,9 +14,9 @@ import pytest
 from shared.wire import codec
 from tests.federation import EDGE_PORT, PassOn
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import agents_of, body_of, ended, federation, run
+from tests.shared.algorithms.layouts import agents_of, body_of, ended, federation, ran, run
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def spec_of(**more: Any) -> dict[str, Any]:
@@ -35,8 +35,6 @@ def spec_of(**more: Any) -> dict[str, Any]:
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one agent": {"agent_devices": (6,)},
-    "four agents": {"agent_devices": (2, 2, 1, 1)},
-    "four agents, the last first": {"agent_devices": (2, 2, 1, 1), "order": (3, 2, 1, 0)},
     "four agents, mixed": {"agent_devices": (1, 3, 1, 1), "order": (2, 0, 3, 1)},
     "several profiles": {"agent_devices": (2, 2, 1, 1), "profiles": ("phone_low", "standard", "jetson", "phone_low")},
     "fewer devices than seats": {"agent_devices": (1, 1, 1, 1)},
@@ -56,7 +54,7 @@ async def test_model_links_and_simulated_time_do_not_depend_on_the_agents(tmp_pa
         assert done.info.final == first.info.final, name
     hosts = {name: len({row.agent for row in done.rounds[0].seats}) for name, done in found.items()}
     assert hosts["one agent"] == 1
-    assert hosts["four agents"] == 4
+    assert hosts["four agents, mixed"] == 4
     assert hosts["six agents"] == 6
 
 
@@ -70,19 +68,18 @@ async def test_hierarchical_model_does_not_depend_on_the_agents(tmp_path: Path) 
 # ---- edges
 
 
-@pytest.mark.parametrize("n_edges", [1, 2, 3])
-async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edges: int, tmp_path: Path) -> None:
-    done = await run(tmp_path, spec_of(num_edges=n_edges), n_edges=n_edges, agent_devices=(2, 2, 1, 1))
+@pytest.mark.parametrize("n_edges", [1, 3])  # two: see above
+async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edges: int) -> None:
+    done = await ran(spec_of(num_edges=n_edges), n_edges=n_edges, agent_devices=(2, 2, 1, 1))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS))
     assert {edge.n_used for edge in done.rounds[0].edges} == {6 // n_edges}
 
 
 async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
     """An edge sends half the bytes to the cloud, and the model agrees within 1e-6."""
-    summed, averaged = [
-        await run(tmp_path, spec_of(num_edges=3, edge_upload=how), n_edges=3, agent_devices=(3, 3))
-        for how in ("sum", "mean")
-    ]
+    summed = await ran(spec_of(num_edges=3), n_edges=3, agent_devices=(2, 2, 1, 1))
+    averaged = await run(tmp_path, spec_of(num_edges=3, edge_upload="mean"), n_edges=3, agent_devices=(3, 3))
+    assert summed.info.spec.edge_upload == "sum"
     assert flat.distance(summed.model, averaged.model) < 1e-6
     for exact, rounded in zip(summed.rounds, averaged.rounds, strict=True):
         assert exact.edge_bytes_up - rounded.edge_bytes_up > 3 * 4 * 4_810 * 0.95
@@ -100,7 +97,9 @@ async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) ->
     spec = spec_of(num_edges=1, select="random", fraction_train=0.5)
     done = await run(tmp_path, spec, n_edges=1, agent_devices=(2, 2, 1, 1))
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, ROUNDS, chosen=chosen))
-    assert [sorted(row.seat for row in detail.seats) for detail in done.rounds] == [chosen(n) for n in (1, 2, 3)]
+    assert [sorted(row.seat for row in detail.seats) for detail in done.rounds] == [
+        chosen(n) for n in range(1, ROUNDS + 1)
+    ]
 
 
 # ---- bytes
@@ -195,7 +194,7 @@ async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path
     gate = Gate(2)
     async with federation(tmp_path, agent_devices=(2, 2, 1, 1)) as fed:
         fed.router.tamper = gate
-        run_id = await fed.submit(spec_of())
+        run_id = await fed.submit(spec_of(num_rounds=3))
         await gate.reached.wait()
         rows = (await fed.round(run_id, 1)).seats
         name = fed.apps["agent-3"].state.agent.membership.registration.agent

@@ -50,7 +50,10 @@ SCRIPTS = {
     "polite": "import sys; sys.exit(3)",
     "faulty": "raise ValueError('no such sensor')",
     "threaded": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
-    "initialised": "import torch; torch.cuda.is_initialized = lambda: True",
+    "initialised": """
+        import sys, types
+        sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+    """,
 }
 
 

@@ -14,6 +14,7 @@ from strata.launcher.environment import common
 from strata.launcher.process import Process, ProcessDied, execute
 from strata.launcher.topology import Topology
 from strata.runs.spec_check import check_beside, with_topology_size
+from tests.fork_server import shared_fork_server
 
 Beside = Callable[..., Topology]
 
@@ -27,7 +28,8 @@ def beside(tmp_path: Path) -> Beside:
             self.module, self.started = module, list[Process]()
 
         def start_beside(self, name: str, module: str, inherited: Mapping[str, int]) -> Process:
-            process = execute(name, self.module or module, common({}, ""), tmp_path / "log", inherited)
+            start = execute if self.module else shared_fork_server().start  # which has imported torch
+            process = start(name, self.module or module, common({}, ""), tmp_path / "log", inherited)
             self.started.append(process)
             return process
 
@@ -38,14 +40,11 @@ def spec(**fields: Any) -> RunSpec:
     return with_topology_size(RunSpec.model_validate({"data": {"name": "digits", "n_train": 400}, **fields}))
 
 
-def test_a_spec_that_holds_passes_and_the_process_ends(beside: Beside) -> None:
+def test_a_spec_that_holds_passes_and_an_error_has_its_field_code_and_text(beside: Beside) -> None:
     topology = beside()
     check_beside(topology, spec())
     (process,) = cast("Any", topology).started
     assert process.wait(10.0)
-
-
-def test_an_error_has_its_field_code_and_text(beside: Beside) -> None:
     with pytest.raises(StrataError, match=r"^by_writer needs a data set with writers") as raised:
         check_beside(beside(), spec(partition="by_writer"))
     assert (raised.value.field, raised.value.code, raised.value.status) == ("partition.name", "bad_input", 422)
