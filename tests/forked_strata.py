@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -91,6 +92,7 @@ def main() -> None:
         os.dup2(given, descriptor)
         os.close(given)
     os.chdir(os.environ.pop("COMMAND_FOLDER"))
+    tempfile.tempdir = None  # its environment names another
     sys.argv = ["strata", *json.loads(os.environ.pop("COMMAND_WORDS"))]
     vars(fork_server)["execute"] = _forked_server
     from strata.__main__ import main as strata

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,13 @@ import pytest
 import yaml
 
 from strata.api.client import Client
-from tests.e2e.test_processes import processes_of
-from tests.forked_strata import run
-from tests.waits import HANG_S, PACED, until
+from tests.forked_strata import Command, run
+from tests.process_state import processes_of
+from tests.waits import PACED, until
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-STRATA = [sys.executable, "-m", "strata.main"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -41,16 +38,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def up(folder: Path) -> Iterator[dict[str, Any]]:
     """A running `strata up` with one device per agent; yields its output. A signal ends it, and no process remains."""
     words = ["up", "--edges", "2", "--devices", "3", "--agents", "3", "--port", "0", "--format", "json"]
-    with (folder / "up.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*STRATA, *words], cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    assert process.stdout is not None
+    process = Command(*words, cwd=folder, env=environment(folder))
     line = process.stdout.readline()
-    assert line, (folder / "up.log").read_text()
+    assert line, process.stderr.read()
     yield json.loads(line)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=HANG_S)
+    process.communicate()
     assert process.returncode == 0
     assert processes_of(folder) == []
 
@@ -112,20 +105,16 @@ def test_devices_join_during_strata_run_and_no_process_is_left_at_its_end(tmp_pa
     data = {"name": "digits", "n_train": 300, "n_test": 100}
     spec = {"data": data, "num_rounds": 10_000, "num_edges": 1, "num_devices": 2, "max_devices": 3, **PACED}
     (tmp_path / "scaled.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    words = ["run", "scaled.yaml", "--agents", "2", "--format", "json"]
-    with subprocess.Popen(
-        [*STRATA, *words], cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        ready = next(line for line in process.stderr if b" at http" in line).decode()
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # so that the pipe does not block
-        url = ready.split(" at ")[1].strip()
-        done = scale(tmp_path, "3", "--url", url)
-        assert done.returncode == 0, done.stderr
-        with Client(url) as client:
-            until("a round of three", lambda: [row.n_used for row in client.rounds("latest").rounds[-1:]] == [3])
-        process.send_signal(signal.SIGINT)
-        assert process.wait(HANG_S) == 130
-        assert process.stdout is not None
-        assert json.loads(process.stdout.read().splitlines()[-1])["status"] == "stopped"
+    process = Command(
+        "run", "scaled.yaml", "--agents", "2", "--format", "json", cwd=tmp_path, env=environment(tmp_path)
+    )
+    ready = next(line for line in process.stderr if " at http" in line)
+    url = ready.split(" at ")[1].strip()
+    done = scale(tmp_path, "3", "--url", url)
+    assert done.returncode == 0, done.stderr
+    with Client(url) as client:
+        until("a round of three", lambda: [row.n_used for row in client.rounds("latest").rounds[-1:]] == [3])
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert (process.returncode, json.loads(out.splitlines()[-1])["status"]) == (130, "stopped")
     assert processes_of(tmp_path) == []

@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from shared.results.folder import file_names, read_rounds
+from tests.forked_strata import Command, run
+from tests.process_state import processes_of
 from tests.strata.conftest import Strata
-from tests.waits import HANG_S, until
+from tests.waits import until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = "name: real\nseed: 3\nnum_rounds: 2\nnum_edges: 2\nnum_devices: 4\ndata: {name: digits, n_train: 400}\n"
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "strata.main", *map(str, arguments)]
 
 
 @pytest.fixture
@@ -76,8 +74,7 @@ def test_a_tracked_run_is_exported_when_the_command_ends(tmp_path: Path, env: di
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     digests = []
     for tracking in ("[]", "tensorboard"):
-        arguments = ("run", "real.yaml", f"tracking={tracking}", "--agents", 2, "--format", "json")
-        done = subprocess.run(command(*arguments), env=env, capture_output=True, text=True, check=False)
+        done = run("run", "real.yaml", f"tracking={tracking}", "--agents", "2", "--format", "json", env=env)
         assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout.splitlines()[-1])
         digests.append((result["model_sha256"], result["bytes_up"], result["bytes_down"]))
@@ -92,18 +89,15 @@ def test_a_tracked_run_is_exported_when_the_command_ends(tmp_path: Path, env: di
 
 @pytest.mark.smoke
 def test_interrupt_ends_run_and_topology(tmp_path: Path, env: dict[str, str]) -> None:
-    arguments = ("run", "real.yaml", "num_rounds=10000", "--agents", 2, "--format", "json")
-    with subprocess.Popen(
-        command(*arguments), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("running") and "round 0/" not in line:
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=HANG_S)
+    process = Command("run", "real.yaml", "num_rounds=10000", "--agents", "2", "--format", "json", env=env)
+    for line in process.stderr:
+        if line.startswith("running") and "round 0/" not in line:
+            break
+    assert processes_of(tmp_path)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
     result = json.loads(out.splitlines()[-1])
     assert process.returncode == 130, err
     assert result["status"] == "stopped"
     assert 1 <= result["rounds"] < 10000
-    until("an empty folder", lambda: left_behind(tmp_path / "tmp") == [])
+    until("an empty folder", lambda: not left_behind(tmp_path / "tmp") and not processes_of(tmp_path))
