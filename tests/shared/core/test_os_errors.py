@@ -13,42 +13,27 @@ from shared.core import os_errors
 from shared.core.os_errors import FOLDERS, SystemRefused, check_working_folder, check_writable, of_system, refusals
 from strata.main import app_entry
 
+REMEDIES = {
+    errno.ENOSPC: f": the disk or the quota is full; {FOLDERS}",
+    errno.EROFS: f"; {FOLDERS}",
+    errno.EMFILE: ": `ulimit -n` shows and raises how many files a process may open",
+    errno.ENOLCK: f": its file system has no locks; {FOLDERS}, TMPDIR another for temporary files",
+    errno.EAGAIN: ": `ulimit -u` and the container's limit say how many processes and threads may run",
+    errno.ENOMEM: ": no memory is left, or no more is allowed (`ulimit -v`, the container's limit)",
+    errno.EISDIR: "",
+}
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/x/y"),
-            f"/x/y: No space left on device: the disk or the quota is full; {FOLDERS}",
-        ),
-        (
-            OSError("92032 requested and 8064 written"),
-            f"/cache: 92032 requested and 8064 written: the disk or the quota is full; {FOLDERS}",
-        ),
-        (OSError(errno.EROFS, "Read-only file system", b"/x"), f"/x: Read-only file system; {FOLDERS}"),
-        (
-            OSError(errno.EMFILE, "Too many open files"),
-            "/cache: Too many open files: `ulimit -n` shows and raises how many files a process may open",
-        ),
-        (
-            OSError(errno.ENOLCK, "No locks available"),
-            f"/cache: No locks available: its file system has no locks; {FOLDERS}, TMPDIR another for temporary files",
-        ),
-        (
-            OSError(errno.EAGAIN, "Resource temporarily unavailable"),
-            "/cache: Resource temporarily unavailable: `ulimit -u` and the container's limit say how many processes "
-            "and threads may run",
-        ),
-        (
-            OSError(errno.ENOMEM, "Cannot allocate memory"),
-            "/cache: Cannot allocate memory: no memory is left, or no more is allowed (`ulimit -v`, the container's "
-            "limit)",
-        ),
-        (OSError(), "/cache: OSError"),
-    ],
-)
-def test_it_names_file_cause_and_remedy(error: OSError, words: str) -> None:
-    assert of_system(error, "/cache").detail == words
+
+@pytest.mark.parametrize("number", REMEDIES)
+def test_an_error_has_file_cause_and_remedy(number: int) -> None:
+    assert of_system(OSError(number, "It cannot"), "/cache").detail == f"/cache: It cannot{REMEDIES[number]}"
+    assert of_system(OSError(number, "It cannot", b"/x"), "/cache").detail == f"/x: It cannot{REMEDIES[number]}"
+
+
+def test_an_error_without_a_number_is_told_by_its_text_or_type() -> None:
+    full = "92032 requested and 8064 written"
+    assert of_system(OSError(full), "/cache").detail == f"/cache: {full}{REMEDIES[errno.ENOSPC]}"
+    assert of_system(OSError(), "/cache").detail == "/cache: OSError"
 
 
 def test_a_file_of_another_user_says_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

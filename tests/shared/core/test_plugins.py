@@ -27,6 +27,9 @@ COLOURS: Kind[Colour] = Kind(Colour, "colour", "colour.name", lambda: {"red": RE
 IMPORTS = "from tests.shared.core.test_plugins import Colour\n"
 
 
+Write = Callable[[str, str], str]
+
+
 class Few(Record):
     """Parameters."""
 
@@ -34,7 +37,7 @@ class Few(Record):
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes a module of one of the test's packages, which STRATA_PLUGINS then names; returns the package's name."""
     made: list[str] = []
     monkeypatch.syspath_prepend(tmp_path)
@@ -54,7 +57,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_values_are_found_in_all_public_modules_by_their_kind(write: Callable[[str, str], str]) -> None:
+def test_values_are_found_in_all_public_modules_by_their_kind(write: Write) -> None:
     write("a.shades", IMPORTS + 'DARK = Colour(name="dark", red=1)\nNUMBER = 3\n')
     write("a._hidden", IMPORTS + 'HIDDEN = Colour(name="hidden")\n')
     package = write("b", IMPORTS + 'LIGHT = Colour(name="light", red=9)\nsame = LIGHT\n')
@@ -76,9 +79,7 @@ def test_a_package_in_the_working_directory_is_found(tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, name)
 
 
-def test_the_order_of_packages_decides_nothing(
-    write: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_of_packages_decides_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [write("c", IMPORTS + 'C = Colour(name="c")\n'), write("a", IMPORTS + 'A = Colour(name="a")\n')]
     orders = []
     for names in (found, found[::-1]):
@@ -87,37 +88,32 @@ def test_the_order_of_packages_decides_nothing(
     assert orders[0] == orders[1]
 
 
-def test_a_name_that_is_taken_twice_names_both_places(write: Callable[[str, str], str]) -> None:
-    write("a", IMPORTS + 'A = Colour(name="same", red=1)\n')
-    write("b.inner", IMPORTS + 'B = Colour(name="same", red=2)\n')
-    with pytest.raises(BadInput, match=r"'same': a_of_\S+ and b_of_\S+\.inner"):
-        COLOURS.names()
-
-
-def test_a_built_in_name_is_refused(write: Callable[[str, str], str]) -> None:
-    write("a", IMPORTS + 'A = Colour(name="red", red=2)\n')
-    with pytest.raises(BadInput, match="the colour red of a_of_"):
-        COLOURS.get("red")
-
-
-def test_a_built_in_value_that_a_plug_in_imports_is_not_its_own(write: Callable[[str, str], str]) -> None:
+def test_a_built_in_value_that_a_plug_in_imports_is_not_its_own(write: Write) -> None:
     write("a", "from tests.shared.core.test_plugins import RED\n")
     assert (COLOURS.names(), COLOURS.package_of("red")) == (["red"], None)
 
 
-def test_an_unknown_name_lists_the_known_ones(write: Callable[[str, str], str]) -> None:
-    write("a", IMPORTS + 'A = Colour(name="blue")\n')
-    with pytest.raises(UnknownName, match=r"colour\.name: unknown colour 'green'; known: blue, red"):
+BLUE = IMPORTS + 'A = Colour(name="blue")\n'
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ({"a": BLUE}, r"colour\.name: unknown colour 'green'; known: blue, red"),
+        ({"a": BLUE, "b.inner": BLUE}, r"'blue': a_of_\S+ and b_of_\S+\.inner"),
+        ({"a": IMPORTS + 'A = Colour(name="red", red=2)\n'}, "the colour red of a_of_"),
+        ({"a.broken": "import no_such_module_at_all\n"}, r"ModuleNotFoundError: .*no_such_module_at_all"),
+    ],
+    ids=["unknown", "twice", "built in", "broken"],
+)
+def test_a_name_that_leads_to_no_value_or_two_is_refused(write: Write, modules: dict[str, str], message: str) -> None:
+    for module, text in modules.items():
+        write(module, text)
+    with pytest.raises(UnknownName if "unknown" in message else BadInput, match=message):
         COLOURS.get("green")
 
 
-def test_an_error_inside_a_plug_in_is_not_hidden(write: Callable[[str, str], str]) -> None:
-    write("a.broken", "import no_such_module_at_all\n")
-    with pytest.raises(BadInput, match=r"ModuleNotFoundError: .*no_such_module_at_all"):
-        COLOURS.names()
-
-
-def test_the_digest_follows_the_files_and_nothing_else(write: Callable[[str, str], str], tmp_path: Path) -> None:
+def test_the_digest_follows_the_files_and_nothing_else(write: Write, tmp_path: Path) -> None:
     package = write("a", "X = 1\n")
     first = digest_of(package)
     (tmp_path / package / "__pycache__").mkdir(exist_ok=True)

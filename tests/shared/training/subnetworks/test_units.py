@@ -212,11 +212,4 @@ def test_multiply_adds_of_a_sub_network_by_hand() -> None:
     units = units_of(model, (1, 28, 28))
     kept = {group: torch.arange(n // 4) for group, n in units.groups.items()}
     found = units.multiply_adds(units.cut(read_state(model), kept))
-    assert list(found.values()) == [
-        16 * 9 * 784,
-        16 * 32 * 9 * 196,
-        32 * 64 * 9 * 49,
-        1024 * 256,
-        256 * 256,
-        2560,
-    ]
+    assert list(found.values()) == [16 * 9 * 784, 16 * 32 * 9 * 196, 32 * 64 * 9 * 49, 1024 * 256, 256 * 256, 2560]
