@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from shared.core.records import Record, canonical
 SETS = st.lists(st.integers(0, 60), max_size=40)
 
 
+@settings(max_examples=40)
 @given(SETS, SETS, st.integers(-1, 61))
 def test_operations_are_those_of_sets(one: list[int], two: list[int], number: int) -> None:
     a, b, x, y = NumberSet(one), NumberSet(two), set(one), set(two)
@@ -26,6 +27,7 @@ def test_operations_are_those_of_sets(one: list[int], two: list[int], number: in
     assert (a == b, a.isdisjoint(b), hash(a) == hash(NumberSet(x))) == (x == y, x.isdisjoint(y), True)
 
 
+@settings(max_examples=40)
 @given(SETS)
 def test_a_text_names_the_numbers_of_its_set(numbers: list[int]) -> None:
     found = NumberSet(numbers)
@@ -87,6 +89,7 @@ def test_a_record_refuses_anything_else(json: str) -> None:
         Holder.model_validate_json(f'{{"seats":{json}}}')
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=15), max_size=6))
 def test_an_index_finds_the_set_that_holds_a_number(lists: list[list[int]]) -> None:
     seen: set[int] = set()

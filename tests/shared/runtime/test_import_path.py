@@ -11,6 +11,7 @@ import pytest
 
 from shared.runtime import import_path
 
+pytestmark = pytest.mark.integration
 ROOT = Path(import_path.ROOT)
 SHOWN = "import json, redis, secrets, shared.core, myplugs; print(redis.__file__, secrets.__file__, shared.__path__[0])"
 
@@ -28,68 +29,67 @@ def folder(tmp_path: Path) -> Path:
 
 def out_of(folder: Path, *command: str, **env: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     return (done.stdout + done.stderr).strip()
 
 
+def shown_in(folder: Path, program: str = import_path.__file__, **env: str) -> list[Path]:
+    """Where a process that begins in a folder finds `redis`, `secrets` and `shared`."""
+    return [Path(part) for part in out_of(folder, "-P", program, "shown", **env).split()]
+
+
 def test_modules_of_the_working_folder_come_last(folder: Path) -> None:
-    redis, secrets, shared = out_of(folder, sys.executable, "-P", import_path.__file__, "shown").split()
-    assert Path(redis).parent.name == "redis"
-    assert Path(secrets).parent == Path(os.__file__).parent
-    assert Path(shared) == ROOT / "shared"
+    redis, secrets, shared = shown_in(folder)
+    assert redis.parent.name == "redis"
+    assert (secrets.parent, shared) == (Path(os.__file__).parent, ROOT / "shared")
 
 
-def test_of_pythonpath_only_pythons_own_library_and_our_packages_come_first(folder: Path, tmp_path: Path) -> None:
+def test_of_pythonpath_only_pythons_own_library_and_our_packages_come_first(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """What is named there is meant to be found before what is installed, as on clusters."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    command = (sys.executable, "-P", import_path.__file__, "shown")
-    redis, secrets, shared = out_of(elsewhere, *command, PYTHONPATH=str(folder)).split()
-    assert Path(redis) == folder / "redis.py"
-    assert Path(secrets).parent == Path(os.__file__).parent
-    assert Path(shared) == ROOT / "shared"
+    redis, secrets, shared = shown_in(tmp_path_factory.mktemp("elsewhere"), PYTHONPATH=str(folder))
+    assert (redis, secrets.parent, shared) == (folder / "redis.py", Path(os.__file__).parent, ROOT / "shared")
 
 
-def test_what_pythonpath_names_comes_before_what_lies_beside_an_installed_package(folder: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site-packages"
+def test_what_pythonpath_names_comes_before_what_lies_beside_an_installed_package(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    site = folder / "site-packages"
     for name in ("shared/__init__.py", "shared/core/__init__.py", "shared/runtime/import_path.py"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text((ROOT / name).read_text())
     (site / "redis.py").touch()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    program = site / "shared" / "runtime" / "import_path.py"
-    shown = out_of(elsewhere, sys.executable, "-P", str(program), "shown", PYTHONPATH=str(folder)).split()
-    assert [Path(shown[0]), Path(shown[2])] == [folder / "redis.py", site / "shared"]
+    program = str(site / "shared" / "runtime" / "import_path.py")
+    redis, _, shared = shown_in(tmp_path_factory.mktemp("elsewhere"), program, PYTHONPATH=str(folder))
+    assert (redis, shared) == (folder / "redis.py", site / "shared")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("tier", ["cloud_server", "edge_server", "device_agent"])
 def test_a_tier_that_is_started_by_hand_beside_such_files_gets_as_far_as_its_settings(folder: Path, tier: str) -> None:
-    prefix = {"cloud_server": "CLOUD", "edge_server": "EDGE", "device_agent": "AGENT"}[tier]
-    assert f"{prefix}_PORT" in out_of(folder, sys.executable, "-m", tier, **{f"{prefix}_PORT": "no number"})
+    variable = f"{tier.removesuffix('_server').removeprefix('device_').upper()}_PORT"
+    assert variable in out_of(folder, "-m", tier, **{variable: "no number"})
 
 
 def test_the_command_starts_beside_such_files(folder: Path) -> None:
-    assert out_of(folder, sys.executable, "-m", "strata", "--version").startswith("stratafl ")
-
-
-def test_a_program_of_the_users_imports_strata_and_its_own_package_of_that_name(folder: Path) -> None:
-    (folder / "train.py").write_text(
-        "import strata\nfrom shared.config import X\nprint(X, strata.StrataError.__module__)"
-    )
-    assert out_of(folder, sys.executable, "train.py") == "1 shared.core.errors"
+    assert out_of(folder, "-m", "strata", "--version").startswith("stratafl ")
 
 
 @pytest.mark.parametrize(
     ("program", "words"),
     [
+        ("import strata; from shared.config import X; print(X, strata.StrataError.__module__)", "1 shared.core.errors"),
         ("import shared, strata", "has the name of one of StrataFL's: import strata before it"),
         ("import strata; strata.local()", "secrets.py has the name of a module that StrataFL needs here: rename it"),
     ],
 )
-def test_what_cannot_be_told_apart_in_a_users_process_is_named(folder: Path, program: str, words: str) -> None:
+def test_a_users_program_imports_its_own_modules_beside_strata_or_is_told_why_not(
+    folder: Path, program: str, words: str
+) -> None:
     (folder / "queue.py").unlink()
     (folder / "redis.py").unlink()
     (folder / "train.py").write_text(program)
-    assert words in out_of(folder, sys.executable, "train.py")
+    assert words in out_of(folder, "train.py")

@@ -36,8 +36,7 @@ class Failing(io.StringIO):
     [
         (Failing(errno.EPIPE), False),
         (Failing(errno.EIO, terminal=True), False),  # the terminal was closed
-        (Failing(errno.EIO), True),
-        (Failing(errno.ENOSPC), True),
+        *((Failing(number), True) for number in (errno.EIO, errno.ENOSPC)),
     ],
 )
 def test_a_stream_that_fails_is_silent_and_says_so_unless_its_reader_has_gone(stream: Failing, failed: bool) -> None:
@@ -83,12 +82,14 @@ except SystemExit as ended:
 """
 
 
+@pytest.mark.integration
 def test_a_command_without_standard_streams_gives_their_numbers_to_nothing_else(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", CLOSED, str(tmp_path / "end")], cwd=tmp_path, env=env, check=True)
     assert (tmp_path / "end").read_text() == "0 True"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("target", "status"), [("pipe", 0), ("/dev/full", 1)])
 def test_a_command_whose_reader_has_gone_ends_quietly_and_a_full_disk_is_named(
     tmp_path: Path, target: str, status: int

@@ -388,7 +388,7 @@ async def test_answers_that_are_too_large_are_not_read() -> None:
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
-            yield b"x" * 60
+            yield b"x" * 6000
 
     async def pour(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, content=endless())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.storage import redis_keys
@@ -82,6 +82,7 @@ async def test_deleting_a_run_deletes_all_its_keys_and_no_others() -> None:
     assert set(before) - set(await store.keys("")) == of_run
 
 
+@settings(max_examples=25)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_unusual_ids_give_separate_keys(one: str, other: str) -> None:
     assert redis_keys.last_part(redis_keys.cloud_edge(one)) == one

@@ -60,6 +60,7 @@ SHOW
 """
 
 
+@pytest.mark.integration
 def test_heavy_packages_are_imported_when_they_are_needed() -> None:
     """Partitions need no torch; training, counting and sub-networks need neither its compiler nor sympy."""
     heavy = ("torch", "torchvision", "torch._dynamo", "sympy", "sklearn", "matplotlib", "scipy")

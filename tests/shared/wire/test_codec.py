@@ -134,7 +134,7 @@ def assert_same(a: Any, b: Any) -> None:
         assert str(a) == str(b)  # -0.0 is not 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees)
 def test_a_record_round_trips_and_encodes_to_the_same_bytes(tree: Tree) -> None:
     body = codec.encode(tree)

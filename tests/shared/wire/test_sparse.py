@@ -25,7 +25,7 @@ class Masked(Record):
     mask: Annotated[ModelState, MaskOf()]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(arrays(bool, array_shapes(min_dims=0, max_dims=4, max_side=6)))
 def test_every_mask_survives_a_round_trip(drawn: np.ndarray) -> None:
     mask = torch.from_numpy(drawn.copy())

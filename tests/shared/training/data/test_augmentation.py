@@ -52,9 +52,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 
 def test_the_fourteen_operations_are_equally_frequent_and_in_their_last_bin(drawn: list[tuple[str, float]]) -> None:
-    augmented(images(700, 1), STRONG, seed=5)
+    augmented(images(420, 1), STRONG, seed=5)
     counts = Counter(name for name, _ in drawn)
-    assert len(drawn) == 1400
+    assert len(drawn) == 840
     assert len(counts) == 14
     assert chisquare(list(counts.values())).pvalue > 0.001
     space = _policy(2, 10)._augmentation_space(11, (12, 12))
@@ -85,11 +85,11 @@ def test_draws_follow_the_seed_and_do_not_change_torchs_generator() -> None:
 
 
 def test_threads_of_one_process_have_separate_draws() -> None:
-    many = images(60)
-    alone = [augmented(many, STRONG, seed) for seed in range(8)]
-    with ThreadPoolExecutor(8) as threads:
-        beside = list(threads.map(lambda seed: augmented(many, STRONG, seed), range(8)))
-    assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
+    many = images(25)
+    alone = [augmented(many, STRONG, seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        beside = list(threads.map(lambda seed: augmented(many, STRONG, seed), range(4)))
+    assert all(map(torch.equal, alone, beside))
 
 
 def test_images_with_their_own_seeds_do_not_depend_on_others_in_the_batch() -> None:

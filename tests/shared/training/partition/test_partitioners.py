@@ -56,7 +56,7 @@ ALWAYS_POSSIBLE = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     spec=ALWAYS_POSSIBLE,
     n=st.integers(1, 12),
@@ -390,7 +390,7 @@ def test_by_domain_names_contradicting_settings(
     assert refused.value.field == field
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(n_rows=st.integers(1, 5), n_columns=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_fit_meets_both_margins_exactly(n_rows: int, n_columns: int, seed: int) -> None:
     draw = rng(seed)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from shared.core.errors import DIVERGES, BadInput, Cancelled, NotFinite
 from shared.training import compute_device
-from shared.training.loop import Batch, Elementwise, Trained, batches, samples_at, shuffles, train
+from shared.training.loop import Elementwise, Trained, batches, samples_at, shuffles, train
 from shared.training.models import Shape, build, read_state, write_state
 from shared.training.stacked.batches import Shuffled, gathered, joined
 from shared.training.stacked.layers import Places, StackedConv2d, check_layers
@@ -26,31 +26,21 @@ CPU = torch.device("cpu")
 ON_GPU: Any = pytest.mark.skipif(
     compute_device.cuda_missing() is not None, reason=f"no CUDA: {compute_device.cuda_missing()}"
 )
-MODELS = {
-    "mlp": (1, 8, 8),
-    "cnn_6_16": (3, 16, 16),
-    "cnn_mnist": (1, 28, 28),
-    "cnn_digits": (1, 8, 8),
-    "vgg_mnist": (1, 8, 8),
-    "resnet18": (3, 16, 16),
-    "mobilenet_v1": (1, 16, 16),
-}
-SMALLER = {**MODELS, "resnet18": (3, 8, 8), "mobilenet_v1": (1, 8, 8)}
-"""Images on which a batch-norm has one value a sample: ill-conditioned, but bits must be equal all the more."""
-SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
 
 
-LARGE = {"resnet18", "cnn_mnist", "vgg_mnist"}
-"""Models whose kinds of layers smaller ones have, too."""
+class Kinds(nn.Module):
+    """Each kind of layer that networks of the zoo have, with few numbers."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 6, 3, stride=2, padding=1, groups=6, bias=False)
+        convolved = [first, nn.BatchNorm2d(6), nn.ReLU(), second, nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*convolved, nn.Flatten(), nn.Linear(24, 9), nn.BatchNorm1d(9), nn.ReLU())
+        self.head = nn.Linear(9, 10)
 
-def slow_if_large(name: str, *more: Any) -> Any:
-    """A case of a test for the model of this name."""
-    return pytest.param(name, *more, id=name, marks=[pytest.mark.slow] if name in LARGE else [])
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
 
 
 class Odd(nn.Module):
@@ -59,17 +49,42 @@ class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(63, 33), nn.ReLU(), nn.Dropout(0.3), nn.Linear(33, 7))
-        self.head = nn.Linear(7, 5, bias=False)
+        self.head = nn.Linear(7, 10, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.body(x))
         return out
 
 
-def odd() -> nn.Module:
+SHAPES: dict[str, Shape] = {
+    "mlp": (1, 8, 8),
+    "kinds": (1, 8, 8),
+    "cnn_6_16": (3, 16, 16),
+    "cnn_mnist": (1, 28, 28),
+    "cnn_digits": (1, 8, 8),
+    "vgg_mnist": (1, 8, 8),
+    "resnet18": (3, 16, 16),
+    "mobilenet_v1": (1, 16, 16),
+}
+SMALLER: dict[str, Shape] = {**SHAPES, "resnet18": (3, 8, 8), "mobilenet_v1": (1, 8, 8), "odd": (1, 7, 9)}
+"""Images on which a batch-norm has one value a sample: ill-conditioned, but bits must be equal all the more."""
+OWN: dict[str, type[nn.Module]] = {"kinds": Kinds, "odd": Odd}
+SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+
+
+def cases(*names: str) -> list[Any]:
+    """Names of models; those of the zoo are slow whose kinds of layers smaller ones have."""
+    return [pytest.param(name, marks=[] if name in ("mlp", "cnn_6_16", *OWN) else pytest.mark.slow) for name in names]
+
+
+def made(name: str, shape: Shape = (1, 8, 8)) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return Odd()
+        return OWN[name]() if name in OWN else build(name, shape, 10, 0)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True)
@@ -82,16 +97,17 @@ class Client:
     batch_size: int = 12
     shift: float | None = None
 
-    def samples(self, shape: Shape, n_classes: int) -> tuple[Any, Any]:
+    def samples(self, shape: Shape) -> tuple[Any, Any]:
         rng = np.random.default_rng(self.seed)
         size = (self.n, *shape[1:]) if shape[0] == 1 else (self.n, *shape[1:], shape[0])
-        return rng.integers(0, 256, size, dtype=np.uint8), rng.integers(0, n_classes, self.n)
+        return rng.integers(0, 256, size, dtype=np.uint8), rng.integers(0, 10, self.n)
 
     def order(self) -> list[Tensor]:
-        drawn = shuffles(
-            self.n, batch_size=self.batch_size, generator=seeded(self.seed), epochs=self.epochs, least=min(2, self.n)
-        )
-        return list(drawn)
+        return list(shuffles(self.n, **self.drawing()))
+
+    def drawing(self) -> dict[str, Any]:
+        generator, least = seeded(self.seed), min(2, self.n)
+        return {"batch_size": self.batch_size, "generator": generator, "epochs": self.epochs, "least": least}
 
     def start(self, model: nn.Module) -> dict[str, Tensor]:
         """Every client starts from a model of its own."""
@@ -114,51 +130,33 @@ def pull(parameters: list[Tensor], gradients: list[Tensor], anchors: list[Tensor
 
 
 def stack(
-    model: nn.Module,
-    shape: Shape,
-    clients: Sequence[Client],
-    *,
-    n_classes: int = 10,
-    width: int = 4,
-    compute: torch.device = CPU,
-    **changes: Any,
+    model: nn.Module, shape: Shape, clients: Sequence[Client], *, compute: torch.device = CPU, **changes: Any
 ) -> list[Result]:
-    """Trains clients in one stack."""
+    """Trains clients in one stack of four places."""
     clients = sorted(clients, key=lambda client: -len(client.order()))
-    devices = [
-        Device(
-            client.start(model),
-            [len(b) for b in client.order()],
-            client.correction(model, compute),
-            seeded(client.seed),
-        )
-        for client in clients
-    ]
-    data = [client.samples(shape, n_classes) for client in clients]
+    devices = []
+    for client in clients:
+        sizes, correction = [len(batch) for batch in client.order()], client.correction(model, compute)
+        devices.append(Device(client.start(model), sizes, correction, seeded(client.seed)))
+    data = [client.samples(shape) for client in clients]
     x = np.concatenate([images for images, _ in data])
     drawn = [Shuffled(labels, client.order()) for client, (_, labels) in zip(clients, data, strict=True)]
     rows = max(padded_rows(client.batch_size, client.batch_size) for client in clients)
     images = samples_at(x, np.arange(len(x)), compute)
-    trainer = StackTrainer(model.to(compute), width)
-    return trainer.train(devices, rows, gathered(drawn, images, width, rows, compute), **{**SGD, **changes})
+    trainer = StackTrainer(model.to(compute), 4)
+    return trainer.train(devices, rows, gathered(drawn, images, 4, rows, compute), **{**SGD, **changes})
 
 
-def alone(model: nn.Module, shape: Shape, client: Client, n_classes: int = 10) -> tuple[dict[str, Tensor], Trained]:
-    """The exact path: the client's training one step after another."""
-    x, y = client.samples(shape, n_classes)
+def alone(model: nn.Module, shape: Shape, client: Client) -> tuple[dict[str, Tensor], Trained]:
+    """The exact path: the client's training one step after another. The model is then as it was."""
+    (x, y), first = client.samples(shape), read_state(model)
     write_state(model, client.start(model))
     torch.manual_seed(client.seed)
-    drawn = batches(
-        x,
-        y,
-        np.arange(client.n),
-        batch_size=client.batch_size,
-        generator=seeded(client.seed),
-        epochs=client.epochs,
-        least=min(2, client.n),
-    )
+    drawn = batches(x, y, np.arange(client.n), **client.drawing())
     trained = train(model, drawn, correct=client.correction(model), **SGD)  # type: ignore[arg-type]
-    return read_state(model), trained
+    found = read_state(model)
+    write_state(model, first)
+    return found, trained
 
 
 def model_of(result: Result) -> dict[str, Tensor]:
@@ -180,16 +178,13 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 # ---- the exact path is the oracle
 
 
-@pytest.mark.parametrize("name", [slow_if_large(name) for name in MODELS])
+@pytest.mark.parametrize("name", cases(*SHAPES))
 def test_a_step_of_each_device_is_the_exact_paths_to_1e5(name: str) -> None:
     """One step, in which the batches of the devices have different numbers of samples."""
-    model, shape = build(name, MODELS[name], 10, 0), MODELS[name]
+    model, shape = made(name, SHAPES[name]), SHAPES[name]
     clients = [Client(seed, n, shift=0.01) for seed, n in enumerate((12, 7, 3))]
-    first = read_state(model)
     for client, result in zip(clients, stack(model, shape, clients), strict=True):
-        write_state(model, first)
         expected, trained = alone(model, shape, client)
-        write_state(model, first)
         assert distance(model_of(result), expected) < 1e-5
         found = result[1]  # type: ignore[index]
         assert (found.n_samples, found.n_steps, found.n_correct) == (client.n, 1, trained.n_correct)
@@ -198,27 +193,21 @@ def test_a_step_of_each_device_is_the_exact_paths_to_1e5(name: str) -> None:
 
 def test_epochs_of_unequal_devices_with_momentum_are_the_exact_paths() -> None:
     """A device's parameters and velocities stay as they are once it has no batch any more."""
-    model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
-    first = read_state(model)
+    model, shape = made("mlp"), (1, 8, 8)
     clients = [Client(0, 40, epochs=3, shift=0.0), Client(1, 30, epochs=2, shift=0.1), Client(2, 5, shift=0.2)]
     assert [len(client.order()) for client in clients] == [12, 6, 1]
     for client, result in zip(clients, stack(model, shape, clients), strict=True):
-        write_state(model, first)
         expected, trained = alone(model, shape, client)
-        write_state(model, first)
         assert distance(model_of(result), expected) < 1e-5 * trained.n_steps
         assert result[1].n_steps == trained.n_steps  # type: ignore[index]
 
 
 def test_dropout_draws_from_each_devices_own_stream() -> None:
     """The masks are the exact path's, for which torch's default generator has the same seed."""
-    model, shape = odd(), (1, 7, 9)
-    first = read_state(model)
+    model, shape = made("odd"), (1, 7, 9)
     clients = [Client(0, 24), Client(1, 20), Client(2, 9)]
-    results = stack(model, shape, clients, n_classes=5)
-    for client, result in zip(clients, results, strict=True):
-        write_state(model, first)
-        assert distance(model_of(result), alone(model, shape, client, n_classes=5)[0]) < 2e-5
+    for client, result in zip(clients, stack(model, shape, clients), strict=True):
+        assert distance(model_of(result), alone(model, shape, client)[0]) < 2e-5
 
 
 WINDOWS: list[dict[str, Any]] = [
@@ -252,18 +241,16 @@ def test_the_convolutions_of_gpus_are_the_ones_of_each_device(how: dict[str, Any
 
 
 def test_running_statistics_count_no_padding() -> None:
-    model, shape = build("cnn_digits", (1, 8, 8), 10, 0), (1, 8, 8)
-    client = Client(5, 3)
+    model, shape, client = Kinds(), (1, 8, 8), Client(5, 3)
     (result,) = stack(model, shape, [client])
     found, start = model_of(result), client.start(model)
-    x, _ = client.samples(shape, 10)
+    x, _ = client.samples(shape)
     write_state(model, start)
-    images = samples_at(x, np.arange(3), CPU)(torch.arange(3))
-    seen = model.features[0](images)
-    mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3), unbiased=True)
+    seen = model.features[0](samples_at(x, np.arange(3), CPU)(torch.arange(3)))
     name = "features.1.running_"
-    assert torch.allclose(found[f"{name}mean"], 0.9 * start[f"{name}mean"] + 0.1 * mean, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(found[f"{name}var"], 0.9 * start[f"{name}var"] + 0.1 * variance, rtol=1e-5, atol=1e-6)
+    for what, new in (("mean", seen.mean((0, 2, 3))), ("var", seen.var((0, 2, 3), unbiased=True))):
+        expected = 0.9 * start[name + what] + 0.1 * new
+        assert torch.allclose(found[name + what], expected, rtol=1e-5, atol=1e-6)
     assert found["features.1.num_batches_tracked"] == 1
 
 
@@ -275,47 +262,28 @@ def layouts(client: Client, others: Sequence[Client]) -> Iterator[list[Client]]:
     yield from ([client], [client, others[0]], [others[1], client], [*others[:2], client, *others[2:]])
 
 
-CASES: list[Any] = [
-    *(slow_if_large(name, 10) for name in MODELS if name != "mobilenet_v1"),
-    pytest.param("mobilenet_v1", 10, id="mobilenet_v1", marks=pytest.mark.slow),
-    pytest.param("odd", 5, id="odd sizes and dropout"),
-]
-
-
-def check_bits(name: str, n_classes: int, compute: torch.device) -> None:
-    shape: Shape = (1, 7, 9) if name == "odd" else SMALLER[name]
-    model = odd() if name == "odd" else build(name, shape, n_classes, 0)
-    client = Client(0, 20, shift=0.1)
+@pytest.mark.parametrize("compute", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+@pytest.mark.parametrize("name", cases(*SMALLER))
+def test_bits_depend_on_neither_neighbours_nor_place(name: str, compute: str) -> None:
+    model, shape, client = made(name, SMALLER[name]), SMALLER[name], Client(0, 20, shift=0.1)
     others = [Client(1, 23, shift=0.3), Client(2, 24, shift=0.2), Client(3, 13, shift=-1.0)]
     seen = []
     for clients in layouts(client, others):
         ordered = sorted(clients, key=lambda each: -len(each.order()))
-        result = stack(model, shape, clients, n_classes=n_classes, compute=compute)[ordered.index(client)]
-        seen.append(model_of(result))
+        seen.append(model_of(stack(model, shape, clients, compute=torch.device(compute))[ordered.index(client)]))
     assert distance(seen[0], client.start(model.to("cpu"))) > 0
     assert all(bits_equal(each, seen[0]) for each in seen)
 
 
-@pytest.mark.parametrize(("name", "n_classes"), CASES)
-def test_bits_depend_on_neither_neighbours_nor_place(name: str, n_classes: int) -> None:
-    check_bits(name, n_classes, CPU)
-
-
-@pytest.mark.parametrize("name", ["cnn_6_16", slow_if_large("cnn_mnist")])
+@pytest.mark.parametrize("name", cases("cnn_6_16", "cnn_mnist"))
 def test_bits_of_the_convolution_of_gpus_do_neither(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU: its products must lie in aligned memory."""
     monkeypatch.setattr(StackedConv2d, "of_each", StackedConv2d.in_windows)
-    check_bits(name, 10, CPU)
-
-
-@ON_GPU
-@pytest.mark.parametrize(("name", "n_classes"), CASES)
-def test_on_a_gpu_bits_depend_on_neither_neighbours_nor_place(name: str, n_classes: int) -> None:
-    check_bits(name, n_classes, torch.device("cuda"))
+    test_bits_depend_on_neither_neighbours_nor_place(name, "cpu")
 
 
 def test_finished_and_longer_neighbours_change_no_bit() -> None:
-    model, shape = build("cnn_digits", (1, 8, 8), 10, 0), (1, 8, 8)
+    model, shape = made("kinds"), (1, 8, 8)
     client, longer, shorter = Client(0, 24), Client(1, 24, epochs=3), Client(2, 4)
     (by_itself,) = stack(model, shape, [client])
     assert bits_equal(model_of(stack(model, shape, [client, longer])[1]), model_of(by_itself))
@@ -323,7 +291,7 @@ def test_finished_and_longer_neighbours_change_no_bit() -> None:
 
 
 def test_a_device_without_samples_keeps_its_model() -> None:
-    model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
+    model, shape = made("mlp"), (1, 8, 8)
     some, none = Client(0, 24), Client(1, 0)
     found, unchanged = stack(model, shape, [some, none])
     assert bits_equal(model_of(unchanged), none.start(model))
@@ -364,7 +332,7 @@ def test_rows_depend_on_the_device_alone_and_few_numbers_occur() -> None:
 
 
 def test_a_device_whose_loss_is_nan_fails_alone_and_says_at_which_step() -> None:
-    model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
+    model, shape = made("mlp"), (1, 8, 8)
     clients, sick = [Client(0, 24, shift=0.0), Client(2, 24, shift=0.1)], Client(1, 24, shift=math.nan)
     good, bad, also_good = stack(model, shape, [clients[0], sick, clients[1]])
     assert isinstance(bad, NotFinite)
@@ -374,7 +342,7 @@ def test_a_device_whose_loss_is_nan_fails_alone_and_says_at_which_step() -> None
 
 
 def test_a_parameter_that_is_not_finite_after_the_last_step_fails_its_device() -> None:
-    model, shape = build("mlp", (1, 8, 8), 10, 0), (1, 8, 8)
+    model, shape = made("mlp"), (1, 8, 8)
     good, bad = stack(model, shape, [Client(0, 12, shift=0.0), Client(1, 12, shift=math.inf)])
     assert isinstance(bad, NotFinite)
     assert bad.detail == f"features.1.weight is not finite after step 1{DIVERGES}"
@@ -382,24 +350,20 @@ def test_a_parameter_that_is_not_finite_after_the_last_step_fails_its_device() -
 
 
 def test_training_stops_between_steps() -> None:
-    model, calls = build("mlp", (1, 8, 8), 10, 0), iter([False, False, True])
+    model, calls = made("mlp"), iter([False, False, True])
     with pytest.raises(Cancelled, match="stopped after 2 steps of 1 devices"):
         stack(model, (1, 8, 8), [Client(0, 40)], stopped=lambda: next(calls))
 
 
 def test_batches_that_devices_draw_themselves_are_stacked_alike() -> None:
     clients, shape = [Client(0, 24), Client(1, 5)], (1, 8, 8)
-    data = [client.samples(shape, 10) for client in clients]
+    data = [client.samples(shape) for client in clients]
     x = np.concatenate([images for images, _ in data])
     drawn = [Shuffled(labels, client.order()) for client, (_, labels) in zip(clients, data, strict=True)]
     one = list(gathered(drawn, samples_at(x, np.arange(len(x)), CPU), 3, 16, CPU))
 
-    def own(client: Client, images: Any, labels: Any) -> Iterator[Batch]:
-        return batches(
-            images, labels, np.arange(client.n), batch_size=client.batch_size, generator=seeded(client.seed), epochs=1
-        )
-
-    other = list(joined([own(client, *each) for client, each in zip(clients, data, strict=True)], 3, 16, CPU))
+    own = [batches(*each, np.arange(client.n), **client.drawing()) for client, each in zip(clients, data, strict=True)]
+    other = list(joined(own, 3, 16, CPU))
     assert len(one) == len(other) == 2
     for (images, labels), (others, same_labels) in zip(one, other, strict=True):
         assert torch.equal(labels, same_labels)
