@@ -11,27 +11,22 @@ from shared.training.flops import step_flops, training_flops
 from shared.training.models import MODELS, Design, build
 
 
-def test_linear_layers_cost_two_operations_per_weight_and_pass() -> None:
+def test_each_layer_costs_two_operations_per_weight_position_and_pass() -> None:
     """Forward and weight gradient for each layer, input gradient for all but the first."""
     assert training_flops(Design("mlp", (1, 28, 28), 10)) == 2 * (2 * 784 * 64 + 3 * 64 * 10)
-    assert training_flops(Design("mlp", (1, 8, 8), 7)) == 2 * (2 * 64 * 64 + 3 * 64 * 7)
-
-
-def test_convolutions_cost_two_operations_per_weight_position_and_pass() -> None:
-    first = 24 * 24 * 32 * 25
-    later = 8 * 8 * 64 * 25 * 32 + 1024 * 512 + 512 * 10
+    plain = 2 * (2 * 64 * 64 + 3 * 64 * 10)
+    assert training_flops(Design("mlp", (1, 8, 8), 10)) == plain
+    projection = 64 * 64 + 64 * 256 + 256 * 10 - 64 * 10
+    assert training_flops(Design("mlp", (1, 8, 8), 10, 256)) == plain + 2 * 3 * projection
+    first, later = 24 * 24 * 32 * 25, 8 * 8 * 64 * 25 * 32 + 1024 * 512 + 512 * 10
     assert training_flops(Design("cnn_mnist", (1, 28, 28), 10)) == 2 * (2 * first + 3 * later)
 
 
-def test_projection_head_is_counted() -> None:
-    extra = 64 * 64 + 64 * 256 + 256 * 10 - 64 * 10
-    plain, projected = (training_flops(Design("mlp", (1, 8, 8), 10, projection)) for projection in (None, 256))
-    assert projected == plain + 2 * 3 * extra
+SLOW = ("resnet", "vgg", "mobilenet")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("resnet") else []) for name in sorted(MODELS)],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith(SLOW) else []) for name in sorted(MODELS)]
 )
 def test_every_model_can_be_counted_without_random_numbers(name: str) -> None:
     before = torch.default_generator.get_state()

@@ -68,6 +68,8 @@ def test_one_step_by_hand() -> None:
     assert model.w.item() == pytest.approx(0.25)  # 0 - 0.5 * (-1/2)
     assert model.w.grad is None, "gradients are released"
     assert train(Scalar(-1.0), zeros(5), lr=1e-6).n_correct == 0
+    assert train(model, [], lr=1.0) == Trained(0, 0, 0.0, 0, 0)
+    assert model.w.item() == pytest.approx(0.25), "no batches are no steps"
 
 
 def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
@@ -76,12 +78,6 @@ def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
     second = math.log(1 + math.exp(-0.25))
     assert got.loss == pytest.approx((3 * math.log(2) + second) / 4)
     assert (got.n_samples, got.n_steps, got.n_correct) == (4, 2, 4)
-
-
-def test_no_batches_are_no_steps() -> None:
-    model = Scalar(0.5)
-    assert train(model, [], lr=1.0) == Trained(0, 0, 0.0, 0, 0)
-    assert model.w.item() == 0.5
 
 
 def test_momentum_and_weight_decay_by_hand() -> None:
@@ -220,32 +216,20 @@ def positions(got: Iterator[loop.Batch]) -> list[list[int]]:
     return [labels.tolist() for _, labels in got]
 
 
-def test_an_epoch_is_every_sample_once_in_a_new_order() -> None:
-    x, y = np.zeros((10, 2, 2), np.uint8), np.arange(10)
-    got = positions(batches(x, y, [1, 3, 5, 7, 9], batch_size=2, epochs=2, generator=seeded()))
-    assert [len(batch) for batch in got] == [2, 2, 1, 2, 2, 1]
+def test_an_epoch_is_every_sample_once_in_an_order_of_the_generator_and_steps_are_its_prefix() -> None:
+    x, y, torchs = np.zeros((30, 2, 2), np.uint8), np.arange(30), torch.get_rng_state()
+
+    def drawn(seed: int, **how: int) -> list[list[int]]:
+        return positions(batches(x, y, range(1, 30, 2), batch_size=6, generator=seeded(seed), **how))
+
+    got = drawn(0, epochs=2)
+    assert [len(batch) for batch in got] == [6, 6, 3] * 2
     first, second = [*chain(*got[:3])], [*chain(*got[3:])]
-    assert sorted(first) == sorted(second) == [1, 3, 5, 7, 9]
+    assert sorted(first) == sorted(second) == list(range(1, 30, 2))
     assert first != second
-
-
-def test_steps_are_counted_over_epochs_and_are_a_prefix_of_them() -> None:
-    x, y = np.zeros((5, 2, 2), np.uint8), np.arange(5)
-    steps = positions(batches(x, y, range(5), batch_size=2, steps=4, generator=seeded()))
-    epochs = positions(batches(x, y, range(5), batch_size=2, epochs=2, generator=seeded()))
-    assert len(steps) == 4
-    assert steps == epochs[:4]
-
-
-def test_order_comes_from_the_generator_alone() -> None:
-    x, y = np.zeros((30, 2, 2), np.uint8), np.arange(30)
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    one, same_seed, other = (
-        positions(batches(x, y, range(30), batch_size=8, epochs=1, generator=seeded(s))) for s in (1, 1, 2)
-    )
-    assert one == same_seed != other
-    assert torch.equal(torch.get_rng_state(), before)
+    assert drawn(0, steps=4) == got[:4]
+    assert drawn(0, epochs=2) == got != drawn(1, epochs=2)
+    assert torch.equal(torch.get_rng_state(), torchs)
 
 
 def test_images_belong_to_their_labels() -> None:
@@ -278,9 +262,8 @@ def test_remaining_samples_that_are_too_few_join_the_batch_before(n: int, least:
 @pytest.mark.parametrize(("n", "batch_size", "field"), [(1, 4, "partition"), (5, 1, "batch_size")])
 def test_a_batch_that_batch_norm_cannot_train_on_is_refused(n: int, batch_size: int, field: str) -> None:
     x, y = pictures(5)
-    with pytest.raises(
-        BadInput, match=f"a batch has 1 of {n} samples; the model's batch-norm needs 2 or more"
-    ) as refused:
+    why = f"a batch has 1 of {n} samples; the model's batch-norm needs 2 or more"
+    with pytest.raises(BadInput, match=why) as refused:
         batches(x, y, range(n), batch_size=batch_size, epochs=1, generator=seeded(), least=2)
     assert refused.value.field == field
 
@@ -320,13 +303,9 @@ def trained_sha() -> str:
 
 @pytest.mark.slow
 def test_another_process_gets_the_same_bits() -> None:
-    here = Path(__file__)
-    code = (
-        "import sys, torch; torch.set_num_threads(1);"
-        f"sys.path[:0] = [{str(here.parent)!r}, {str(here.parents[2])!r}];"
-        f"from {here.stem} import trained_sha; print(trained_sha())"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = f"import torch; torch.set_num_threads(1); from {__name__} import trained_sha; print(trained_sha())"
+    root = Path(__file__).parents[3]
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == trained_sha()
 
 
@@ -381,9 +360,3 @@ def test_adam_and_adamw_equal_torchs_bit_for_bit(weight_decay: float, decoupled:
             step(ours, gradients)
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         assert not torch.equal(ours[0], start[0])
-
-
-def test_gradients_are_released_after_training() -> None:
-    model = Scalar()
-    train(model, zeros(1), lr=0.1)
-    assert model.w.grad is None

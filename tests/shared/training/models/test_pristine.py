@@ -76,141 +76,120 @@ class Net(nn.Module):
         return self.spare(self.body(x).relu()) + (0.0 if extra is None else extra)
 
 
-def number(net, x):
-    net.number += float(x.mean())
-    return net.number
-
-
-def hidden_buffer(net, x):
-    net.hidden = net.hidden * 0.5 + x.detach().mean()
-    return net.hidden.sum()
-
-
-def hidden_in_place(net, x):
-    net.hidden += x.detach().mean()
-    return net.hidden.sum()
-
-
-def behind_the_back(net, x):
-    net.hidden.data.add_(1)
-    return net.hidden.sum()
-
-
-def grown(net, x):
-    net.hidden = torch.cat([net.hidden, torch.ones(1)])
-    return net.hidden.sum()
-
-
-def recurrent(net, x):
-    net.state = x.detach() if net.state is None else net.state + x.detach()[:1]
-    return net.state.sum()
-
-
-def listed(net, x):
-    net.items.append(x.detach())
-    return net.own() + sum(each.sum() for each in net.items)
-
-
-def nested(net, x):
-    net.held["a"][1]["b"].add_(1)
-    net.held["a"][0] += x.detach().sum()
-    net.held["empty"][len(net.held["empty"])] = 1
-    return net.held["a"][1]["b"].sum() + net.held["a"][0] + len(net.held["empty"])
-
-
-def containers(net, x):
-    line, known, counts, array, data, slots = net.many
-    line.append(float(x.sum()))
-    known.add(len(known))
-    counts["n"] += 1
-    array += 1
-    data[0] += 1
-    slots.n += 1
-    return sum(line) + len(known) + counts["n"] + float(array.sum()) + data[0] + slots.n
-
-
-def objects(net, x):
-    net.plain.n += 1
-    net.plain.inner.n += 2
-    net.plain.more = getattr(net.plain, "more", 0) + 1
-    return net.plain.n + net.plain.inner.n + net.plain.more
-
-
-def streams(net, x):
-    drawn = torch.rand((), generator=net.torch_draws) + net.numpy_draws.random() + net.old_draws.rand()
-    return drawn + net.python_draws.random()
-
-
-def in_closures(net, x):
-    return net.tell() + net.bound() + net.partial()
-
-
-def of_the_class(net, x):
-    Net.calls += 1
-    Net.seen.append(1)
-    Net.fresh = getattr(Net, "fresh", 0) + 1
-    return Net.calls + len(Net.seen) + Net.fresh
-
-
-def of_the_file(net, x):
-    global COUNT
-    COUNT += 1
-    return COUNT + doubled(x.detach())
-
-
-def defaults(net, x, kept=[]):  # noqa: B006
-    kept.append(1)
-    return len(kept)
-
-
-def on_a_parameter(net, x):
-    net.body.weight.n = getattr(net.body.weight, "n", 0) + 1
-    return net.body.weight.n
-
-
-def hooks(net, x):
-    net.body.register_forward_hook(lambda module, inputs, out: out * 0.9)
-
-
-def gradient_hooks(net, x):
-    if net.body.weight.requires_grad and net.training:
-        net.body.weight.register_hook(lambda gradient: gradient * 0.9)
-
-
-def freezes(net, x):
-    net.spare.weight.requires_grad_(False)
-
-
-def replaced(net, x):
-    net.spare = nn.Identity()
-
-
-def another_parameter(net, x):
-    net.body.weight = nn.Parameter(net.body.weight.detach() * 0.9)
-
-
-def another_class(net, x):
-    net.spare.__class__ = Shifted
-
-
 class Shifted(nn.Linear):
     def forward(self, x):
         return super().forward(x) + 1
 
 
-def deleted(net, x):
-    found = getattr(net, "items", None)
-    if found is not None:
-        del net.items
-    return 0.0 if found is None else 1.0
+class Ways:
+    """Each keeps or changes something at a call of a net on `x`; returns what is added to its outputs."""
+
+    def number(net, x):
+        net.number += float(x.mean())
+        return net.number
+
+    def hidden_buffer(net, x):
+        net.hidden = net.hidden * 0.5 + x.detach().mean()
+        return net.hidden.sum()
+
+    def hidden_in_place(net, x):
+        net.hidden += x.detach().mean()
+        return net.hidden.sum()
+
+    def behind_the_back(net, x):
+        net.hidden.data.add_(1)
+        return net.hidden.sum()
+
+    def grown(net, x):
+        net.hidden = torch.cat([net.hidden, torch.ones(1)])
+        return net.hidden.sum()
+
+    def recurrent(net, x):
+        net.state = x.detach() if net.state is None else net.state + x.detach()[:1]
+        return net.state.sum()
+
+    def listed(net, x):
+        net.items.append(x.detach())
+        return net.own() + sum(each.sum() for each in net.items)
+
+    def nested(net, x):
+        net.held["a"][1]["b"].add_(1)
+        net.held["a"][0] += x.detach().sum()
+        net.held["empty"][len(net.held["empty"])] = 1
+        return net.held["a"][1]["b"].sum() + net.held["a"][0] + len(net.held["empty"])
+
+    def containers(net, x):
+        line, known, counts, array, data, slots = net.many
+        line.append(float(x.sum()))
+        known.add(len(known))
+        counts["n"] += 1
+        array += 1
+        data[0] += 1
+        slots.n += 1
+        return sum(line) + len(known) + counts["n"] + float(array.sum()) + data[0] + slots.n
+
+    def objects(net, x):
+        net.plain.n += 1
+        net.plain.inner.n += 2
+        net.plain.more = getattr(net.plain, "more", 0) + 1
+        return net.plain.n + net.plain.inner.n + net.plain.more
+
+    def streams(net, x):
+        drawn = torch.rand((), generator=net.torch_draws) + net.numpy_draws.random() + net.old_draws.rand()
+        return drawn + net.python_draws.random()
+
+    def in_closures(net, x):
+        return net.tell() + net.bound() + net.partial()
+
+    def of_the_class(net, x):
+        Net.calls += 1
+        Net.seen.append(1)
+        Net.fresh = getattr(Net, "fresh", 0) + 1
+        return Net.calls + len(Net.seen) + Net.fresh
+
+    def of_the_file(net, x):
+        global COUNT
+        COUNT += 1
+        return COUNT + doubled(x.detach())
+
+    def defaults(net, x, kept=[]):  # noqa: B006
+        kept.append(1)
+        return len(kept)
+
+    def on_a_parameter(net, x):
+        net.body.weight.n = getattr(net.body.weight, "n", 0) + 1
+        return net.body.weight.n
+
+    def hooks(net, x):
+        net.body.register_forward_hook(lambda module, inputs, out: out * 0.9)
+
+    def gradient_hooks(net, x):
+        if net.body.weight.requires_grad and net.training:
+            net.body.weight.register_hook(lambda gradient: gradient * 0.9)
+
+    def freezes(net, x):
+        net.spare.weight.requires_grad_(False)
+
+    def replaced(net, x):
+        net.spare = nn.Identity()
+
+    def another_parameter(net, x):
+        net.body.weight = nn.Parameter(net.body.weight.detach() * 0.9)
+
+    def another_class(net, x):
+        net.spare.__class__ = Shifted
+
+    def deleted(net, x):
+        found = getattr(net, "items", None)
+        if found is not None:
+            del net.items
+        return 0.0 if found is None else 1.0
+
+    def no_state(net, x):
+        return None
 
 
-def no_state(net, x):
-    return None
-
-
-OF_THIS_FILE = [each for each in list(globals().values()) if isinstance(each, types.FunctionType)]
-KINDS = [each for each in OF_THIS_FILE if each.__code__.co_varnames[:2] == ("net", "x")]
+WAYS = [each for each in vars(Ways).values() if isinstance(each, types.FunctionType)]
 CLIENTS = {name: torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(seed)) for seed, name in enumerate("ab")}
 
 
@@ -227,7 +206,7 @@ def visit(net: nn.Module, start, client: str):
     return seen
 
 
-@pytest.mark.parametrize("how", KINDS, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.__name__)
 def test_no_client_sees_what_another_one_left_behind(how):
     torch.manual_seed(0)
     net = Net(how)
@@ -237,13 +216,13 @@ def test_no_client_sees_what_another_one_left_behind(how):
     for client in "ab":
         assert len(alone[client]) == len(after[client])
         assert all(map(torch.equal, alone[client], after[client]))
-    if how not in (no_state, replaced):  # they do see it if nothing is put back
+    if how not in (Ways.no_state, Ways.replaced):  # they do see it if nothing is put back
         dirty = visit(net, start, "a")
         assert len(dirty) != len(alone["a"]) or not all(map(torch.equal, dirty, alone["a"]))
 
 
 def test_modes_and_flags_are_as_they_were_made():
-    net = Net(no_state)
+    net = Net(Ways.no_state)
     net.spare.eval()
     net.spare.bias.requires_grad_(False)
     pristine = Pristine(net)
@@ -254,7 +233,7 @@ def test_modes_and_flags_are_as_they_were_made():
 
 
 def test_the_values_of_the_state_are_left_alone():
-    net = Net(no_state)
+    net = Net(Ways.no_state)
     pristine = Pristine(net)
     with torch.no_grad():
         net.body.weight.fill_(3.0)
@@ -265,7 +244,7 @@ def test_the_values_of_the_state_are_left_alone():
 
 
 def test_an_iterator_is_refused_by_name():
-    net = Net(no_state)
+    net = Net(Ways.no_state)
     net.plain.inner.rates = iter([0.1, 0.2])
     with pytest.raises(BadInput, match=r"Net\.plain\.inner\.rates of the model is an iterator \(list_iterator\)"):
         Pristine(net)
