@@ -14,10 +14,12 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from shared.core.errors import UnknownName
 from shared.training.data import dataset, image_folders, sources, synthetic_digits
@@ -58,15 +60,9 @@ def test_npz_is_mapped_read_only_with_its_values(tmp_path: Path) -> None:
 
 
 def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "d",
-        train_y=np.arange(6, dtype=np.uint8),
-        train_writer=np.array([7, 7, 8, 8, 8, 9], np.int32),
-        test_writer=np.array([1, 2], np.int32),
-    )
-    got = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
-    assert got.train_group is not None
-    assert got.test_group is not None
+    writers = {"train_writer": np.array([7, 7, 8, 8, 8, 9], np.int32), "test_writer": np.array([1, 2], np.int32)}
+    folder = write(tmp_path / "d", train_y=np.arange(6, dtype=np.uint8), **writers)
+    got: Any = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
     assert (got.train_group.tolist(), got.test_group.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
     assert got.train_y.dtype == got.train_group.dtype == np.int64
 
@@ -110,11 +106,7 @@ def test_a_header_that_claims_more_bytes_than_the_file_has_allocates_no_memory(
         archive.writestr("train_x.npy", head.getvalue())
     with pytest.raises(DataMalformed, match="header of train_x says 12288000000000000 bytes, but it has only 128"):
         load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "c")
-
-    def too_much(*_: Any, **__: Any) -> None:
-        raise MemoryError("Unable to allocate 11.4 GiB")
-
-    monkeypatch.setattr(np.lib.format, "read_array", too_much)
+    monkeypatch.setattr(np.lib.format, "read_array", Mock(side_effect=MemoryError("Unable to allocate 11.4 GiB")))
     with pytest.raises(DataMalformed, match=r"cannot be read: Unable to allocate 11\.4 GiB"):
         load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
 
@@ -132,19 +124,16 @@ def test_digest_follows_content_not_container(tmp_path: Path) -> None:
     assert len(first.digest) == 64
 
 
-def test_second_load_neither_hashes_nor_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "d")
-    first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
-    monkeypatch.setattr(hashlib, "file_digest", None)
-    monkeypatch.setattr(sources, "read_npz", None)
-    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").digest == first.digest
-
-
-def test_changed_file_is_unpacked_again(tmp_path: Path) -> None:
-    load("mnist", data_dir=write(tmp_path / "d"), cache_dir=tmp_path / "c")
-    folder = write(tmp_path / "d", train_y=np.zeros((6, 1), int))  # a column of labels
+def test_a_file_is_unpacked_again_only_when_it_changes(tmp_path: Path) -> None:
+    folder, cache = write(tmp_path / "d"), tmp_path / "c"
+    first = load("mnist", data_dir=folder, cache_dir=cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        patch.setattr(sources, "read_npz", None)
+        assert load("mnist", data_dir=folder, cache_dir=cache).digest == first.digest
+    write(folder, train_y=np.zeros((6, 1), int))  # a column of labels
     os.utime(folder / "mnist.npz", ns=(1, 1))
-    assert load("mnist", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0] * 6
+    assert load("mnist", data_dir=folder, cache_dir=cache).train_y.tolist() == [0] * 6
 
 
 def test_a_file_of_the_same_size_and_time_of_modification_is_read_anew(tmp_path: Path) -> None:
@@ -190,13 +179,6 @@ def test_concurrent_processes_unpack_one_complete_copy(tmp_path: Path) -> None:
     assert [entry.is_dir() for entry in folders[1].iterdir()].count(True) == 1
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(
-        UnknownName, match=r"unknown data set 'minst'; did you mean 'mnist'\? known: breast_cancer, .*mnist"
-    ):
-        sources.check_name("minst")
-
-
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published set has three classes, with two training images and one validation image each."""
@@ -205,8 +187,6 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def published(folder: Path, side: int = 64) -> Path:
     """Tiny-ImageNet's layout, as small as `three` says."""
-    from PIL import Image
-
     root, names = folder / "tiny_imagenet", ["n03", "n01", "n02"]
     (root / "val" / "images").mkdir(parents=True)
     (root / "wnids.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
@@ -240,8 +220,7 @@ def test_an_archive_has_precedence_over_a_folder(tmp_path: Path) -> None:
 
 TRAIN, VAL = Path("tiny_imagenet", "train"), Path("tiny_imagenet", "val")
 NOTES = VAL / "val_annotations.txt"
-
-
+IMAGE, NAMES = TRAIN / "n01" / "images" / "n01_1.JPEG", TRAIN.parent / "wnids.txt"
 Damage = Callable[[Path], object]
 
 
@@ -253,8 +232,6 @@ def huge(path: Path) -> None:
 
 
 def as_png(path: Path) -> None:
-    from PIL import Image
-
     Image.new("RGB", (64, 64)).save(path, format="PNG")
 
 
@@ -273,9 +250,6 @@ def line(more: bytes) -> Damage:
 def pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-
-
-IMAGE, NAMES = TRAIN / "n01" / "images" / "n01_1.JPEG", TRAIN.parent / "wnids.txt"
 
 
 @pytest.mark.usefixtures("three")
@@ -326,8 +300,6 @@ def test_another_or_a_changed_folder_is_unpacked_again(tmp_path: Path) -> None:
         got = load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c")
         return [int(image[5, 5, 0]) for image in got.test_x]
 
-    from PIL import Image
-
     first, second = published(tmp_path / "a"), published(tmp_path / "b")
     assert shades(first) == [60, 61, 62]
     Image.new("L", (64, 64), 90).save(second / VAL / "images" / "val_0.JPEG", quality=95)
@@ -342,16 +314,14 @@ def test_another_or_a_changed_folder_is_unpacked_again(tmp_path: Path) -> None:
 def test_a_data_set_without_download_says_which_file_to_provide(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataUnavailable) as caught:
         load(name, data_dir=None, cache_dir=tmp_path)
-    text = caught.value.detail
-    assert f"{name}.npz" in text
-    assert "STRATA_DATA_DIR" in text
-    assert "train_x, train_y, test_x, test_y" in text
+    for text in (f"{name}.npz", "STRATA_DATA_DIR", "train_x, train_y, test_x, test_y"):
+        assert text in caught.value.detail
+    with pytest.raises(UnknownName, match=r"'minst'; did you mean 'mnist'\? known: breast_cancer, .*mnist"):
+        sources.check_name("minst")
 
 
 def test_a_failed_download_says_why_and_which_file_to_provide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: Path) -> Arrays:
-        raise OSError("no route to host")
-
+    fails = Mock(side_effect=OSError("no route to host"))
     monkeypatch.setitem(sources.DATASETS, "mnist", sources.DatasetSource(10, fails))
     with pytest.raises(DataUnavailable, match=r"no route to host.*mnist\.npz into .*mine"):
         load("mnist", data_dir=tmp_path / "mine", cache_dir=tmp_path / "c")
@@ -393,64 +363,49 @@ def _idx(path: Path, array: np.ndarray[Any, Any]) -> None:
     path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
-def test_mnist_files_are_read_by_torchvision(tmp_path: Path) -> None:
-    raw, arrays = tmp_path / "downloads" / "MNIST" / "raw", small()
-    for part, prefix in (("train", "train"), ("test", "t10k")):
-        _idx(raw / f"{prefix}-images-idx3-ubyte", arrays[f"{part}_x"])
-        _idx(raw / f"{prefix}-labels-idx1-ubyte", arrays[f"{part}_y"])
-    got = load("mnist", data_dir=tmp_path, cache_dir=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "kind", "parts", "axes", "labels"),
+    [
+        ("mnist", "MNIST", {"train": "train-{}", "test": "t10k-{}"}, (0, 1, 2), 10),
+        ("emnist", "EMNIST", {part: f"emnist-byclass-{part}-{{}}" for part in ("train", "test")}, (0, 2, 1), 62),
+    ],
+)
+def test_files_of_mnist_and_of_the_byclass_split_of_emnist_are_read_with_pictures_upright(
+    tmp_path: Path, name: str, kind: str, parts: dict[str, str], axes: tuple[int, ...], labels: int
+) -> None:
+    arrays = small(train_y=np.array([labels - 1, 0, 1, 2, 3, 4]))
+    for part, file in parts.items():
+        path = tmp_path / "downloads" / kind / "raw" / file
+        _idx(path.with_name(file.format("images-idx3-ubyte")), arrays[f"{part}_x"].transpose(axes))
+        _idx(path.with_name(file.format("labels-idx1-ubyte")), arrays[f"{part}_y"])
+    got = load(name, data_dir=tmp_path, cache_dir=tmp_path)
     np.testing.assert_array_equal(got.train_x, arrays["train_x"])
-    assert got.test_y.tolist() == [5, 6]
-
-
-def test_emnist_is_the_byclass_split_with_pictures_upright(tmp_path: Path) -> None:
-    raw, arrays = tmp_path / "downloads" / "EMNIST" / "raw", small(train_y=np.array([61, 0, 1, 2, 3, 4]))
-    for part in ("train", "test"):
-        _idx(raw / f"emnist-byclass-{part}-images-idx3-ubyte", arrays[f"{part}_x"].transpose(0, 2, 1))
-        _idx(raw / f"emnist-byclass-{part}-labels-idx1-ubyte", arrays[f"{part}_y"])
-    got = load("emnist", data_dir=None, cache_dir=tmp_path)
-    np.testing.assert_array_equal(got.train_x, arrays["train_x"])
-    assert got.target.n_outputs == 62
-    assert got.train_y[0] == 61
+    assert got.target.n_outputs == labels
+    assert (got.train_y[0], got.test_y.tolist()) == (labels - 1, [5, 6])
 
 
 def test_svhn_is_requested_by_split_and_transposed_to_channels_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requested: list[dict[str, Any]] = []
-
-    def svhn(**options: Any) -> SimpleNamespace:
-        requested.append(options)
-        return SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2]))
-
+    svhn = Mock(return_value=SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2])))
     fake = SimpleNamespace(datasets=SimpleNamespace(SVHN=svhn))
     monkeypatch.setattr("shared.training.torchvision_compat.torchvision", lambda: fake)
     got = load("svhn", data_dir=None, cache_dir=tmp_path)
-    assert got.train_x.shape == (2, 4, 5, 3)
-    assert got.sample.shape == (3, 4, 5)
-    assert [options["split"] for options in requested] == ["train", "test"]
-    assert all(options["download"] and options["root"] == str(tmp_path / "downloads") for options in requested)
+    assert (got.train_x.shape, got.sample.shape) == ((2, 4, 5, 3), (3, 4, 5))
+    options = {"root": str(tmp_path / "downloads"), "download": True}
+    assert svhn.call_args_list == [call(split=split, **options) for split in ("train", "test")]
 
 
-def test_batch_is_scaled_to_minus_one_to_one_in_torch_memory() -> None:
-    grey = np.array([[[0, 255], [51, 102]]], np.uint8)
-    got = as_batch(grey)
-    want = (torch.tensor([[[[0.0, 255.0], [51.0, 102.0]]]]) / 255 - 0.5) / 0.5
-    assert torch.equal(got, want)
-    assert got.dtype == torch.float32
-    assert got.flatten()[:2].tolist() == [-1.0, 1.0]
-    assert torch.equal(as_batch(torch.from_numpy(grey)), got)
-
-
-def test_batch_of_a_map_is_aligned_contiguous_and_channels_first(tmp_path: Path) -> None:
+def test_a_batch_is_scaled_to_minus_one_to_one_in_torch_memory_with_channels_first(tmp_path: Path) -> None:
     colour = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", colour)
     got = as_batch(np.load(tmp_path / "x.npy", mmap_mode="r")[1:])
-    assert got.shape == (2, 3, 4, 5)
     assert got.is_contiguous()
     assert got.data_ptr() % 64 == 0
-    assert torch.equal(got, as_batch(colour[1:]))
-    assert got[0, 2, 3, 4] == as_batch(colour[1:2, 3:4, 4:5, 2])[0, 0, 0, 0]
+    assert torch.equal(got, (torch.from_numpy(colour[1:]).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5)
+    grey = np.array([[[0, 255], [51, 102]]], np.uint8)
+    assert as_batch(grey).flatten()[:2].tolist() == [-1.0, 1.0]
+    assert torch.equal(as_batch(torch.from_numpy(grey)), as_batch(grey))
 
 
 @pytest.mark.parametrize(("name", "n", "n_test", "side"), [("usps", 7291, 2007, 16), ("mnist", 60000, 10000, 28)])

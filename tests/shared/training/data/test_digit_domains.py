@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -68,17 +69,10 @@ def test_official_split_keeps_the_official_test_images(folders: dict[str, Path])
 
 
 def test_other_options_give_other_data_and_equal_options_equal_data(folders: dict[str, Path], tmp_path: Path) -> None:
-    digests = [
-        open_data(spec, data_dir=folders["data_dir"], cache_dir=cache).digest
-        for spec, cache in [
-            (spec_of(), folders["cache_dir"]),
-            (spec_of(), tmp_path),
-            (spec_of(split="official"), tmp_path),
-            (spec_of(size=9), tmp_path),
-            (spec_of(domains=FIVE[::-1]), tmp_path),
-        ]
-    ]
-    assert digests[0] == digests[1]
+    known = open_data(spec_of(), **folders).digest
+    options: list[dict[str, Any]] = [{}, {"split": "official"}, {"size": 9}, {"domains": FIVE[::-1]}]
+    digests = [open_data(spec_of(**each), data_dir=folders["data_dir"], cache_dir=tmp_path).digest for each in options]
+    assert digests[0] == known
     assert len(set(digests)) == 4
 
 
@@ -133,30 +127,17 @@ def test_wrong_options_and_missing_domains_are_refused_when_the_spec_is_read(
     with pytest.raises((BadInput, UnknownName), match=message) as refused:
         parse_spec(options)
     assert refused.value.field == field
-
-
-def test_domains_of_the_data_may_be_partitioned_and_tested_on() -> None:
     part = {"name": "by_domain", "domains": ["usps", "mnist"]}
-    spec = parse_spec({"data": FOUR, "partition": part, "test_on": ["union", "unseen", "usps", "synth_digits"]})
-    assert spec.test_on == ("union", "unseen", "usps", "synth_digits")
+    tested = ("union", "unseen", "usps", "synth_digits")
+    assert parse_spec({"data": FOUR, "partition": part, "test_on": list(tested)}).test_on == tested
     assert parse_spec({"data": "digit_domains", "test_on": ["svhn"]}).test_on == ("svhn",)
 
 
-# ---- data sets that are unavailable
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every download of `svhn` fails."""
-
-    def fail(_: Path) -> Any:
-        raise OSError("no network")
-
-    monkeypatch.setitem(sources.DATASETS, "svhn", sources.DatasetSource(10, fail))
-
-
-@pytest.mark.usefixtures("offline")
-def test_the_error_of_a_missing_data_set_says_how_to_provide_or_omit_it(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_data_set_says_how_to_provide_or_omit_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offline = sources.DatasetSource(10, Mock(side_effect=OSError("no network")))
+    monkeypatch.setitem(sources.DATASETS, "svhn", offline)
     folder, cache = write_domains(tmp_path / "sets", ("mnist", "usps")), tmp_path / "cache"
     with pytest.raises(DataUnavailable, match="svhn could not be loaded") as caught:
         open_data(spec_of(domains=("mnist", "svhn", "usps")), data_dir=folder, cache_dir=cache)

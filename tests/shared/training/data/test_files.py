@@ -90,21 +90,16 @@ def test_sequences_of_integers_are_tokens_with_a_vocabulary_and_padding(tmp_path
     assert larger.digest != got.digest
 
 
-def test_a_mask_of_indices_writes_padding_into_samples_and_targets(tmp_path: Path) -> None:
-    mask: Arrays = {"train_mask": np.array([[1, 1, 0], [1, 1, 1]]), "test_mask": np.array([[1, 0, 0]])}
-    got = of_arrays(tmp_path, **TOKENS, **mask, padding=np.array(5))
+def test_a_mask_is_padding_of_indices_and_the_last_channel_of_numbers(tmp_path: Path) -> None:
+    of_indices: Arrays = {"train_mask": np.array([[1, 1, 0], [1, 1, 1]]), "test_mask": np.array([[1, 0, 0]])}
+    got = of_arrays(tmp_path, **TOKENS, **of_indices, padding=np.array(5))
     assert got.train_x.tolist() == [[1, 2, 5], [3, 1, 2]]
-    assert got.train_y.tolist() == [[2, 0, 5], [1, 2, 4]]
-    assert got.test_y.tolist() == [[1, 5, 5]]
+    assert (got.train_y.tolist(), got.test_y.tolist()) == ([[2, 0, 5], [1, 2, 4]], [[1, 5, 5]])
     assert got.sample.vocabulary == 6
-
-
-def test_a_mask_of_numbers_is_their_last_channel_and_is_not_normalised(tmp_path: Path) -> None:
-    arrays: Arrays = {**NUMBERS, "mean": np.array(1.0), "std": np.array(2.0)}
-    mask: Arrays = {"train_mask": np.array([[1, 1, 0]] * 4), "test_mask": np.ones((2, 3))}
-    got = of_arrays(tmp_path, **arrays, **mask)
+    of_numbers: Arrays = {"train_mask": np.array([[1, 1, 0]] * 4), "test_mask": np.ones((2, 3))}
+    got = of_arrays(tmp_path, **NUMBERS, **of_numbers, mean=np.array(1.0), std=np.array(2.0))
     assert got.sample == Sample((3, 2), layout="channels_last")
-    assert got.encode(got.train_x[1:2]).tolist() == [[[1.0, 1.0], [1.5, 1.0], [-0.5, 0.0]]]
+    assert got.encode(got.train_x[1:2]).tolist() == [[[1.0, 1.0], [1.5, 1.0], [-0.5, 0.0]]], "it is not normalised"
 
 
 @pytest.mark.parametrize(
@@ -202,12 +197,15 @@ def test_a_wrong_table_is_refused_by_line_or_column(
 # ---- names and places
 
 
-def test_a_name_with_a_dot_is_a_file_and_the_file_names_the_data_set(tmp_path: Path) -> None:
+def test_a_name_with_a_dot_is_a_file_and_the_file_names_the_data_set() -> None:
     short = DataSpec.model_validate({"name": "My Data-2.npz"})
     assert (short.name, short.file) == ("my_data_2", "My Data-2.npz")
-    assert DataSpec.model_validate({"name": "digits", "file": "flowers"}).name == "flowers"  # a file over a spec's data
-    assert DataSpec.model_validate({"file": "mnist.npz"}).name == "data_mnist"
-    assert DataSpec.model_validate({"name": "mine", "file": "mnist.npz"}).name == "mine"
+    for spec, name in (
+        ({"name": "digits", "file": "flowers"}, "flowers"),  # a file over a spec's data
+        ({"file": "mnist.npz"}, "data_mnist"),
+        ({"name": "mine", "file": "mnist.npz"}, "mine"),
+    ):
+        assert DataSpec.model_validate(spec).name == name
     assert "file" not in DataSpec(name="mnist").model_dump()
 
 
@@ -228,21 +226,18 @@ def test_options_that_do_not_fit_are_refused(spec: dict[str, Any], message: str)
 
 
 def test_a_file_that_is_not_there_or_elsewhere_or_of_another_kind_is_refused_by_its_field(tmp_path: Path) -> None:
-    with pytest.raises(DataUnavailable, match=r"put a\.npz into") as caught:
-        opened(tmp_path, file="a.npz")
-    assert caught.value.field == "data.file"
     folder = tmp_path / "data"
     folder.mkdir()
+    with pytest.raises(DataUnavailable, match=r"put a\.npz into") as caught:
+        opened(folder, file="a.npz")
+    assert caught.value.field == "data.file"
     (tmp_path / "outside.npz").touch()
     (folder / "a.npz").symlink_to(tmp_path / "outside.npz")
     with pytest.raises(DataUnavailable, match=r"a\.npz is a link that leads out of .*data, where nothing is read"):
         opened(folder, file="a.npz")
-    (tmp_path / "a.doc").touch()
+    (folder / "a.doc").touch()
     with pytest.raises(BadInput, match="neither an"):
-        opened(tmp_path, file="a.doc")
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+        opened(folder, file="a.doc")
     (tmp_path / "cache").touch()
     with pytest.raises(SystemRefused, match=r"/cache: File exists"):
         table_of(tmp_path, "x,y\n1,2\n", target="y")

@@ -69,21 +69,16 @@ def test_targets_far_from_one_are_standardised_unless_the_spec_says_otherwise(
         assert np.array_equal(found.train_y, y[:40].astype(np.float32))
 
 
-def test_differences_are_kept_that_float32_would_lose(tmp_path: Path) -> None:
-    """Times in seconds since 1970 that differ by milliseconds."""
-    y = 1.7e9 + prices(1e-3)
-    found = opened(tmp_path, y)
-    assert len(np.unique(found.train_y)) == 40
-
-
-def test_classes_are_not_standardised(tmp_path: Path) -> None:
+def test_classes_are_not_standardised_and_differences_that_float32_would_lose_are_kept(tmp_path: Path) -> None:
+    milliseconds_since_1970 = opened(tmp_path, 1.7e9 + prices(1e-3))
+    assert len(np.unique(milliseconds_since_1970.train_y)) == 40
     y = np.arange(60) % 3
     assert opened(tmp_path, y).target == Classes(3)
     with pytest.raises(StrataError, match="standardise_target is for numbers, these targets are classes"):
         opened(tmp_path, y, standardise_target=True)
 
 
-def test_metrics_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
+def test_metrics_and_predictions_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
     y = prices(1e6, 2e6)
     data = opened(tmp_path, y)
     spec = parse_spec({"data": {"file": "numbers.npz"}, "metrics": ["mae", "rmse"]})
@@ -92,12 +87,8 @@ def test_metrics_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
     errors = y[40:] - y[:40].mean()
     found = {label: scoring.further[label].value(state) for label, state in states.items()}
     assert found == pytest.approx({"mae": np.abs(errors).mean(), "rmse": np.sqrt((errors**2).mean())}, rel=1e-6)
-
-
-def test_predictions_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
-    found = opened(tmp_path, prices(1e6, 2e6)).target
-    about: Any = SimpleNamespace(description=SimpleNamespace(target=found))
-    (mean,), (std,) = scale_of(found)
+    about: Any = SimpleNamespace(description=SimpleNamespace(target=data.target))
+    (mean,), (std,) = scale_of(data.target)
     for outputs in (torch.tensor([[0.0], [1.0]]), torch.tensor([0.0, 1.0])):
         assert TrainedModel(about, {}).finished(outputs).tolist() == [[mean], [pytest.approx(mean + std)]]
 

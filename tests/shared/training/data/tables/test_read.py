@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from shared.training.data.dataset import Dataset
 from shared.training.data.open_data import open_data
 from shared.training.data.sources import DataMalformed
-from shared.training.description import Classes, Numbers
+from shared.training.description import Classes
 from shared.training.specs import DataSpec
 
 N = 60
@@ -247,22 +247,10 @@ def test_ids_that_float64_rounds_to_one_number_stay_apart(tmp_path: Path) -> Non
     assert groups == tuple(map(str, sorted(set(ids))))
     codes = opened(tmp_path, text, columns={"account": "categories"}).reading.columns[0]
     assert codes.categories == groups
-    classes = opened(tmp_path, text, target="account", kind="classes")
-    assert classes.reading.classes == groups
+    classes: Any = opened(tmp_path, text, target="account", group="account", kind="classes")
+    assert classes.reading.classes == classes.reading.groups == groups
+    assert np.array_equal(classes.train_group, classes.train_y), "the target may be the group"
     assert np.bincount(np.concatenate([classes.train_y, classes.test_y])).tolist() == [15] * 4
-
-
-def test_categories_of_any_exponent_are_numbers(tmp_path: Path) -> None:
-    tiny = "1e-99999999999999999999"
-    got = opened(tmp_path, with_column("x", lambda n: (tiny, "5", "-2")[n % 3]), columns={"x": "categories"})
-    assert got.reading.columns[0].categories == ("-2", tiny, "5")
-
-
-def test_the_target_may_be_the_group(tmp_path: Path) -> None:
-    got = opened(tmp_path, text_of(ROWS), group="state")
-    assert got.reading.groups == got.reading.classes
-    assert got.train_group is not None
-    assert np.array_equal(got.train_group, got.train_y)
 
 
 @pytest.mark.parametrize(
@@ -283,40 +271,36 @@ def test_the_target_may_be_the_group(tmp_path: Path) -> None:
 def test_a_column_is_read_as_the_spec_says(tmp_path: Path, cells: list[str], use: str, values: list[float]) -> None:
     text = text_of([(cells[number % 2], *row) for number, row in enumerate(ROWS)], ("it", *HEADER))
     got = opened(tmp_path, text, columns={"it": use, "age": "ignore"})
-    z, column = got.encode(got.train_x)[:, 0].double().numpy(), got.reading.columns[0]
-    assert column.mean is not None
-    assert column.std is not None
+    z, column = got.encode(got.train_x)[:, 0].double().numpy(), cast(Any, got.reading.columns[0])
     np.testing.assert_allclose(np.unique(z * column.std + column.mean), np.sort(values), rtol=1e-5)
     assert got.reading.notes == ("left out, as data.columns says: age",)
 
 
-def test_dates_of_either_order_are_refused(tmp_path: Path) -> None:
+def test_dates_of_either_order_are_refused_and_a_column_that_says_nothing_is_told(tmp_path: Path) -> None:
     text = with_column("day", lambda n: f"{n % 9 + 1}/{n % 7 + 1}/2024")
     with pytest.raises(DataMalformed, match=r"line 2: .* is '1/1/2024'; the column does not tell whether days"):
         opened(tmp_path, text, columns={"day": "date"})
+    got = opened(tmp_path, with_column("unit", lambda _: 0.1))
+    assert got.reading.notes == ("column unit is the same in all training rows, and tells a model nothing",)
+    assert not got.encode(got.train_x)[:, 0].any()
 
 
 def test_codes_and_targets_are_categories_where_the_spec_says_so(tmp_path: Path) -> None:
     text = with_column("zip", lambda n: ("01067", "1067", "80331")[n % 3])
     got = opened(tmp_path, text, columns={"zip": "categories"})
     assert got.reading.columns[0].categories == ("01067", "1067", "80331")
+    tiny = "1e-99999999999999999999"
+    numbers = opened(tmp_path, with_column("x", lambda n: (tiny, "5", "-2")[n % 3]), columns={"x": "categories"})
+    assert numbers.reading.columns[0].categories == ("-2", tiny, "5"), "numbers of any exponent stand by size"
     priced = text_of([(*row[:2], f"{n} EUR") for n, row in enumerate(ROWS)])
     with pytest.raises(DataMalformed, match="column state holds numbers with 'EUR'"):
         opened(tmp_path, priced)
-    numbers = opened(tmp_path, priced, kind="numbers")
-    assert isinstance(numbers.target, Numbers)
-    assert numbers.reading.target is not None
-    assert numbers.reading.target.unit == "EUR"
+    euros: Any = opened(tmp_path, priced, kind="numbers")
+    assert (euros.target.kind, euros.reading.target.unit) == ("numbers", "EUR")
     whole = text_of([(*row[:2], n % 3) for n, row in enumerate(ROWS)])
     assert opened(tmp_path, whole, columns={"state": "categories"}).target == Classes(3)
     with pytest.raises(DataMalformed, match=r"data\.kind says classes, data.columns number"):
         opened(tmp_path, whole, kind="classes", columns={"state": "number"})
-
-
-def test_a_column_that_says_nothing_is_told(tmp_path: Path) -> None:
-    got = opened(tmp_path, with_column("unit", lambda _: 0.1))
-    assert got.reading.notes == ("column unit is the same in all training rows, and tells a model nothing",)
-    assert not got.encode(got.train_x)[:, 0].any()
 
 
 # ---- statistics
@@ -342,9 +326,8 @@ def test_numbers_are_standardised_before_they_become_float32(tmp_path: Path, val
 
 
 def test_numbers_that_float32_holds_keep_their_bits(tmp_path: Path) -> None:
-    got = opened(tmp_path, text_of(ROWS))
+    got: Any = opened(tmp_path, text_of(ROWS))
     raw = np.stack([AGE, BMI], 1).astype(np.float32)
     assert {tuple(row) for row in got.train_x.tolist()} <= {tuple(row) for row in raw.tolist()}
-    assert got.normalisation is not None
     assert got.normalisation.mean.tolist() == got.train_x.mean(0).tolist()
     assert got.normalisation.std.tolist() == got.train_x.std(0).tolist()
