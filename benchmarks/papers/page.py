@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.papers.claims import Claim, Value
 from benchmarks.papers.measured import Further, Kept, Measured
-from benchmarks.papers.settings import Setting, fingerprint
+from benchmarks.papers.settings import Setting, fingerprint_of
 from shared.core.errors import NotFound
 from shared.plots.picture import Axis, Lines, Picture, Series
 
@@ -81,7 +81,7 @@ class Page:
 
     def known(self, kept: Kept) -> list[Measured]:
         """The kept runs of the settings as they are now."""
-        now = {(each.key, seed): fingerprint(each.spec_of(seed)) for each in self.settings for seed in each.seeds}
+        now = {(each.key, seed): fingerprint_of(each, seed) for each in self.settings for seed in each.seeds}
         return [run for run in kept.runs if now.get((run.setting, run.seed)) == run.fingerprint]
 
     def parts(self, kept: Kept) -> dict[str, str]:

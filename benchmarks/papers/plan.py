@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.papers.measured import Kept
 from benchmarks.papers.page import Page
-from benchmarks.papers.settings import Setting, Size, fingerprint
+from benchmarks.papers.settings import Setting, Size, fingerprint_of
 from shared.core.formatting import duration
 
 
@@ -34,7 +34,7 @@ class Step:
 
 def seconds_a_round(setting: Setting, kept: Kept) -> float | None:
     """Measured wall seconds of a round: of its slowest run, else of its trial; None if it has none."""
-    now = {seed: fingerprint(setting.spec_of(seed)) for seed in setting.seeds}
+    now = {seed: fingerprint_of(setting, seed) for seed in setting.seeds}
     runs = [run for run in kept.runs if run.setting == setting.key and now.get(run.seed) == run.fingerprint]
     trials = [each for each in kept.trials if each.setting == setting.key and each.fingerprint in now.values()]
     measured = [run.seconds / len(run.series["n_used"]) for run in runs] or [each.seconds_a_round for each in trials]

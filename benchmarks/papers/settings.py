@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -62,3 +63,9 @@ def fingerprint(spec: RunSpec) -> str:
     """Digest of what a spec says apart from defaults, so that a field that is added later does not change it."""
     said = spec.experiment.model_dump(mode="json", exclude_defaults=True)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def fingerprint_of(setting: Setting, seed: int) -> str:
+    """The fingerprint of a setting's spec with a seed."""
+    return fingerprint(setting.spec_of(seed))

@@ -18,10 +18,8 @@ from benchmarks.papers.plan import lines, plan
 from benchmarks.papers.settings import Setting, fingerprint
 from shared.core.errors import NotFound
 from shared.core.scores import Spread
-from shared.results.manifest import Manifest
-from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
-from tests.strata.samples import a_round, a_run
+from tests.strata.samples import a_round, a_run, put_run
 
 OURS = Setting("ours", "digits_fedprox", ("num_rounds=4",), what="FedProx")
 OTHER = Setting("other", "digits_fedprox", ("num_rounds=4", "algorithm=fedavg"), what="FedAvg")
@@ -149,7 +147,7 @@ def test_series_are_read_from_a_results_folder_and_kept(tmp_path: Path, monkeypa
     scores = {"global": Evaluation(n=10, accuracy=1 / 3, loss=1.0)}
     rounds = [a_round(1, clients={"own": Spread.of([0.2, 0.6])}, evaluation=None), a_round(2, evaluation=scores)]
     info = a_run(run="r1", final=scores, wall_s=12.34)
-    write_results(tmp_path / "r1", info, rounds, model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "r1", rounds, info)
     found = measure(tmp_path / "r1", "ours", "f", lambda _, rows: {"rows": [float(row.round_no) for row in rows]})
     assert (found.series["global"], found.series["own"]) == ((None, 0.333333), (0.4, None))
     assert (found.series["rows"], found.final["global"], found.seconds) == ((1.0, 2.0), 1 / 3, 12.3)

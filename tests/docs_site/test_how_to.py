@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import importlib
 import importlib.util
 import math
@@ -13,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from shared.results.onnx_export import to_onnx
 from shared.results.saved_model import saved_model
 from strata.checks.run import Result, checked
 from strata.objects.run import load_run
+from tests.fork_server import forked_servers
 from tests.shared.algorithms import test_contract as contract
 from tests.shared.algorithms.layouts import ended, federation, run
 from tests.waits import HANG_S
@@ -209,6 +210,7 @@ def output(copy: Path, script: str, *args: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> None:
     field, check = blocks("own-spec-field.md")
     specs = copied / "shared" / "spec" / "experiment.py"
@@ -221,19 +223,17 @@ def test_the_shown_spec_field_has_its_default_and_its_check(copied: Path) -> Non
 
 
 @pytest.mark.e2e
-def test_the_shown_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_shown_python_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """That of the page, and that with which the home page and the README begin."""
     pytest.importorskip("pandas", reason="the extra `notebook` is not installed")
     (home,) = blocks("index.md", ROOT / "docs")
     assert home in blocks("README.md", ROOT)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join([*blocks("python.md"), home]), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, *_, saved, swept, refused, of_home = done.stdout.splitlines()
+    monkeypatch.chdir(tmp_path)
+    with forked_servers():
+        exec(compile("\n".join([*blocks("python.md"), home]), "python.md", "exec"), {})  # noqa: S102
+    first, *_, saved, swept, refused, of_home = capfd.readouterr().out.splitlines()
     assert re.fullmatch(r"0\.\d+ dict_keys\(\[.*'head\.weight'.*\]\)", of_home)
     assert re.fullmatch(r"1 0\.\d+", first)
     assert saved.startswith("0.")
@@ -245,8 +245,10 @@ def test_the_shown_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
 # ---- the trained model
 
 
-async def test_the_shown_ways_to_use_a_model_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the page's table: StrataFL, plain torch in a process of its own, and ONNX if that is installed."""
+async def test_the_shown_ways_to_use_a_model_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the page's table: StrataFL, torch without StrataFL, and ONNX if that is installed."""
     monkeypatch.chdir(tmp_path)
     table, _, plain, onnx = blocks("use-the-model.md")
     exec(compile(table, "use-the-model.md", "exec"), {})  # noqa: S102
@@ -257,12 +259,13 @@ async def test_the_shown_ways_to_use_a_model_say_the_same(tmp_path: Path, monkey
     found = load_run(folder).predict({"age": [61], "sex": ["f"], "bmi": [29.4]})
     for name in ("model.safetensors", "preprocessing.json"):
         shutil.copy(folder / name, tmp_path)
-    script = [sys.executable, "-c", f"{plain}\nimport sys; assert not {{'shared', 'strata'}} & sys.modules.keys()"]
-    told = await asyncio.to_thread(subprocess.run, script, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr[-2000:]
+    assert re.findall(r"^(?:import|from) (\w+)", plain, re.MULTILINE) == ["json", "torch", "safetensors"]
+    capsys.readouterr()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # of a file that the page leaves open
+        exec(compile(plain, "use-the-model.md", "exec"), {})  # noqa: S102
     assert found.probabilities is not None
     by_class = dict(zip(found.classes, found.probabilities[0].tolist(), strict=True))
-    assert ast.literal_eval(told.stdout) == pytest.approx(by_class, abs=1e-5)
+    assert ast.literal_eval(capsys.readouterr().out) == pytest.approx(by_class, abs=1e-5)
     if all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime")):
         (tmp_path / "patients.onnx").write_bytes(to_onnx(saved_model(folder)))
         names: dict[str, Any] = {}

@@ -186,7 +186,6 @@ def test_run_continues_after_all_processes_were_killed_and_restarted(
 # ---- edges
 
 
-@pytest.mark.smoke
 def test_devices_of_a_lost_edge_visit_the_other_until_it_returns(short_ttl: Deployment, reference: Deployment) -> None:
     with short_ttl.gate.closed(from_round=2) as gate:
         run = short_ttl.submit(counts(0.0, num_rounds=5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,10 +16,12 @@ import pytest
 from strata.launcher import home
 from strata.launcher.process import execute
 from strata.log_reader import POLL_S, SETTLE_S, Files, Wanted, follow, history, parsed
+from tests.strata.conftest import CommandResult, Strata
 from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "r20260101-000000-0001", "r20260102-000000-0001"
+Log = Callable[..., CommandResult]
 TIERS = {"cloud": "cloud", "edge-1": "edge", "agent-1": "agent"}
 
 
@@ -51,20 +54,21 @@ def folder(tmp_path: Path) -> Path:
     return into
 
 
-def strata(*words: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
-    env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(cwd / ".strata")}
-    code = "from strata.main import app_entry; app_entry()"
-    command = [sys.executable, "-c", code, "log", *words]
-    return subprocess.run(
-        command, cwd=cwd, env=env, input=given, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+@pytest.fixture
+def log(strata: Strata, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
+    """Run `strata log` with these words, and with a text on its standard input."""
+
+    def run(*words: str, given: str = "") -> CommandResult:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8"))
+        return strata("log", *words)
+
+    return run
 
 
-def test_one_round_of_the_latest_run_is_merged_from_three_processes(folder: Path, tmp_path: Path) -> None:
-    done = strata("--round", "1", "--from", str(folder), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+def test_one_round_of_the_latest_run_is_merged_from_three_processes(folder: Path, log: Log) -> None:
+    done = log("--round", "1", "--from", str(folder))
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [
         f"00:00:03.000 cloud    round.started run={NEW} round=1",
         f"00:00:04.000 edge-1   order.taken run={NEW} round=1",
         f"00:00:05.000 agent-1  visit.begun run={NEW} round=1 seat=0",
@@ -74,48 +78,42 @@ def test_one_round_of_the_latest_run_is_merged_from_three_processes(folder: Path
     ]
 
 
-@pytest.mark.slow
-def test_output_of_compose_is_read_from_a_pipe_with_or_without_its_prefix(tmp_path: Path) -> None:
+def test_output_of_compose_is_read_from_a_pipe_with_or_without_its_prefix(log: Log) -> None:
     piped = "".join(f"{text}\n" for text in [*AGENT, *CLOUD, *(f"edge-1-1  | {text}" for text in EDGE)])
-    done = strata("latest", "--tier", "edge", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
-    assert [json.loads(text) for text in done.stdout.splitlines()] == [json.loads(text) for text in EDGE]
-    as_it_comes = strata(NEW, "--follow", "--format", "json", "--from", "-", cwd=tmp_path, given=piped)
-    assert as_it_comes.stdout.splitlines() == [*AGENT[1:], *CLOUD[1:], *EDGE]
+    done = log("latest", "--tier", "edge", "--format", "json", "--from", "-", given=piped)
+    assert [json.loads(text) for text in done.out.splitlines()] == [json.loads(text) for text in EDGE]
+    as_it_comes = log(NEW, "--follow", "--format", "json", "--from", "-", given=piped)
+    assert as_it_comes.out.splitlines() == [*AGENT[1:], *CLOUD[1:], *EDGE]
 
 
-def test_lines_of_other_programs_are_shown_without_control_characters(folder: Path, tmp_path: Path) -> None:
-    done = strata("all", "--from", str(folder), cwd=tmp_path)
-    lines = done.stdout.splitlines()
+def test_lines_of_other_programs_are_shown_without_control_characters(folder: Path, log: Log) -> None:
+    lines = log("all", "--from", str(folder)).out.splitlines()
     assert len(lines) == len(CLOUD) + len(EDGE) + len(AGENT)
     assert lines[0] == "? ?        text Traceback of who knows what \\x1b[31m"
     assert f"run={OLD}" in lines[1]
 
 
-@pytest.mark.slow
-def test_without_logs_the_error_says_where_to_look(tmp_path: Path) -> None:
-    nowhere = strata(cwd=tmp_path)
-    assert nowhere.returncode == 1
-    assert "docker compose logs --no-log-prefix" in nowhere.stderr
-    gone = strata("--from", "gone", cwd=tmp_path)
-    assert (gone.returncode, "from: no such file or folder: 'gone'" in gone.stderr) == (1, True)
-    text = strata("--from", "-", cwd=tmp_path, given="00:00:01.000 cloud round.started\n")
-    assert text.returncode == 1
-    assert "STRATA_LOG_FORMAT=text" in text.stderr
-    assert strata("../x", cwd=tmp_path).returncode == 1
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "docker compose logs --no-log-prefix"),
+        (("--from", "gone"), "from: no such file or folder: 'gone'"),
+        (("--from", "-"), "STRATA_LOG_FORMAT=text"),
+        (("../x",), "docker compose logs --no-log-prefix"),
+    ],
+)
+def test_without_logs_the_error_says_where_to_look(log: Log, words: tuple[str, ...], said: str) -> None:
+    done = log(*words, given="00:00:01.000 cloud round.started\n")
+    assert (done.code, said in done.err) == (1, True), done.err
 
 
-@pytest.mark.slow
-def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STRATA_HOME", str(tmp_path / ".strata"))
+def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(folder: Path, tmp_path: Path, log: Log) -> None:
     with home.announced("http://127.0.0.1:1", folder):
-        done = strata("--tier", "edge", cwd=tmp_path)
-    assert len(done.stdout.splitlines()) == len(EDGE)
+        assert len(log("--tier", "edge").out.splitlines()) == len(EDGE)
     kept = tmp_path / "runs" / OLD / "logs"
     kept.parent.mkdir(parents=True)
     folder.rename(kept)
-    assert strata(OLD, cwd=tmp_path).stdout == f"00:00:01.000 cloud    run.status run={OLD} status=completed\n"
+    assert log(OLD).out == f"00:00:01.000 cloud    run.status run={OLD} status=completed\n"
 
 
 def test_a_closed_pipe_gives_no_traceback(folder: Path) -> None:

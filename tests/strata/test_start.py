@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.results.manifest import Manifest
-from shared.results.writer import write_results
 from strata.main import app_entry
-from tests.strata.samples import a_round, a_run
+from tests.strata.samples import a_round, put_run
 from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +41,8 @@ SAID = {
 
 
 def test_the_objects_and_commands_that_train_nothing_load_no_torch(tmp_path: Path) -> None:
-    info = a_run(run="a")
     (tmp_path / "spec.yaml").write_text("data: digits\n", encoding="utf-8")
-    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "runs" / "a", [a_round(1)])
     env = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
     env |= {"PYTHONPATH": str(ROOT), "STRATA_HOME": str(tmp_path / ".strata"), "COLUMNS": "200"}
     command = [sys.executable, "-c", PROGRAM, json.dumps([words.split() for words in SAID])]
@@ -60,8 +57,7 @@ def test_what_the_system_refuses_is_one_line_and_no_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever the command: here the folder of a report is a file."""
-    info = a_run(run="a")
-    write_results(tmp_path / "runs" / "a", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "runs" / "a", [a_round(1)])
     (tmp_path / "file").touch()
     target = str(tmp_path / "file" / "r.html")
     with pytest.raises(SystemExit, match="1"):

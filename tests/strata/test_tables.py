@@ -14,14 +14,12 @@ from rich.console import Console, RenderableType
 from shared.core.formatting import duration
 from shared.core.scores import Spread
 from shared.federation.spec_parser import parse_spec
-from shared.results.manifest import Manifest
-from shared.results.writer import write_results
 from shared.run_records.runs import UnreadableRun
 from shared.run_records.visits import VisitRow
 from strata.output import Column, FittedTable, Terminal
 from strata.tables import rounds_table, runs_table, visits_table
 from tests.strata.conftest import Strata
-from tests.strata.samples import a_round, a_run
+from tests.strata.samples import a_round, a_run, put_run
 
 SAMPLE: dict[str, Any] = {"wall_s": 61.0, "simulated_s": 4_000.0, "device_bytes_up": 10**8, "bytes_up": 10**8}
 FIGURES = {"accuracy": 0.25, "rho": 145, "sigma": 352, "refusals": 3, "edge_model_bytes": 19_240, "note": "far"}
@@ -84,17 +82,14 @@ def test_wrappable_words_take_the_width_of_the_longest_only() -> None:
 def test_a_run_is_shown_with_its_local_objective(strata: Strata, tmp_path: Path) -> None:
     algorithm = {"name": "bofl", "local": {"name": "fedser"}}
     spec = parse_spec({"algorithm": algorithm, "model": {"name": "resnet50", "projection": 256}})
-    info = a_run(run="r8", algorithm="bofl", spec=spec)
-    write_results(tmp_path / "runs" / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "runs" / "r8", [a_round(1)], algorithm="bofl", spec=spec)
     shown = strata("show", "r8").out
     assert re.search(r"^algorithm +bofl, local fedser *$", shown, re.MULTILINE)
     assert re.search(r"^data, model +digits, resnet50, projection 256 *$", shown, re.MULTILINE)
 
 
 def test_a_rounds_visits_are_shown_with_the_algorithms_figures_of_each(strata: Strata, tmp_path: Path) -> None:
-    info = a_run(run="r9")
-    rounds = [a_round(1), a_round(2, seats=VISITS)]
-    write_results(tmp_path / "runs" / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "runs" / "r9", [a_round(1), a_round(2, seats=VISITS)])
     lines = strata("show", "r9", "--round", 2).out.splitlines()
     head = next(index for index, line in enumerate(lines) if "┃ device" in line)
     names, first, second = (cells_of(lines[index]) for index in (head, head + 2, head + 3))

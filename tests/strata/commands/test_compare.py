@@ -18,11 +18,9 @@ from shared.plots.picture import Lines
 from shared.results.comparison import compare
 from shared.results.folder import read_run
 from shared.results.lookup import find_folders
-from shared.results.manifest import Manifest
-from shared.results.writer import write_results
 from shared.run_records.rounds import Evaluation
 from tests.strata.conftest import Strata
-from tests.strata.samples import SPEC, a_round, a_run
+from tests.strata.samples import SPEC, a_round, a_run, put_run
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -40,8 +38,7 @@ def in_folder(
         for number, value in enumerate(accuracies, start=1)
     ]
     after = [a_round(n, kind="evaluate", bytes_up=999, simulated_s=99.0, evaluation=None)] if n else []
-    write_results(runs / run, info, rounds + after, model=None, manifest=Manifest.of(info))
-    return runs / run
+    return put_run(runs / run, rounds + after, info)
 
 
 def compared(strata: Strata, *arguments: object) -> dict[str, Any]:
@@ -118,7 +115,7 @@ def test_one_measure_for_all_is_the_model_that_each_client_would_use(strata: Str
     in_folder(runs, "a", [0.1, 0.9], clients=spreads, accuracy_of="mean over clients", accuracy=0.7)
     shared = in_folder(runs, "b", [0.1, 0.9], clients=spreads)
     rounds = [a_round(1, clients={"received": Spread.of([0.1, 0.3]), "own": Spread.of([0.9])}), a_round(2)]
-    write_results(shared, read_run(shared), rounds, model=None, manifest=Manifest.of(read_run(shared)))
+    put_run(shared, rounds, read_run(shared))
     comparison = compare([runs / "a", shared], clients=True)
     personal, common = comparison.curves
     assert comparison.remarks == ()
@@ -137,17 +134,13 @@ def test_one_measure_for_all_is_the_model_that_each_client_would_use(strata: Str
 def test_different_data_steps_and_unfinished_runs_are_noted(strata: Strata, runs: Path) -> None:
     in_folder(runs, "a", [0.2, 0.8])
     in_folder(runs, "b", [None, 0.7], spec={"eval_every": 2, "data": "mnist"}, status="running", num_rounds=9)
+    in_folder(runs, "c", [None, 0.7], spec={"eval_every_s": 90.0})
     result = strata("compare", "a", "b")
     assert result.code == 0
     assert "note: Different test sets (digits; mnist): accuracies are not comparable." in result.err
     assert "note: Evaluated every 1 or 2 rounds" in result.err
     assert "b: running, 2/9" in result.err
-
-
-def test_intervals_in_rounds_and_in_seconds_are_noted_as_different(strata: Strata, runs: Path) -> None:
-    in_folder(runs, "a", [0.2, 0.8])
-    in_folder(runs, "b", [None, 0.7], spec={"eval_every_s": 90.0})
-    assert "note: Evaluated every 1 rounds or 90 simulated seconds: costs" in strata("compare", "a", "b").err
+    assert "note: Evaluated every 1 rounds or 90 simulated seconds: costs" in strata("compare", "a", "c").err
 
 
 def test_run_without_an_evaluation_has_a_row_and_does_not_affect_the_target(strata: Strata, runs: Path) -> None:
@@ -159,37 +152,31 @@ def test_run_without_an_evaluation_has_a_row_and_does_not_affect_the_target(stra
     assert found["target"] == 0.8
     assert [row["accuracy"] for row in found["runs"]] == [0.8, None, None]
     assert "Not evaluated: left out of charts and target (b; c)." in result.err
-
-
-def test_runs_without_evaluations_give_a_table_and_no_picture(strata: Strata, runs: Path) -> None:
-    in_folder(runs, "a", [], status="pending", accuracy=None)
-    result = strata("compare", "a")
-    assert result.code == 0
-    assert "pending" in result.out
-    assert "no picture: no run has been evaluated yet" in result.err
+    (runs / "compare.png").unlink()
+    alone = strata("compare", "c")
+    assert (alone.code, "failed" in alone.out) == (0, True)
+    assert "no picture: no run has been evaluated yet" in alone.err
     assert not (runs / "compare.png").exists()
 
 
 # ---- which runs
 
 
-def test_runs_are_found_by_id_name_latest_and_folder_each_once(runs: Path, tmp_path: Path) -> None:
+def test_runs_are_found_by_id_name_latest_and_folder_each_once(strata: Strata, runs: Path, tmp_path: Path) -> None:
     first = in_folder(runs, "r1", [0.5], name="tried", created_at="2026-01-01T00:00:00Z")
     second = in_folder(runs, "r2", [0.5], name="tried", created_at="2026-01-02T00:00:00Z")
-    third = in_folder(runs, "r3", [0.5], name="other", created_at="2026-01-03T00:00:00Z")
+    third = in_folder(runs, "r3", [0.5], name="quickstart", created_at="2026-01-03T00:00:00Z")
     elsewhere = in_folder(tmp_path / "pulled", "r4", [0.5])
     assert find_folders(runs, ["tried"]) == [first, second]
-    assert find_folders(runs, ["r2", "latest", "tried", "other"]) == [second, third, first]
+    assert find_folders(runs, ["r2", "latest", "tried", "quickstart"]) == [second, third, first]
     assert find_folders(runs, [str(elsewhere), str(runs / "r1")]) == [elsewhere, first]
-
-
-def test_run_is_found_by_a_name_too_long_for_a_folder(strata: Strata, runs: Path) -> None:
-    name = "\N{SNOWMAN}" * 100  # 300 bytes
-    folder = in_folder(runs, "r1", [0.5], name=name)
-    assert find_folders(runs, [name]) == [folder]
-    result = strata("compare", "x" * 300)
-    assert result.code == 1
-    assert f"no run, name of a run or results folder '{'x' * 300}'" in result.err
+    long = in_folder(runs, "r5", [0.5], name="\N{SNOWMAN}" * 100)  # 300 bytes, too long for a folder
+    assert find_folders(runs, ["\N{SNOWMAN}" * 100]) == [long]
+    for unknown, said in (("x" * 300, f"results folder '{'x' * 300}'"), ("quickstrat", "; did you mean 'quickstart'?")):
+        result = strata("compare", unknown)
+        assert (result.code, said in result.err) == (1, True)
+    with pytest.raises(NotFound, match="no run in"):
+        find_folders(runs / "empty", ["latest"])
 
 
 @pytest.mark.parametrize(
@@ -216,44 +203,33 @@ def test_invalid_line_of_a_table_is_named_with_its_cause(
     assert cause in result.err
 
 
-def test_unknown_run_is_named_with_the_nearest(strata: Strata, runs: Path) -> None:
-    in_folder(runs, "r1", [0.5], name="quickstart")
-    result = strata("compare", "quickstrat")
-    assert result.code == 1
-    assert "'quickstrat' in runs; did you mean 'quickstart'?" in result.err
-    with pytest.raises(NotFound, match="no run in"):
-        find_folders(runs / "empty", ["latest"])
-
-
 def test_runs_of_equal_names_show_the_keys_in_which_they_differ(strata: Strata, runs: Path) -> None:
     in_folder(runs, "r1", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}})
-    in_folder(runs, "r2", [0.5], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 10}})
+    in_folder(runs, "r2", [0.6], spec={"lr": 0.1, "partition": {"name": "dirichlet", "alpha": 10}})
     out = strata("compare", "small").out
     assert "alpha=0.1" in out
     assert "alpha=10.0" in out
     assert "lr=" not in out
+    first, second = csv.DictReader(strata("compare", "small", "--format", "csv").out.splitlines())
+    assert list(first)[:4] == ["run", "name", "partition.alpha", "status"]
+    assert [(row["partition.alpha"], row["accuracy"]) for row in (first, second)] == [("0.1", "0.5"), ("10.0", "0.6")]
 
 
 # ---- forms
 
 
-def test_csv_has_one_row_per_run_with_differing_keys_after_the_name(strata: Strata, runs: Path) -> None:
-    in_folder(runs, "r1", [0.5], spec={"lr": 0.1})
-    in_folder(runs, "r2", [0.6], spec={"lr": 0.2})
-    first, second = csv.DictReader(strata("compare", "r1", "r2", "--format", "csv").out.splitlines())
-    assert list(first)[:4] == ["run", "name", "lr", "status"]
-    assert (first["lr"], first["accuracy"], second["lr"], second["accuracy"]) == ("0.1", "0.5", "0.2", "0.6")
-
-
-def test_picture_in_an_unknown_format_is_refused(strata: Strata, runs: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "code", "said"),
+    [
+        ("--target", "90", 1, "target: 90 is no value of accuracy"),
+        ("--target", "-1", 1, "target: -1 is no value of accuracy"),
+        ("--target", "many", 2, "Invalid value"),
+        ("--out", "a.docx", 1, "error: out: 'a.docx' does not end in .png, .svg, .pdf\n"),
+    ],
+)
+def test_a_target_is_a_share_and_a_picture_has_a_known_format(
+    strata: Strata, runs: Path, option: str, value: str, code: int, said: str
+) -> None:
     in_folder(runs, "r1", [0.5])
-    result = strata("compare", "r1", "--out", "a.docx")
-    assert (result.code, result.err) == (1, "error: out: 'a.docx' does not end in .png, .svg, .pdf\n")
-
-
-@pytest.mark.parametrize("target", ["90", "-1", "many"])
-def test_target_must_be_a_share(strata: Strata, runs: Path, target: str) -> None:
-    in_folder(runs, "r1", [0.5])
-    result = strata("compare", "r1", "--target", target)
-    assert result.code == (2 if target == "many" else 1)
-    assert ("Invalid value" if target == "many" else f"target: {target} is no value of accuracy") in result.err
+    result = strata("compare", "r1", option, value)
+    assert (result.code, said in result.err) == (code, True), result.err

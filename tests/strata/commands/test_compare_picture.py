@@ -24,17 +24,11 @@ def test_picture_is_written_to_the_given_path_and_the_path_printed(strata: Strat
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folders: Sequence[Path]) -> Any:
-    """Captures the figure that is saved."""
+    """Captures the figure that would be saved."""
     from matplotlib.figure import Figure
 
     saved: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(self: Figure, *given: Any, **named: Any) -> None:
-        saved.append(self)
-        save(self, *given, **named)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
     assert draw_comparison(tmp_path / "picture.png", compare(folders))
     return saved[0]
 
@@ -95,6 +89,7 @@ def test_many_runs_are_distinguishable_and_inside_the_picture(
     figure = drawn(monkeypatch, tmp_path, folders)
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2][:60]
     assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 60
+    figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.y0 >= 0

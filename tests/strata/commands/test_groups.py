@@ -13,10 +13,8 @@ from shared.core.clustering import average_linkage, cosine_distances
 from shared.core.scores import Spread
 from shared.plots.groups import newest_grouping
 from shared.results.folder import read_rounds, read_run
-from shared.results.manifest import Manifest
-from shared.results.writer import write_results
 from tests.strata.conftest import Strata
-from tests.strata.samples import a_round, a_run
+from tests.strata.samples import a_round, put_run
 
 VECTORS = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]
 USERS = [f"edge-{n}" for n in range(4)]
@@ -37,8 +35,7 @@ def folder(tmp_path: Path) -> Path:
         a_round(3, clients=spreads, figures={"cloud": later}),
         a_round(3, kind="evaluate", clients=spreads, figures={}),
     ]
-    info = a_run(run="r9", algorithm="dtpfl", clients=spreads)
-    write_results(tmp_path / "r9", info, rounds, model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "r9", rounds, algorithm="dtpfl", clients=spreads)
     return tmp_path
 
 
@@ -80,8 +77,7 @@ def test_groups_at_other_thresholds_follow_from_the_record(folder: Path, strata:
 
 
 def test_run_without_clusters_is_noted(tmp_path: Path, strata: Strata) -> None:
-    info = a_run(run="r8")
-    write_results(tmp_path / "r8", info, [a_round(1)], model=None, manifest=Manifest.of(info))
+    put_run(tmp_path / "r8", [a_round(1)])
     result = strata("groups", "r8", "--runs-dir", tmp_path)
     assert result.code == 1
     assert "run r8 has not clustered its clients" in result.err

@@ -11,17 +11,15 @@ import pytest
 from shared.core.scores import Spread
 from shared.plots.curves import scores
 from shared.results.comparison import compare
-from shared.results.manifest import Manifest
 from shared.results.reader import read_history
 from shared.results.sweeps import figures_of, metrics_of
 from shared.results.text_tables import round_columns, run_figures
 from shared.results.tracking.scalars import tracked_of
-from shared.results.writer import write_results
 from shared.run_records.metrics import ACCURACY, MetricInfo
 from shared.run_records.rounds import Evaluation
 from strata.tables import runs_table
 from tests.strata.conftest import Strata
-from tests.strata.samples import a_round, a_run
+from tests.strata.samples import a_round, a_run, put_run
 
 MAE = MetricInfo(label="mae", higher_is_better=False)
 RMSE = MetricInfo(label="rmse", higher_is_better=False)
@@ -48,8 +46,7 @@ def in_folder(
         client_metrics=rounds[-1].client_metrics,
         rounds=len(errors), num_rounds=len(errors), simulated_s=4.0 * len(errors), **changes,
     )  # fmt: skip
-    write_results(runs / run, info, rounds, model=None, manifest=Manifest.of(info))
-    return runs / run
+    return put_run(runs / run, rounds, info)
 
 
 def test_an_error_reaches_its_target_from_above(runs: Path) -> None:

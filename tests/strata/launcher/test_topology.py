@@ -343,6 +343,7 @@ def ignored_by(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
 
 
+@pytest.mark.slow
 def test_a_hangup_that_nohup_ignores_is_ignored_by_up_and_all_that_it_starts(home: Path) -> None:
     process, _, pids = start_up(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     hangup = 1 << (signal.SIGHUP - 1)
@@ -364,6 +365,7 @@ def test_second_interrupt_leaves_no_process() -> None:
     assert not Path(printed["folder"]).exists()
 
 
+@pytest.mark.slow
 def test_killed_launcher_ends_its_processes(home: Path) -> None:
     process, printed, pids = start_up()
     own = pids[:6]  # the kernel ends no grandchildren; the fork server does if it has the time

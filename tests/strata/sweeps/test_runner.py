@@ -40,35 +40,23 @@ def table_of(tmp_path: Path) -> list[dict[str, str]]:
 def test_every_combination_becomes_a_run_and_a_row(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
+    wrong = strata("sweep", spec_file, "lr=0.1,0.2", "sed=1,2", "--url", url)
+    assert (wrong.code, "sed: unknown field; did you mean 'seed'?" in wrong.err, cloud.seen) == (1, True, [])
     result = strata("sweep", spec_file, "lr=0.1,0.2", "batch_size=8,16", "--url", url)
     assert result.code == 0, result.err
     assert [(spec["lr"], spec["batch_size"]) for spec in cloud.specs] == [(0.1, 8), (0.1, 16), (0.2, 8), (0.2, 16)]
     assert len(set(cloud.keys)) == 4
     rows = table_of(tmp_path)
-    assert list(rows[0]) == [
-        "lr",
-        "batch_size",
-        "accuracy",
-        "loss",
-        "rounds",
-        "bytes_up",
-        "bytes_down",
-        "simulated_s",
-        *("clients_mean", "clients_min", "clients_max"),
-        "model_sha256",
-        "run",
-        "status",
-        "reason",
-    ]
-    assert [(row["lr"], row["batch_size"], row["run"]) for row in rows] == [
-        ("0.1", "8", "r2"),
-        ("0.1", "16", "r3"),
-        ("0.2", "8", "r4"),
-        ("0.2", "16", "r5"),
-    ]
+    figures = "accuracy loss rounds bytes_up bytes_down simulated_s clients_mean clients_min clients_max model_sha256"
+    assert list(rows[0]) == ["lr", "batch_size", *figures.split(), "run", "status", "reason"]
+    assert [f"{row['run']}: {row['lr']} {row['batch_size']}" for row in rows] == [
+        "r2: 0.1 8", "r3: 0.1 16", "r4: 0.2 8", "r5: 0.2 16"
+    ]  # fmt: skip
     assert {(row["accuracy"], row["bytes_up"], row["status"]) for row in rows} == {("0.93", "600", "completed")}
     assert "3 of 4: lr=0.2, batch_size=8" in result.err
     assert result.out.count("completed") == 4
+    compared = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
+    assert [row["run"] for row in compared["runs"]] == ["r2", "r3", "r4", "r5"]
 
 
 def test_runs_that_train_side_by_side_are_submitted_together_and_reported_in_order(
@@ -99,6 +87,13 @@ def test_repeated_arguments_run_only_incomplete_combinations(
     assert again.out == first.out
     assert "1 of 2 combinations are complete" in again.err
     assert len(cloud.keys) == 2
+    path = sweep_folder(tmp_path) / "sweep.json"
+    kept = json.loads(path.read_text())
+    for each in kept["combinations"]:  # as if it had been killed before it could record its runs
+        each |= {"run": None, "status": "waiting"}
+    path.write_text(json.dumps(kept))
+    assert strata(*arguments).out == first.out
+    assert [row["run"] for row in table_of(tmp_path)] == ["r2", "r3"]
 
 
 def test_results_that_cannot_be_read_or_are_incomplete_are_not_counted_as_completed(
@@ -130,18 +125,18 @@ def test_other_values_are_another_sweep(strata: Strata, url: str, cloud: FakeClo
 def test_failed_run_is_recorded_and_continued_next_time(
     strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
 ) -> None:
+    def ends() -> list[tuple[str, str, str]]:
+        return [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)]
+
     cloud.ends_as = "failed"
     arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
     result = strata(*arguments)
     assert result.code == 1
     assert result.err.count("failed: no device left") == 2
-    assert [(row["status"], row["reason"]) for row in table_of(tmp_path)] == [("failed", "no device left")] * 2
+    assert ends() == [("r2", "failed", "no device left"), ("r3", "failed", "no device left")]
     cloud.ends_as = "completed"
     assert strata(*arguments).code == 0
-    assert [(row["run"], row["status"], row["reason"]) for row in table_of(tmp_path)] == [
-        ("r2", "completed", ""),
-        ("r3", "completed", ""),
-    ]
+    assert ends() == [("r2", "completed", ""), ("r3", "completed", "")]
     assert ("POST", "/runs/r2/resume") in cloud.seen
     assert len(cloud.keys) == 2
 
@@ -158,41 +153,15 @@ def test_refused_combination_does_not_prevent_the_others(
     ]
 
 
-def test_lost_answer_creates_no_second_run(
-    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
-) -> None:
-    arguments = ("sweep", spec_file, "lr=0.1,0.2", "--url", url)
-    strata(*arguments)
-    path = sweep_folder(tmp_path) / "sweep.json"
-    kept = json.loads(path.read_text())
-    for each in kept["combinations"]:  # as if it had been killed before it could record its runs
-        each |= {"run": None, "status": "waiting"}
-    path.write_text(json.dumps(kept))
-    assert strata(*arguments).code == 0
-    assert [row["run"] for row in table_of(tmp_path)] == ["r2", "r3"]
-
-
-def test_dry_run_lists_the_combinations_and_starts_nothing(
-    strata: Strata, url: str, cloud: FakeCloud, spec_file: Path, tmp_path: Path
-) -> None:
+def test_dry_run_lists_the_combinations_and_starts_nothing(strata: Strata, spec_file: Path, tmp_path: Path) -> None:
     result = strata("sweep", spec_file, "lr=0.1,0.2", "seed=1,2", "--dry-run", "--format", "json")
     assert result.code == 0
-    assert [(row["lr"], row["seed"], row["status"]) for row in json.loads(result.out)] == [
-        (0.1, 1, "waiting"),
-        (0.1, 2, "waiting"),
-        (0.2, 1, "waiting"),
-        (0.2, 2, "waiting"),
-    ]
+    rows = json.loads(result.out)
+    assert [(row["lr"], row["seed"]) for row in rows] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    assert {row["status"] for row in rows} == {"waiting"}
     assert "4 of 4 combinations to run, into runs/sweep-small-" in result.err
     assert not (tmp_path / "runs").exists()
     assert "0.2" in strata("sweep", spec_file, "lr=0.1,0.2", "--dry-run").out
-
-
-def test_wrong_key_is_named_before_the_first_run(strata: Strata, url: str, cloud: FakeCloud, spec_file: Path) -> None:
-    result = strata("sweep", spec_file, "lr=0.1,0.2", "sed=1,2", "--url", url)
-    assert result.code == 1
-    assert "sed: unknown field; did you mean 'seed'?" in result.err
-    assert cloud.seen == []
 
 
 def test_run_whose_id_is_a_path_is_refused(
@@ -218,12 +187,6 @@ def test_state_of_another_program_is_neither_used_nor_removed(strata: Strata, sp
     assert theirs.read_text() == "years of work"
 
 
-def test_compare_accepts_a_sweeps_folder(strata: Strata, url: str, spec_file: Path, tmp_path: Path) -> None:
-    strata("sweep", spec_file, "lr=0.1,0.2", "--url", url)
-    found = json.loads(strata("compare", sweep_folder(tmp_path), "--format", "json").out)
-    assert [(row["run"], row["lr"]) for row in found["runs"]] == [("r2", 0.1), ("r3", 0.2)]
-
-
 # ---- the folder
 
 
@@ -241,15 +204,12 @@ def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
 
 
 def test_state_belongs_to_the_sweep_once_that_is_recorded(tmp_path: Path) -> None:
+    assert read_sweep(tmp_path) is None
     SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path).own_state()
     (tmp_path / "s" / "state").mkdir()  # created by its topology, which may be killed before it has a run
     again = SweepFolder(tmp_path / "s", a_sweep({"lr": 1}), tmp_path)
     again.own_state()
     assert read_sweep(tmp_path / "s") == again.sweep
-
-
-def test_folder_without_a_sweep_is_not_read_as_one(tmp_path: Path) -> None:
-    assert read_sweep(tmp_path) is None
 
 
 def test_mean_and_deviation_are_over_the_completed_seeds_of_a_combination() -> None:
@@ -267,6 +227,8 @@ def test_mean_and_deviation_are_over_the_completed_seeds_of_a_combination() -> N
     assert [combination.status for combination, _ in second] == ["completed", "failed"]
     assert alone is not None
     assert (alone["n"], alone["accuracy_mean"], alone["accuracy_sd"]) == (1, 0.6, None)
+    unseeded = [(Combination(values={"lr": lr}, spec_digest=""), a_run()) for lr in (0.1, 0.2)]
+    assert [means for _, means in over_seeds(unseeded)] == [None, None]
 
 
 def test_figures_over_clients_are_of_the_model_that_each_uses() -> None:
@@ -278,31 +240,16 @@ def test_figures_over_clients_are_of_the_model_that_each_uses() -> None:
     assert figures_of(None, common.metrics)["clients_mean"] is None
 
 
-def test_sweep_without_seeds_has_no_means() -> None:
-    rows = [(Combination(values={"lr": lr}, spec_digest=""), a_run()) for lr in (0.1, 0.2)]
-    assert [means for _, means in over_seeds(rows)] == [None, None]
-
-
 def test_means_are_shown_below_their_seeds_and_written_to_a_file(
     strata: Strata, url: str, spec_file: Path, tmp_path: Path
 ) -> None:
     result = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url)
     lines = [line.split("│")[1:3] for line in result.out.splitlines() if line.startswith("│")]
-    assert [[cell.strip() for cell in line] for line in lines] == [
-        ["1", "0.1"],
-        ["2", "0.1"],
-        ["mean of 2", "0.1"],
-        ["± sd", "0.1"],
-        ["1", "0.2"],
-        ["2", "0.2"],
-        ["mean of 2", "0.2"],
-        ["± sd", "0.2"],
-    ]
+    shown = [tuple(cell.strip() for cell in line) for line in lines]
+    assert shown == [(first, lr) for lr in ("0.1", "0.2") for first in ("1", "2", "mean of 2", "± sd")]
     means = list(csv.DictReader((sweep_folder(tmp_path) / "over_seeds.csv").read_text().splitlines()))
-    assert [(row["lr"], row["n"], float(row["accuracy_mean"]), float(row["accuracy_sd"])) for row in means] == [
-        ("0.1", "2", 0.93, 0.0),
-        ("0.2", "2", 0.93, 0.0),
-    ]
+    found = [(row["lr"], row["n"], float(row["accuracy_mean"]), float(row["accuracy_sd"])) for row in means]
+    assert found == [("0.1", "2", 0.93, 0.0), ("0.2", "2", 0.93, 0.0)]
     assert len(table_of(tmp_path)) == 4
     again = strata("sweep", spec_file, "seed=1,2", "lr=0.1,0.2", "--url", url, "--format", "json")
     assert [(row["lr"], row["rounds_mean"]) for row in json.loads(again.out)["over_seeds"]] == [(0.1, 3.0), (0.2, 3.0)]
