@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import httpx2
 import pytest
@@ -175,10 +176,8 @@ def answering(status: int, content: bytes = b"", **headers: str) -> Scripted:
 
 async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None = None) -> httpx2.Response:
     """POST chunks with any Content-Length."""
-    messages = [
-        {"type": "http.request", "body": chunk, "more_body": index < len(chunks) - 1}
-        for index, chunk in enumerate(chunks)
-    ]
+    messages: list[Any] = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+    messages[-1]["more_body"] = False
     sent: list[Any] = []
     headers = [(b"content-length", length.encode("latin-1"))] if length is not None else []
     headers += [(order_headers.CHECKSUM_HEADER.encode(), checksum.encode())] if checksum else []
@@ -192,17 +191,11 @@ async def send_raw(chunks: list[bytes], length: str | None, checksum: str | None
 
     await app()(scope, receive, send)
     content = b"".join(bytes(message.get("body", b"")) for message in sent[1:])
-    return httpx2.Response(
-        sent[0]["status"], headers=sent[0]["headers"], content=content, extensions={"left": messages}
-    )
+    first = sent[0]
+    return httpx2.Response(first["status"], headers=first["headers"], content=content, extensions={"left": messages})
 
 
 GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
-
-
-async def test_a_body_in_several_chunks_is_read_completely() -> None:
-    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], str(len(GOOD)), f"{zlib.crc32(GOOD):08x}")
-    assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -210,10 +203,7 @@ async def test_a_body_in_several_chunks_is_read_completely() -> None:
     [
         ([GOOD], str(LIMIT + 1), 413, "a body of 1001 bytes, the limit is 1000"),
         ([GOOD], "9" * 5000, 413, "the limit is 1000"),
-        ([GOOD], None, 400, "a body needs a Content-Length"),
-        ([GOOD], "many", 400, "a body needs a Content-Length"),
-        ([GOOD], "-5", 400, "a body needs a Content-Length"),
-        ([GOOD], "\xb2", 400, "a body needs a Content-Length"),
+        *(([GOOD], length, 400, "a body needs a Content-Length") for length in (None, "many", "-5", "\xb2")),
         ([GOOD[:9]], str(len(GOOD)), 400, "broke off after 9 of"),
         ([GOOD, b"x"], str(len(GOOD)), 413, "longer than the"),
     ],
@@ -228,8 +218,11 @@ async def test_a_body_of_another_length_than_announced_is_refused(
         assert len(found.extensions["left"]) == 1, "refused before it is read"
 
 
-async def test_a_garbled_body_is_refused() -> None:
-    found = await send_raw([GOOD[:-1] + b"\x01"], str(len(GOOD)), f"{zlib.crc32(GOOD):08x}")
+async def test_a_body_is_read_in_chunks_and_a_garbled_one_is_refused() -> None:
+    length, checksum = str(len(GOOD)), f"{zlib.crc32(GOOD):08x}"
+    found = await send_raw([GOOD[:7], GOOD[7:50], b"", GOOD[50:]], length, checksum)
+    assert codec.decode(Parcel, found.content).tensor.tolist() == [2]
+    found = await send_raw([GOOD[:-1] + b"\x01"], length, checksum)
     assert found.status_code == 400
     assert (found.json()["code"], found.json()["detail"]) == ("garbled", "the body does not match its checksum")
 
@@ -260,9 +253,6 @@ async def test_a_record_is_sent_and_answered() -> None:
     assert reply.record.tensor.tolist() == [2, 3]
     assert reply.sent_bytes == reply.received_bytes == codec.size(reply.record)
     assert reply.headers["strata-note"] == "well"
-
-
-async def test_an_answer_of_another_type_is_refused() -> None:
     with pytest.raises(WireError, match="Nothing: tensor: unknown field"):
         await post("/plus", kind=Nothing)
 
@@ -270,19 +260,17 @@ async def test_an_answer_of_another_type_is_refused() -> None:
 @pytest.mark.parametrize(("status", "code"), [(408, "too_slow"), (503, "busy")])
 @in_simulated_time
 async def test_a_temporary_refusal_is_retried_until_the_deadline(status: int, code: str) -> None:
-    busy = Scripted()
-    passing = httpx2.Response(status, json={"detail": "not now", "code": code})
-    inner, busy.then = busy.then, lambda request: _first(busy.seen == 1, passing, inner, request)
+    def refusal(code: str) -> Scripted:
+        return answering(status, json.dumps({"detail": "not now", "code": code}).encode())
+
+    passing, busy = Scripted(), refusal(code)
+    refused, busy.then = busy.then, lambda request: (passing.then if busy.seen > 1 else refused)(request)
     assert (await post("/plus", busy)).record.tensor.tolist() == [2, 3]
     assert busy.seen == 2
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 20 s \(not now\)"):
-        await post("/plus", answering(status, b'{"detail": "not now", "code": "%s"}' % code.encode()), limit_s=20)
+        await post("/plus", refusal(code), limit_s=20)
     with pytest.raises(StrataError, match="not now"):
-        await post("/plus", answering(status, b'{"detail": "not now", "code": "another"}'))
-
-
-async def _first(now: bool, answer: httpx2.Response, inner: Handler, request: httpx2.Request) -> httpx2.Response:
-    return answer if now else await inner(request)
+        await post("/plus", refusal("another"))
 
 
 async def test_the_tier_token_is_sent() -> None:
@@ -315,6 +303,9 @@ async def test_the_deadline_names_the_silent_side_and_the_last_failure() -> None
 
 @in_simulated_time
 async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_request() -> None:
+    async def never(request: httpx2.Request) -> httpx2.Response:
+        return await asyncio.get_running_loop().create_future()
+
     script = Scripted(then=never)
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 600 s"):
         await post("/plus", script, limit_s=600)
@@ -323,12 +314,6 @@ async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_requ
     with pytest.raises(DeadlineExceeded, match=r"the cloud did not answer within 60 s"):
         await call("GET", "/json", script, limit_s=60)
     assert asyncio.get_running_loop().time() == 660
-
-
-async def never(request: httpx2.Request) -> httpx2.Response:
-    """Does not answer."""
-    await asyncio.Event().wait()
-    raise AssertionError("the request was not cancelled")
 
 
 @pytest.mark.parametrize(
@@ -361,15 +346,11 @@ async def test_a_redirect_is_not_followed() -> None:
     "body",
     [b"", b"<html>", b"[]", b"3", b'{"detail":1}', b"[" * 100_000, b"\xff", b'{"detail":"x","code":"y","field":{}}'],
 )
-def test_an_error_without_a_problem_document_is_still_an_error(body: bytes) -> None:
+def test_an_error_without_a_problem_document_is_still_an_error_and_a_long_one_truncated(body: bytes) -> None:
     error = remote_error(500, bytearray(body), URL)
-    assert error.status == 500
-    assert error.field is None
-
-
-def test_the_text_of_a_remote_error_is_truncated() -> None:
-    body = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
-    error = remote_error(400, bytearray(body), URL)
+    assert (error.status, error.field) == (500, None)
+    long = json.dumps({"detail": "x" * 10_000, "code": "y" * 1000, "field": "z" * 1000}).encode()
+    error = remote_error(400, bytearray(long), URL)
     assert (len(error.detail), len(error.code), len(error.field or "")) == (2000, 64, 200)
 
 
@@ -411,12 +392,9 @@ async def test_garbage_and_short_answers_are_refused() -> None:
 # ---- small JSON
 
 
-async def test_json_is_exchanged_and_an_empty_answer_is_none() -> None:
+async def test_json_is_exchanged_and_its_errors_are_named() -> None:
     assert await call("GET", "/json") == {"a": 1}
-    assert await call("DELETE", "/json") is None
-
-
-async def test_json_errors_are_named() -> None:
+    assert await call("DELETE", "/json") is None, "of an empty answer"
     with pytest.raises(StrataError, match="not now") as caught:
         await call("POST", "/raise/conflict")
     assert caught.value.status == 409
@@ -426,12 +404,10 @@ async def test_json_errors_are_named() -> None:
         await call("GET", "/json", answering(200, b"<html>"))
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1.5", 1.5), ("0", 0.0), ("-1", 0.0), ("nan", 0.0), ("1e400", 0.0), ("soon", 0.0), (None, 0.0)],
-)
-def test_measured_seconds_in_a_header_are_checked(text: str | None, seconds: float) -> None:
-    assert bodies.testing_s({} if text is None else {order_headers.TESTING_HEADER: text}) == seconds
+def test_measured_seconds_in_a_header_are_checked() -> None:
+    texts = ("1.5", "0", "-1", "nan", "1e400", "soon")
+    assert [bodies.testing_s({order_headers.TESTING_HEADER: text}) for text in texts] == [1.5, 0, 0, 0, 0, 0]
+    assert bodies.testing_s({}) == 0
 
 
 # ---- the wait for a live peer
@@ -439,46 +415,21 @@ def test_measured_seconds_in_a_header_are_checked(text: str | None, seconds: flo
 
 @in_simulated_time
 async def test_a_peer_is_checked_repeatedly_while_its_answer_is_awaited() -> None:
-    checks = 0
     done = asyncio.Event()
-
-    def check() -> None:
-        nonlocal checks
-        checks += 1
-        if checks == 3:
-            done.set()
-
-    async def request() -> str:
-        await done.wait()
-        return "answer"
-
-    assert await while_alive(request(), check) == "answer"
-    assert checks == 3
+    check = Mock(side_effect=lambda: done.set() if check.call_count == 3 else None)
+    assert await while_alive(done.wait(), check)
+    assert check.call_count == 3
     assert asyncio.get_running_loop().time() == 3 * client_module.POLL_S
 
 
 @in_simulated_time
 async def test_a_request_to_a_lost_peer_is_cancelled_and_its_own_error_passes() -> None:
-    ended = asyncio.Event()
-
-    async def request() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    def lost() -> None:
-        raise Lost("silent")
-
+    asked, lost = asyncio.get_running_loop().create_future(), Mock(side_effect=Lost("silent"))
     with pytest.raises(Lost, match="silent"):
-        await while_alive(request(), lost)
-    assert ended.is_set()
-
-    async def refused() -> None:
-        raise Busy("full")
-
+        await while_alive(asyncio.wait_for(asked, None), lost)
+    assert asked.cancelled()
     with pytest.raises(Busy, match="full"):
-        await while_alive(refused(), lost)
+        await while_alive(AsyncMock(side_effect=Busy("full"))(), lost)
 
 
 # ---- pauses between attempts and between heartbeats

@@ -82,11 +82,8 @@ async def test_in_secure_mode_the_users_token_opens_the_api_from_everywhere_and_
     secure = CommonSettings(secure=True, api_token="the-users")  # noqa: S106
     assert await opened(secure, request("8.8.8.8", "the-users")) == {"API", "metrics", "joining"}
     assert await opened(secure, request(HERE)) == {"joining"}
-
-
-async def test_a_given_tier_token_opens_nothing_in_secure_mode() -> None:
-    secure = CommonSettings(secure=True, tier_token="the-tiers", api_token="the-users")  # noqa: S106
-    assert await opened(secure, request(HERE, "the-tiers")) == {"joining"}
+    both = CommonSettings(secure=True, tier_token="the-tiers", api_token="the-users")  # noqa: S106
+    assert await opened(both, request(HERE, "the-tiers")) == {"joining"}, "a given tier token opens nothing"
 
 
 # ---- guards by certificate, and a node that speaks for another one

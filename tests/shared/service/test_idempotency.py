@@ -49,10 +49,19 @@ def runner() -> IdempotentRunner[str]:
     return IdempotentRunner()
 
 
-def ask(
-    runner: IdempotentRunner[str], job: Job, key: int = 1, digest: str = "a", caller: Any = None
-) -> asyncio.Task[str]:
-    return asyncio.create_task(runner.answer("queue", key, digest, job, caller))
+def ask(runner: IdempotentRunner[str], job: Job, key: int = 1, digest: str = "a", **more: Any) -> asyncio.Task[str]:
+    return asyncio.create_task(runner.answer(more.get("queue", "queue"), key, digest, job, more.get("caller")))
+
+
+async def left(runner: IdempotentRunner[str], job: Job) -> None:
+    """A caller asks, and goes away while the work runs."""
+    caller, n = Caller(), len(job.stops)
+    answer = ask(runner, job, caller=caller)
+    if not n:
+        await started(job)
+    caller.gone = True
+    with pytest.raises(Cancelled, match="went away"):
+        await answer
 
 
 async def started(job: Job, n: int = 1) -> None:
@@ -98,12 +107,8 @@ async def test_another_body_starts_new_work_and_cancels_the_old(runner: Idempote
 
 @in_simulated_time
 async def test_work_is_stopped_after_the_grace_without_a_caller(runner: IdempotentRunner[str]) -> None:
-    job, caller = Job(), Caller()
-    answer = ask(runner, job, caller=caller)
-    await started(job)
-    caller.gone = True
-    with pytest.raises(Cancelled, match="went away"):
-        await answer
+    job = Job()
+    await left(runner, job)
     await asyncio.sleep(0.99 * GRACE_S)
     assert not job.stops[0].is_set()
     await asyncio.sleep(0.02 * GRACE_S)
@@ -135,25 +140,17 @@ async def test_a_second_caller_finds_the_work_running_when_the_first_has_gone(
 @in_simulated_time
 async def test_a_second_absence_has_the_full_grace_period_again(runner: IdempotentRunner[str]) -> None:
     job = Job()
-    for _ in range(2):
-        caller = Caller()
-        answer = ask(runner, job, caller=caller)
-        await asyncio.sleep(0.5 * GRACE_S)
-        caller.gone = True
-        with pytest.raises(Cancelled):
-            await answer
-    await asyncio.sleep(0.7 * GRACE_S)  # 1.2 grace periods after the first absence, 0.7 after the second
+    await left(runner, job)
+    await asyncio.sleep(0.5 * GRACE_S)
+    await left(runner, job)
+    await asyncio.sleep(0.7 * GRACE_S)  # 1.2 grace periods after the first absence
     assert not job.stops[0].is_set()
 
 
 @in_simulated_time
 async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: IdempotentRunner[str]) -> None:
-    job, caller = Job(), Caller()
-    answer = ask(runner, job, caller=caller)
-    await started(job)
-    caller.gone = True
-    with pytest.raises(Cancelled):
-        await answer
+    job = Job()
+    await left(runner, job)
     job.gate.set()
     await asyncio.sleep(2 * GRACE_S)  # done within the grace period, which then ends
     assert await ask(runner, job) == "answer 1"
@@ -162,43 +159,29 @@ async def test_an_answer_that_finishes_without_a_caller_is_kept(runner: Idempote
 
 @in_simulated_time
 async def test_errors_reach_all_callers_and_are_not_remembered(runner: IdempotentRunner[str]) -> None:
-    job = Job()
-    job.error = WireError("bad")
-    answers = [ask(runner, job), ask(runner, job)]
+    job, alone = Job(), Job()
+    job.error = alone.error = WireError("bad")
+    await left(runner, alone)
+    alone.gate.set()
+    await asyncio.sleep(GRACE_S)
+    answers = [ask(runner, job, digest="b"), ask(runner, job, digest="b")]
     await started(job)
     job.gate.set()
     for task in answers:
         with pytest.raises(WireError, match="bad"):
             await task
-    job.error = None
-    assert await ask(runner, job) == "answer 2"
-
-
-@in_simulated_time
-async def test_an_error_without_a_caller_is_not_remembered(runner: IdempotentRunner[str]) -> None:
-    job, caller = Job(), Caller()
-    job.error = WireError("bad")
-    answer = ask(runner, job, caller=caller)
-    await started(job)
-    caller.gone = True
-    with pytest.raises(Cancelled):
-        await answer
-    job.gate.set()
-    await asyncio.sleep(GRACE_S)
-    job.error = None
-    assert await ask(runner, job) == "answer 2"
+    job.error = alone.error = None
+    assert await ask(runner, job, digest="b") == "answer 2"
+    assert await ask(runner, alone) == "answer 2"
 
 
 @in_simulated_time
 async def test_answers_are_dropped_when_their_queue_continues(runner: IdempotentRunner[str]) -> None:
     job = Job()
     job.gate.set()
-    assert await ask(runner, job, key=1) == "answer 1"
-    assert await ask(runner, job, key=2) == "answer 2"
-    assert await ask(runner, job, key=1) == "answer 3"
-    other = await runner.answer("other queue", 1, "a", job)
-    assert other == "answer 4"
-    assert await ask(runner, job, key=1) == "answer 3"
+    asked = [(1, "queue"), (2, "queue"), (1, "queue"), (1, "other queue")]
+    answers = [await ask(runner, job, key=key, queue=queue) for key, queue in (*asked, asked[0])]
+    assert answers == ["answer 1", "answer 2", "answer 3", "answer 4", "answer 3"]
 
 
 @in_simulated_time
@@ -208,7 +191,7 @@ async def test_answers_nobody_asks_for_any_more_are_dropped_and_work_that_runs_i
     job, busy = Job(), Job()
     job.gate.set()
     assert await ask(runner, job) == "answer 1"
-    running = asyncio.create_task(runner.answer("other queue", 1, "a", busy))
+    running = ask(runner, busy, queue="other queue")
     await started(busy)
     now = KEEP_S
     runner.drop_idle()
@@ -235,8 +218,7 @@ async def test_a_dropped_queue_is_forgotten_and_its_work_stopped(runner: Idempot
 
 
 @in_simulated_time
-async def test_closing_cancels_all_work_including_replaced_work() -> None:
-    runner: IdempotentRunner[str] = IdempotentRunner()
+async def test_closing_cancels_all_work_including_replaced_work(runner: IdempotentRunner[str]) -> None:
     job = Job()
     answers = [ask(runner, job, digest="a")]
     await started(job)

@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 import socket
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -20,9 +21,7 @@ from shared.service import app as app_module
 from shared.service import server
 from shared.service.settings import TierSettings
 
-
-def app() -> FastAPI:
-    return app_module.make_app("probe")
+probe_app = partial(app_module.make_app, "probe")
 
 
 def test_a_free_port_is_bound_and_reported_and_a_socket_can_be_inherited() -> None:
@@ -66,24 +65,21 @@ def quiet_serve(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return levels
 
 
-def test_the_log_level_may_be_lower_case(monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]) -> None:
-    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
-    server.serve("probe", TierSettings, lambda settings, keys: app(), no_keys)
-    assert set(quiet_serve) == {"DEBUG"}  # before and after the settings have been read
-
-
-def test_a_tier_that_could_not_start_ends_with_an_error(
+def test_the_log_level_may_be_lower_case_and_a_tier_that_could_not_start_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch, quiet_serve: list[Any]
 ) -> None:
+    monkeypatch.setenv("STRATA_LOG_LEVEL", "debug")
+    server.serve("probe", TierSettings, lambda settings, keys: probe_app(), no_keys)
+    assert set(quiet_serve) == {"DEBUG"}  # before and after the settings have been read
     monkeypatch.setattr(FakeServer, "starts", False)
     with pytest.raises(SystemExit, match="probe could not start"):
-        server.serve("probe", TierSettings, lambda settings, keys: app(), no_keys)
+        server.serve("probe", TierSettings, lambda settings, keys: probe_app(), no_keys)
 
 
 def test_a_tier_with_a_wrong_setting_ends_with_its_variable_and_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_PORT", "x")
     with pytest.raises(SystemExit, match=r"^edge could not start: EDGE_PORT: must be a whole number$"):
-        server.serve("edge", EdgeSettings, lambda settings, keys: app(), no_keys)
+        server.serve("edge", EdgeSettings, lambda settings, keys: probe_app(), no_keys)
 
 
 def test_connections_take_at_most_half_of_the_open_files(
@@ -102,7 +98,7 @@ def test_connections_take_at_most_half_of_the_open_files(
 
 async def test_no_header_changes_the_address_of_a_caller() -> None:
     """By default uvicorn trusts X-Forwarded-For of loopback callers; the product must call the real source back."""
-    probe = app()
+    probe = probe_app()
 
     @probe.get("/source")
     async def source(request: Request) -> str:
@@ -120,7 +116,7 @@ async def test_no_header_changes_the_address_of_a_caller() -> None:
 def test_a_signal_that_was_ignored_before_does_not_end_a_server(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        serving = server.Server(uvicorn.Config(found := app()), found)
+        serving = server.Server(uvicorn.Config(found := probe_app()), found)
         with serving.capture_signals():
             signal.raise_signal(number)
         assert not serving.should_exit

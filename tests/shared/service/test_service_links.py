@@ -50,20 +50,15 @@ def test_service_links_are_passed_over_with_one_line(
     assert "enableServiceLinks: false" in lines[0]
 
 
-def test_a_port_that_a_pod_names_itself_holds_beside_service_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_links(monkeypatch, "CLOUD")
+def test_a_port_that_a_pod_names_itself_holds_and_links_of_the_fleet_and_of_strata_do_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for service in ("CLOUD", "FLEET", "FLEET_CLOUD", "STRATA", "STRATA_REDIS_SERVER"):
+        set_links(monkeypatch, service)
     monkeypatch.setenv("CLOUD_PORT", "8123")
     assert CloudSettings().port == 8123
-
-
-def test_links_of_the_fleet_and_of_strata_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for service in ("FLEET", "FLEET_CLOUD", "STRATA", "STRATA_REDIS_SERVER"):
-        set_links(monkeypatch, service)
     assert FleetSettings().cloud_url == "http://cloud:8000"
-
-
-@pytest.mark.parametrize("value", ["http://10.0.0.1:8000", "tcp", "10.0.0.1:8000"])
-def test_what_is_no_service_link_is_still_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUD_PORT", value)
-    with pytest.raises(BadInput, match="CLOUD_PORT: must be a whole number"):
-        CloudSettings()
+    for value in ("http://10.0.0.1:8000", "tcp", "10.0.0.1:8000"):
+        monkeypatch.setenv("CLOUD_PORT", value)
+        with pytest.raises(BadInput, match="CLOUD_PORT: must be a whole number"):
+            CloudSettings()

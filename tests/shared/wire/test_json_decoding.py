@@ -75,21 +75,18 @@ def test_a_tensor_described_twice_is_decoded_once() -> None:
     assert torch.equal(first["delta"]["w"], mask)
 
 
-@pytest.mark.parametrize("kind", ["masks", "kept values", "coded tensors"])
+DOT = torch.eye(1, N * N).view(N, N)
+COPIED: dict[str, Any] = {
+    "masks": Masked(delta={"w": DOT}, mask={"w": DOT}),
+    "coded tensors": PerClientRecord(each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}),
+}
+
+
+@pytest.mark.parametrize("kind", COPIED)
 def test_each_reference_is_counted(kind: str) -> None:
     """The reader of a record may copy each occurrence."""
-    w = torch.zeros(N, N)
-    w[0, 0] = 1
-    reference: dict[str, Any] = {
-        "masks": Masked(delta={"w": w}, mask={"w": w}),
-        "kept values": Masked(delta={"w": w}, mask={"w": w}),
-        "coded tensors": PerClientRecord(
-            each={"device-0": {"w": Coded(TopK, (N, N), TopK().encode(torch.ones(3)).parts)}}
-        ),
-    }
-    each = 1 if kind == "coded tensors" else 2
-    most = MODELS_A_SEAT // each
-    allowed, beyond = ([reference[kind]] * n for n in (most, most + 1))
+    most = MODELS_A_SEAT // (1 if kind == "coded tensors" else 2)
+    allowed, beyond = ([COPIED[kind]] * n for n in (most, most + 1))
     assert len(codec.decode(Loose, codec.encode(Loose(x=allowed)).join(), model=MODEL).x) == most
     body = codec.encode(Loose(x=beyond)).join()
     assert len(body) < 2000

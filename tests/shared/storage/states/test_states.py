@@ -41,6 +41,8 @@ class TestContract:
     def test_versions_compare_as_numbers(self, store: StateStore) -> None:
         fill(store, Version(10), Version(9), Version(123_456_789), Version(9, 10), Version(9, 9))
         assert store.versions(SEAT) == [Version(9), Version(9, 9), Version(9, 10), Version(10), Version(123_456_789)]
+        with pytest.raises(ValueError, match="counts from 0"):
+            store.save(SEAT, Version(-1), b"1")
 
     def test_forget_before_keeps_the_newest_committed_state_and_all_later_ones(self, store: StateStore) -> None:
         fill(store, Version(1), Version(2), Version(4), Version(5))
@@ -52,13 +54,8 @@ class TestContract:
         assert store.versions(SEAT) == [Version(4), Version(5)]
 
     def test_owners_have_separate_states(self, store: StateStore) -> None:
-        owners = [
-            StateOwner("run", "a"),
-            StateOwner("run", "b"),
-            StateOwner("run/a", "a"),
-            StateOwner("ru", "n/a"),
-            StateOwner("..", ".."),
-        ]
+        names = [("run", "a"), ("run", "b"), ("run/a", "a"), ("ru", "n/a"), ("..", "..")]
+        owners = [StateOwner(*each) for each in names]
         for owner in owners:
             store.save(owner, Version(1), repr(owner).encode())
         for owner in owners:
@@ -70,10 +67,6 @@ class TestContract:
         assert store.runs() == ["..", "ru", "run/a"]
         store.save(StateOwner("run", "a"), Version(2), b"again")
         assert store.versions(StateOwner("run", "a")) == [Version(2)]
-
-    def test_a_version_below_zero_is_refused(self, store: StateStore) -> None:
-        with pytest.raises(ValueError, match="counts from 0"):
-            store.save(SEAT, Version(-1), b"1")
 
 
 @pytest.fixture
