@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,20 +48,14 @@ def test_an_edge_orders_the_seats_that_are_assigned_to_it_and_no_others(setting:
             setting.check(shown, 2, foreign)
 
 
-def test_an_assignment_is_for_one_edge_one_agent_and_one_run(setting: Setting) -> None:
-    for shown, run, edge in (
-        (setting.assign(1, agent="a-2"), "r", "edge-1"),
-        (setting.assign(1), "r", "edge-2"),
-        (setting.assign(1), "r2", "edge-1"),
-    ):
-        with pytest.raises(Forbidden, match="the assignment is for"):
-            setting.check(shown, 1, run=run, edge=edge)
-
-
-def test_an_edge_gives_no_orders_under_the_number_of_another_edge_and_none_without_seats(setting: Setting) -> None:
+def test_an_assignment_is_for_one_edge_with_its_number_one_agent_one_run_and_some_seats(setting: Setting) -> None:
     """The number and the run name the queue in which an order takes the place of others."""
     shown = setting.assign(1, home=1)
     setting.check(shown, 1, home=1)
+    others = [(shown, "r", "edge-1"), (setting.assign(1, agent="a-2"), "r", "edge-1")]
+    for each, run, edge in (*others, (setting.assign(1), "r", "edge-2"), (setting.assign(1), "r2", "edge-1")):
+        with pytest.raises(Forbidden, match="the assignment is for"):
+            setting.check(each, 1, run=run, edge=edge)
     with pytest.raises(Forbidden, match=r"edge edge-1 \(number 1\)"):
         setting.check(shown, 1, home=0)
     with pytest.raises(Forbidden, match="names no device"):
@@ -135,15 +130,12 @@ def test_assignments_of_a_later_cloud_process_are_newer_and_another_key_voids_th
         setting.check(shown, 1)
 
 
-def test_an_agent_that_has_not_registered_asks_the_edge_to_wait() -> None:
+def test_a_cloud_key_that_is_none_is_refused_and_an_agent_without_one_asks_the_edge_to_wait(setting: Setting) -> None:
+    for pem in ("", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"):
+        with pytest.raises(Forbidden, match="cannot be read"):
+            setting.key.trust(pem)
     with pytest.raises(Busy):
         Assignments("a-1", CloudKey()).check("x", "edge-1", "r", 0, [1])
-
-
-@pytest.mark.parametrize("pem", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
-def test_a_cloud_key_that_is_none_is_refused(setting: Setting, pem: str) -> None:
-    with pytest.raises(Forbidden, match="cannot be read"):
-        setting.key.trust(pem)
 
 
 def test_an_assignment_of_many_seats_in_no_order_fits_its_header(setting: Setting) -> None:
@@ -160,13 +152,12 @@ def test_an_assignment_of_many_seats_in_no_order_fits_its_header(setting: Settin
 
 @pytest.mark.parametrize("seats", [[], [0], [7], [8], [0, 9, 15, 16, 1000]])
 def test_bits_hold_each_seat_and_no_other(setting: Setting, seats: list[int]) -> None:
-    shown = setting.assign(*seats)
+    shown, held = setting.assign(*seats), []
     for seat in range(-1, 1010):
-        if seat in seats:
+        with suppress(Forbidden):
             setting.check(shown, seat)
-        else:
-            with pytest.raises(Forbidden):
-                setting.check(shown, seat)
+            held.append(seat)
+    assert held == seats
 
 
 def test_what_is_remembered_is_bounded(setting: Setting) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from shared.core.errors import BadInput, Forbidden, NotFound, Unauthorised
-from shared.identity.authority import (
-    Authority,
-    authority_of,
-    fingerprint,
-    load_authority,
-    make_authority,
-    read_authority,
-)
+from shared.identity import authority as authorities
+from shared.identity.authority import Authority, fingerprint, load_authority, make_authority
 from shared.identity.join_tokens import draw_secret, load_tokens, read_token
 from shared.identity.names import ANY_NODE, CLOUD, Identity, Peer, peer_of, serial_text
 from shared.identity.node_keys import NodeKeys
@@ -39,6 +33,16 @@ def pem(certificate: x509.Certificate) -> str:
 @pytest.fixture(scope="module")
 def authority() -> Authority:
     return make_authority()
+
+
+@pytest.fixture
+def edge(tmp_path: Path, authority: Authority) -> NodeKeys:
+    return node(tmp_path, authority, EDGE)
+
+
+@pytest.fixture
+def device(tmp_path: Path, authority: Authority) -> NodeKeys:
+    return node(tmp_path, authority, DEVICE)
 
 
 def node(folder: Path, authority: Authority, identity: Identity, valid_s: float = DAY_S) -> NodeKeys:
@@ -64,69 +68,68 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> ssl.
     return ours
 
 
-def seen_by_server(connection: ssl.SSLObject) -> Peer:
-    certificate = connection.getpeercert()
+def shown(server: NodeKeys, client: NodeKeys, name: str = EDGE.server_name) -> Peer:
+    """Whom the server sees in a client that asks for a name."""
+    certificate = handshake(server.server, client.client, name).getpeercert()
     assert certificate
     return peer_of(certificate)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def certificate_of(keys: NodeKeys) -> x509.Certificate:
+    assert keys.certificate is not None
+    return keys.certificate
 
 
 # ---- connections
 
 
 @pytest.mark.parametrize("name", [EDGE.server_name, ANY_NODE])
-def test_two_nodes_know_each_other_by_class_and_name(tmp_path: Path, authority: Authority, name: str) -> None:
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
-    seen = seen_by_server(handshake(edge.server, device.client, name))
+def test_two_nodes_know_each_other_by_class_and_name(
+    edge: NodeKeys, device: NodeKeys, authority: Authority, name: str
+) -> None:
+    seen, own = shown(edge, device, name), certificate_of(device)
     assert seen.identity == DEVICE
-    assert device.certificate is not None
-    assert int(seen.serial, 16) == device.certificate.serial_number
-    assert seen.not_after == device.certificate.not_valid_after_utc.timestamp()
+    assert (int(seen.serial, 16), seen.not_after) == (own.serial_number, own.not_valid_after_utc.timestamp())
     device.install(pem(authority.issue(device.request(), DEVICE, DAY_S)), authority.pem)
-    renewed = seen_by_server(handshake(edge.server, device.client, name))
+    renewed = shown(edge, device, name)
     assert (renewed.identity, renewed.serial != seen.serial) == (DEVICE, True), "new connections show the new one"
 
 
-def test_a_client_refuses_a_server_of_another_name_or_class(tmp_path: Path, authority: Authority) -> None:
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
+def test_nodes_of_another_name_class_or_authority_and_certificates_that_have_ended_are_refused(
+    tmp_path: Path, edge: NodeKeys, device: NodeKeys, authority: Authority
+) -> None:
     for other in (CLOUD, EDGE.replace(name="edge-2"), EDGE.replace(node_class="device")):
         with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-            handshake(edge.server, device.client, other.server_name)
-
-
-def test_client_and_server_refuse_a_node_of_another_authority(tmp_path: Path, authority: Authority) -> None:
-    other = make_authority()
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
-    strange_edge, strange_device = (node(tmp_path / "stranger", other, each) for each in (EDGE, DEVICE))
+            shown(edge, device, other.server_name)
+    stranger = make_authority()
+    strange_edge, strange_device = (node(tmp_path / "stranger", stranger, each) for each in (EDGE, DEVICE))
     strange_device.client.load_verify_locations(cadata=authority.pem)  # it trusts the edge; the edge does not trust it
     for server, client in ((strange_edge, device), (edge, strange_device)):
         with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
-            handshake(server.server, client.client, EDGE.server_name)
-
-
-def test_a_certificate_that_has_ended_is_refused(tmp_path: Path, authority: Authority) -> None:
-    edge = node(tmp_path, authority, EDGE)
+            shown(server, client)
     late = node(tmp_path, authority, DEVICE, valid_s=-1.0)  # it began some minutes ago, for clocks that are behind
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
-        handshake(edge.server, late.client, EDGE.server_name)
+        shown(edge, late)
 
 
-def test_a_client_without_certificate_is_let_in_and_is_nobody(tmp_path: Path, authority: Authority) -> None:
-    edge = node(tmp_path, authority, EDGE)
+def test_a_client_without_certificate_is_let_in_and_is_nobody(edge: NodeKeys, authority: Authority) -> None:
     user = ssl.create_default_context(cadata=authority.pem)
     assert handshake(edge.server, user, ANY_NODE).getpeercert() is None
 
 
-def test_the_authority_can_sign_no_other_authority(tmp_path: Path, authority: Authority) -> None:
+def test_the_authority_can_sign_no_other_authority(edge: NodeKeys, device: NodeKeys) -> None:
     """A node's key is no authority's: what it signs is not accepted."""
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
     key = serialization.load_pem_private_key((device.folder / "node-key.pem").read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    assert device.certificate is not None
-    forged = Authority(key, device.certificate).issue(device.request(), CLOUD, DAY_S)
-    (device.folder / "chain.pem").write_text(pem(forged) + pem(device.certificate), encoding="ascii")
+    forged = Authority(key, certificate_of(device)).issue(device.request(), CLOUD, DAY_S)
+    (device.folder / "chain.pem").write_text(pem(forged) + pem(certificate_of(device)), encoding="ascii")
     device.client.load_cert_chain(device.folder / "chain.pem", device.folder / "node-key.pem")
     with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
-        handshake(edge.server, device.client, EDGE.server_name)
+        shown(edge, device)
 
 
 def test_users_may_reach_a_node_by_further_names(tmp_path: Path, authority: Authority) -> None:
@@ -143,26 +146,17 @@ def test_a_serial_number_is_the_same_text_on_both_sides(tmp_path: Path, monkeypa
     """OpenSSL writes whole bytes: a revocation must hold also for a number that begins with zeros."""
     monkeypatch.setattr(x509, "random_serial_number", lambda: 0xABC)
     authority = make_authority()
-    edge, device = node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)
-    seen = seen_by_server(handshake(edge.server, device.client, EDGE.server_name)).serial
+    seen = shown(node(tmp_path, authority, EDGE), node(tmp_path, authority, DEVICE)).serial
     assert seen == serial_text(0xABC) == "abc"
 
 
 # ---- names in certificates
 
 
-@pytest.mark.parametrize(
-    "uris",
-    [
-        [],
-        ["strata://edge/edge-1", "strata://cloud/cloud"],
-        ["strata://user/x"],
-        ["strata://edge/"],
-        ["strata://edge/a b"],
-        ["strata://edge/edge-1\n"],
-        ["https://edge/edge-1"],
-    ],
-)
+ODD = ("strata://user/x", "strata://edge/", "strata://edge/a b", "strata://edge/edge-1\n", "https://edge/edge-1")
+
+
+@pytest.mark.parametrize("uris", [[], ["strata://edge/edge-1", "strata://cloud/cloud"], *([uri] for uri in ODD)])
 def test_a_certificate_without_exactly_one_identity_names_nobody(uris: list[str]) -> None:
     names = [("DNS", "edge"), *(("URI", uri) for uri in uris)]
     with pytest.raises(Forbidden, match="names no node"):
@@ -170,11 +164,8 @@ def test_a_certificate_without_exactly_one_identity_names_nobody(uris: list[str]
 
 
 def test_server_names_are_dns_names_and_differ() -> None:
-    names = {
-        Identity(node_class=kind, name=name).server_name
-        for kind in ("edge", "device")
-        for name in ("edge-1", "edge_1", "Edge-1", "x" * 64)
-    }
+    every = product(("edge", "device"), ("edge-1", "edge_1", "Edge-1", "x" * 64))
+    names = {Identity(node_class=kind, name=name).server_name for kind, name in every}  # type: ignore[arg-type]
     assert len(names) == 8
     assert all(label.isalnum() and len(label) < 64 for name in names for label in name.split("."))
 
@@ -223,21 +214,18 @@ def test_a_node_refuses_a_certificate_that_is_not_its_own(tmp_path: Path, author
     assert keys.certificate is None
 
 
-def test_a_node_keeps_its_key_and_certificate_across_restarts(tmp_path: Path, authority: Authority) -> None:
-    before = node(tmp_path, authority, EDGE)
-    again = NodeKeys(EDGE, before.folder)
-    assert again.certificate == before.certificate
-    device = node(tmp_path, authority, DEVICE)
-    assert seen_by_server(handshake(again.server, device.client, EDGE.server_name)).identity == DEVICE
-    assert stat.S_IMODE((before.folder / "node-key.pem").stat().st_mode) == 0o600
+def test_a_node_keeps_its_key_and_certificate_across_restarts(edge: NodeKeys, device: NodeKeys) -> None:
+    again = NodeKeys(EDGE, edge.folder)
+    assert again.certificate == edge.certificate
+    assert shown(again, device).identity == DEVICE
+    assert mode_of(edge.folder / "node-key.pem") == 0o600
 
 
 def test_a_certificate_is_renewed_after_two_thirds_of_its_time(tmp_path: Path, authority: Authority) -> None:
     keys = NodeKeys(EDGE, tmp_path)
     assert keys.renew_at == 0.0
     keys.install(pem(authority.issue(keys.request(), EDGE, 3 * DAY_S)), authority.pem)
-    assert keys.certificate is not None
-    ends = keys.certificate.not_valid_after_utc.timestamp()
+    ends = certificate_of(keys).not_valid_after_utc.timestamp()
     assert ends - keys.renew_at == pytest.approx(DAY_S, rel=0.01)  # what lies before its issue does not count
 
 
@@ -248,7 +236,7 @@ def test_an_authority_is_read_back_and_never_overwritten(tmp_path: Path, authori
     authority.save(tmp_path / "ca")
     found = load_authority(tmp_path / "ca")
     assert found.fingerprint == authority.fingerprint == fingerprint(authority.certificate)
-    assert stat.S_IMODE(os.stat(tmp_path / "ca" / "authority-key.pem").st_mode) == 0o600
+    assert mode_of(tmp_path / "ca" / "authority-key.pem") == 0o600
     with pytest.raises(FileExistsError):
         make_authority().save(tmp_path / "ca")
     assert load_authority(tmp_path / "ca").fingerprint == authority.fingerprint
@@ -258,7 +246,7 @@ def test_an_authority_is_read_back_and_never_overwritten(tmp_path: Path, authori
 
 def test_processes_that_start_together_make_one_authority_and_one_secret(tmp_path: Path) -> None:
     def started(_: int) -> str:
-        authority = authority_of(tmp_path / "ca")
+        authority = authorities.authority_of(tmp_path / "ca")
         return str(load_tokens(tmp_path / "ca", authority.fingerprint).of("edge"))
 
     with ThreadPoolExecutor(8) as threads:
@@ -281,7 +269,7 @@ def test_files_that_are_no_authority_are_refused(tmp_path: Path, authority: Auth
     }
     for why, files in cases.items():
         with pytest.raises(BadInput, match=why):
-            read_authority(*files)
+            authorities.read_authority(*files)
 
 
 # ---- join tokens
@@ -293,12 +281,12 @@ def test_a_token_opens_its_own_class_only(tmp_path: Path) -> None:
     assert read_token(f" {token}\n") == token
     assert str(token).startswith(f"strata-device-{'f' * 64}-")
     load_tokens(tmp_path, "f" * 64).check("device", token.secret)
-    assert stat.S_IMODE((tmp_path / "join-secret").stat().st_mode) == 0o600
+    assert mode_of(tmp_path / "join-secret") == 0o600
     for node_class, secret in (("edge", token.secret), ("device", ""), ("device", token.secret[:-1]), ("device", "ü")):
         with pytest.raises(Unauthorised, match=f"class {node_class}"):
             tokens.check(node_class, secret)  # type: ignore[arg-type]
     draw_secret(tmp_path)  # makes earlier tokens void
-    assert stat.S_IMODE((tmp_path / "join-secret").stat().st_mode) == 0o600
+    assert mode_of(tmp_path / "join-secret") == 0o600
     with pytest.raises(Unauthorised):
         load_tokens(tmp_path, "f" * 64).check("device", token.secret)
 

@@ -52,6 +52,20 @@ async def test_turns_follow_each_other_at_the_stated_pace_until_the_task_is_stop
     assert (turns.pauses, turns.cancelled) == ([5.0, 5.0], True)
 
 
+async def test_a_task_may_be_stopped_before_its_start_and_started_again() -> None:
+    turns = Turns(None)
+    repeating = Repeating(0.0, turns, "work waits")
+    await repeating.stop()
+    assert turns.now_s == 0.0
+    repeating.start()
+    await repeating.stop()
+    repeating.start()
+    async with asyncio.timeout(10):
+        await turns.over.wait()
+        await repeating.stop()
+    assert turns.cancelled
+
+
 async def test_a_pause_may_depend_on_failures_in_a_row_and_on_how_long_the_turn_took() -> None:
     turns = Turns(StrataError("a"), ValueError("b"), None, StrataError("c"))
     await turns.run(lambda failures, took_s: 10 * failures + took_s)
@@ -85,12 +99,6 @@ async def test_waking_ends_the_pause_and_a_wake_during_a_turn_is_not_lost() -> N
     await repeating.stop()
 
 
-async def test_a_task_that_never_started_can_be_stopped_and_has_no_turn() -> None:
-    turns = Turns()
-    await Repeating(1.0, turns, "work waits", wait=turns.wait).stop()
-    assert (turns.now_s, turns.pauses) == (0.0, [])
-
-
 @pytest.mark.parametrize("ticks", range(5))
 async def test_a_task_that_is_woken_and_stopped_at_once_ends(ticks: int) -> None:
     repeating = Repeating(60.0, Turns(None, None, None), "work waits")
@@ -119,14 +127,3 @@ async def test_a_task_whose_work_loses_the_cancellation_ends_with_the_turn() -> 
     async with asyncio.timeout(10):
         await repeating.stop()
     assert n_turns == 1
-
-
-async def test_a_task_that_was_stopped_can_be_started_again() -> None:
-    turns = Turns(None)
-    repeating = Repeating(0.0, turns, "work waits")
-    repeating.start()
-    await repeating.stop()
-    repeating.start()
-    async with asyncio.timeout(10):
-        await turns.over.wait()
-        await repeating.stop()

@@ -55,25 +55,17 @@ def test_without_control_groups_the_machine_and_the_affinity_count(host: Path, m
 
 def test_limits_of_version_1_hold_with_those_of_the_groups_above(host: Path) -> None:
     version_1(host)
-    within, above = "cg/memory/slurm/job", "cg/memory/slurm"
-    write(
-        host,
-        {
-            f"{within}/memory.limit_in_bytes": f"{NO_LIMIT}\n",
-            f"{within}/memory.usage_in_bytes": "100\n",
-            f"{within}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-            f"{above}/memory.limit_in_bytes": "400000000\n",
-            f"{above}/memory.usage_in_bytes": "250000000\n",
-            f"{above}/memory.stat": V1_STAT,
-            "cg/memory/memory.limit_in_bytes": f"{NO_LIMIT}\n",
-            "cg/cpu,cpuacct/slurm/job/cpu.cfs_quota_us": "150000\n",
-            "cg/cpu,cpuacct/slurm/job/cpu.cfs_period_us": "100000\n",
-            "cg/cpu,cpuacct/slurm/cpu.cfs_quota_us": "-1\n",
-            "cg/cpu,cpuacct/slurm/cpu.cfs_period_us": "100000\n",
-            "cg/pids/slurm/pids.max": "100\n",
-            "cg/pids/slurm/pids.current": "60\n",
-        },
-    )
+    killed, none = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", f"{NO_LIMIT}\n"
+    files = {
+        "memory/slurm/job/memory.": {"limit_in_bytes": none, "usage_in_bytes": "100\n", "oom_control": killed},
+        "memory/slurm/memory.": {"limit_in_bytes": "400000000\n", "usage_in_bytes": "250000000\n", "stat": V1_STAT},
+        "memory/memory.": {"limit_in_bytes": none},
+        "cpu,cpuacct/slurm/job/cpu.": {"cfs_quota_us": "150000\n", "cfs_period_us": "100000\n"},
+        "cpu,cpuacct/slurm/cpu.": {"cfs_quota_us": "-1\n", "cfs_period_us": "100000\n"},
+        "pids/slurm/pids.": {"max": "100\n", "current": "60\n"},
+    }
+    for kind, texts in files.items():
+        write(host, {f"cg/{kind}{name}": text for name, text in texts.items()})
     assert (host_limits.memory_limit(), host_limits.memory_bytes()) == (400_000_000, 400_000_000)
     assert host_limits.available_bytes() == 400_000_000 - 250_000_000 + 50_000_000
     assert (host_limits.cpus(), host_limits.open_processes(), host_limits.n_killed()) == (2, 40, 2)

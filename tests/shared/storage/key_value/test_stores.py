@@ -206,11 +206,11 @@ class TestValues:
     async def test_a_value_of_the_wrong_kind_is_named(self, store: Store) -> None:
         await store.put("a", b"1")
         await store.append("s", b"1")
-        with pytest.raises(WrongKind, match="^s holds"):
+        with pytest.raises(WrongKind, match=r"^s holds"):
             await store.get("s")
-        with pytest.raises(WrongKind, match="^a holds"):
+        with pytest.raises(WrongKind, match=r"^a holds"):
             await store.append("a", b"1")
-        with pytest.raises(WrongKind, match="^a holds"):
+        with pytest.raises(WrongKind, match=r"^a holds"):
             await store.read("a")
         with pytest.raises(WrongKind, match=r"^a holds|a key of the batch"):
             await store.commit(Batch().append("a", b"1"))
