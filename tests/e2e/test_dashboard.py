@@ -271,7 +271,7 @@ def test_pages_of_unknown_resources_say_so(visitor: Visitor) -> None:
 
 
 def test_a_token_requires_a_login(chromium: Any, tmp_path: Path) -> None:
-    with started(tmp_path, STRATA_API_TOKEN=WORD) as url:
+    with started(tmp_path, 1, 1, STRATA_API_TOKEN=WORD) as url:
         visitor = Visitor(chromium, url)
         page = visitor.page
         page.goto(f"{url}/ui/runs")

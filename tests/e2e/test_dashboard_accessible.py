@@ -26,7 +26,7 @@ THEMES = {"light": False, "dark": True}
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[str]:
     """A topology with two runs, both over."""
-    with started(tmp_path_factory.mktemp("accessible")) as found:
+    with started(tmp_path_factory.mktemp("accessible"), agents=2) as found:
         for spec in SPECS:
             body = {"spec": {"data": {"name": "digits", "n_train": 300}, "num_devices": 4, **spec}}
             httpx2.post(f"{found}/runs", json=body, timeout=120).raise_for_status()

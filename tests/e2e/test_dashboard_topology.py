@@ -315,8 +315,7 @@ REFERENCE_WORK = """() => {
 """Makes six thousand paragraphs and lays them out: more than one refresh may take."""
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["light", "narrow and dark"])
 def test_forty_edges_and_four_hundred_devices_fit(chromium: Any, large: str, width: int, dark: bool) -> None:
     visitor = Visitor(chromium, large, width, dark=dark)
     visitor.page.add_init_script(_SHIFTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from shared.run_records.events import Event
 from shared.run_records.runs import FINAL
 from strata.api.client import Client
-from tests.e2e.browser import Visitor, browser
+from tests.e2e.browser import Visitor
 from tests.e2e.real_faults import GATED
 from tests.soak.deployment import Deployment
 from tests.waits import HANG_S, until
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.e2e
 WORD = "a token of the tests"
 ROUNDS = 6
 AWAY = "The cloud does not answer."
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 class Follower(threading.Thread):
