@@ -22,7 +22,7 @@ from shared.core.number_sets import NumberSet
 from shared.federation.messages import UploadOrder, WaveId
 from shared.federation.spec_parser import parse_spec
 from shared.identity.assignments import Assigner
-from shared.identity.authority import authority_of
+from shared.identity.authority import authority_of, make_authority
 from shared.identity.join_tokens import read_token
 from shared.identity.names import ANY_NODE, CLOUD, Identity, agent_identity, edge_identity
 from shared.identity.node_keys import NodeKeys
@@ -36,6 +36,7 @@ from strata.api.client import Client
 from strata.launcher.topology import Topology
 from tests.fork_server import shared_fork_server
 from tests.forked_strata import Command, run
+from tests.shared.algorithms import layouts
 from tests.waits import HANG_S, until
 
 pytestmark = pytest.mark.e2e
@@ -118,18 +119,11 @@ ROUTES = [
 
 
 @pytest.mark.smoke
-def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path: Path) -> None:
-    def complete(topology: Topology) -> Any:
-        with client_of(topology) as client:
-            run = client.create_run(SPEC).run
-            until("the end of the run", lambda: client.run(run).status in ("completed", "failed"))
-            assert client.run(run).status == "completed", client.run(run).reason
-            return client.run(run)
-
-    with started(tmp_path) as plain:
-        plain.wait_ready(HANG_S)
-        other = complete(plain)
-    info = complete(up)
+async def test_a_run_gives_the_bits_of_one_without_certificates(up: Topology, tmp_path: Path) -> None:
+    other = (await layouts.run(tmp_path, SPEC, agent_devices=(2, 2), n_edges=2)).info
+    with client_of(up) as client:
+        completed(client, SPEC)
+        info = client.run("latest")
     assert info.model_sha256 == other.model_sha256
     assert (info.bytes_up, info.bytes_down, info.accuracy) == (other.bytes_up, other.bytes_down, other.accuracy)
 
@@ -228,14 +222,13 @@ def test_a_name_that_no_node_can_have_is_refused_by_its_field(up: Topology) -> N
 
 
 def test_a_process_of_another_authority_is_nobody(up: Topology, tmp_path: Path) -> None:
-    with started(tmp_path, secure=True) as other:
-        other.wait_ready(HANG_S)
-        foreign = stolen(other, "edge-1")
-        foreign.load_verify_locations(up.authority_file)
-        with pytest.raises(httpx2.TransportError):
-            ask(up, foreign, "cloud", "POST", "/edges", json={}).raise_for_status()
-        with pytest.raises(httpx2.ConnectError, match="certificate verify failed"):
-            ask(up, stolen(other, "edge-1"), "cloud", "POST", "/edges", json={})
+    foreign = NodeKeys(CLOUD, tmp_path)
+    issue_own(foreign, make_authority(), 600.0, [])
+    with pytest.raises(httpx2.ConnectError, match="certificate verify failed"):
+        ask(up, foreign.client, "agent-1", "GET", "/nonce")
+    foreign.client.load_verify_locations(up.authority_file)
+    with pytest.raises(httpx2.TransportError):
+        ask(up, foreign.client, "agent-1", "GET", "/nonce").raise_for_status()
 
 
 def test_the_authoritys_folder_makes_any_node(up: Topology, tmp_path: Path) -> None:
@@ -278,10 +271,11 @@ def test_a_node_that_starts_again_keeps_its_certificate(up: Topology) -> None:
     assert (folder / "node.pem").read_bytes() == before
 
 
-def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: Path) -> None:
+async def test_a_revoked_node_is_refused_by_every_tier_and_others_take_its_place(tmp_path: Path) -> None:
     with started(tmp_path, secure=True) as topology, client_of(topology) as client:
         topology.wait_ready(HANG_S)
         gone, context = identity_of(topology, "agent-2"), stolen(topology, "agent-2")
+        edge_context = stolen(topology, "edge-1")
 
         def heard_by(edge: str) -> int:
             beat = ask(topology, context, edge, "POST", "/heartbeats", json={"agent": gone.name})
@@ -292,35 +286,25 @@ def test_a_revoked_device_is_refused_by_every_tier_and_its_seats_move(tmp_path: 
         assert [heard_by(edge) for edge in topology.edge_names] == [403, 403]
         refused = ask(topology, context, "cloud", "POST", "/agents", json={})
         assert (refused.status_code, "has been revoked" in refused.json()["detail"]) == (403, True)
-        assert completed(client, {**SPEC, "num_devices": 2}) == {identity_of(topology, "agent-1").name}
+        left = {identity_of(topology, "agent-1").name}
+        assert completed(client, {**SPEC, "num_devices": 2}) == left
 
-
-async def test_redis_refuses_a_revoked_edge(tmp_path: Path) -> None:
-    with started(tmp_path, secure=True) as topology, client_of(topology) as client:
-        topology.wait_ready(HANG_S)
         password = NodeKeys(edge_identity("edge-1"), topology.folder / "edge-1" / "identity").store_password
         store = RedisStore(topology.redis.url, user=lambda: StoreUser(redis_keys.user_of_edge("edge-1"), password))
         await store.get(redis_keys.edge_prefix("edge-1"))
         client.revoke("edge", "edge-1")
-        for _ in range(2):  # its connection has been closed, and it gets no other
+        for _ in range(2):  # its connection to Redis has been closed, and it gets no other
             with pytest.raises(StoreUnavailable):
                 await store.get(redis_keys.edge_prefix("edge-1"))
         assert store.refuses_user
         await store.close()
-
-
-def test_devices_leave_a_revoked_edge_that_still_answers_them(tmp_path: Path) -> None:
-    with started(tmp_path, secure=True) as topology, client_of(topology) as client:
-        topology.wait_ready(HANG_S)
-        context = stolen(topology, "edge-1")
-        client.revoke("edge", "edge-1")
-        order = ask(topology, context, "agent-1", "POST", "/visits", headers={"strata-edge": "edge-1"}, content=b"")
+        headers = {"strata-edge": "edge-1"}
+        order = ask(topology, edge_context, "agent-1", "POST", "/visits", headers=headers, content=b"")
         assert (order.status_code, "has been revoked" in order.json()["detail"]) == (403, True)
-        at = "all agents at the other edge"
-        until(at, lambda: {agent.edge for agent in client.agents().agents} == {"edge-2"})
+        at = "the agent at the other edge"
+        until(at, lambda: {each.edge for each in client.agents().agents if each.agent in left} == {"edge-2"})
         assert [edge.edge for edge in client.edges().edges] == ["edge-2"]
-        agents = {identity_of(topology, name).name for name in ("agent-1", "agent-2")}
-        assert completed(client, {**SPEC, "num_edges": 1}) == agents
+        assert completed(client, {**SPEC, "num_devices": 2, "num_edges": 1}) == left
 
 
 def completed(client: Client, spec: dict[str, Any]) -> set[str | None]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def in_round(runs: Path, round_no: int) -> Path:
     return until(f"round {round_no}", look)
 
 
+@cache
 def undisturbed() -> str:
+    """The model of a run that nothing disturbs, in the folder of the first test that asks for it."""
     _, result, err = ended(Command("run", "long.json", "--local", "--agents", "2", "--format", "json", "name=other"))
     assert result["status"] == "completed", err
     return str(result["model_sha256"])

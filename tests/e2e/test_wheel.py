@@ -99,15 +99,11 @@ def run_of(printed: str) -> dict[str, object]:
     return dict(json.loads(printed.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("words", [("quickstart",), ("data=digits", "algorithm=fedprox")])
-def test_a_run_needs_no_file(installed: Installed, tmp_path: Path, words: tuple[str, ...]) -> None:
-    run = run_of(installed.strata("run", *words, "num_rounds=1", "--format", "json", cwd=tmp_path))
-    assert (run["status"], run["rounds"]) == ("completed", 1)
-
-
-@pytest.mark.parametrize("place", ["working folder", "PYTHONPATH"])
-def test_no_file_of_the_user_is_taken_for_a_module_that_a_run_needs(
-    installed: Installed, tmp_path: Path, place: str
+@pytest.mark.parametrize(
+    ("place", "words"), [("working folder", ("quickstart",)), ("PYTHONPATH", ("data=digits", "algorithm=fedprox"))]
+)
+def test_a_run_needs_no_file_and_takes_none_of_the_user_for_a_module(
+    installed: Installed, tmp_path: Path, place: str, words: tuple[str, ...]
 ) -> None:
     mine, work = tmp_path / "mine", tmp_path / "work"
     work.mkdir()
@@ -115,8 +111,8 @@ def test_no_file_of_the_user_is_taken_for_a_module_that_a_run_needs(
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
         (mine / name).write_text("raise SystemExit(f'{__file__} was imported')\n")
     where = {"cwd": mine} if place == "working folder" else {"cwd": work, "PYTHONPATH": str(mine)}
-    run = run_of(installed.strata("run", "quickstart", "num_rounds=1", "--format", "json", **where))
-    assert run["status"] == "completed"
+    run = run_of(installed.strata("run", *words, "num_rounds=1", "--format", "json", **where))
+    assert (run["status"], run["rounds"]) == ("completed", 1)
 
 
 def test_a_program_beside_a_package_shared_of_its_own_runs_an_experiment(installed: Installed, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ SPEC = {
     "num_edges": 1,
     **PACED,
 }
-"""Seconds after which a wait for rounds fails."""
 HALVES = (
     b"",
     b"GET /topology HTTP/1.1\r\nhost: x\r\nx-half: ",
@@ -53,15 +52,19 @@ class Target:
         return self.api.run(self.run).rounds
 
 
-@pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
-    monkeypatch.setenv("STRATA_API_TOKEN", API_TOKEN)
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The last test stops it."""
+    tmp_path = tmp_path_factory.mktemp("target")
     env = {f"{tier}_{name}_S": "2" for tier in ("CLOUD", "EDGE", "AGENT") for name in ("HEAD", "BODY")}
     runs, cache = tmp_path / "runs", str(tmp_path / "cache")
-    env |= {"STRATA_LOG_LEVEL": "DEBUG", "STRATA_CACHE_DIR": cache}
-    with Topology(
-        edges=1, devices=4, agents=1, runs_dir=runs, folder=tmp_path / "work", env=env, fork=shared_fork_server()
-    ) as topology:
+    env |= {"STRATA_LOG_LEVEL": "DEBUG", "STRATA_CACHE_DIR": cache, "STRATA_API_TOKEN": API_TOKEN}
+    layout = {"edges": 1, "devices": 4, "agents": 1}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Topology(**layout, runs_dir=runs, folder=tmp_path / "work", env=env, fork=shared_fork_server()) as topology,
+    ):
+        patch.setenv("STRATA_API_TOKEN", API_TOKEN)
         topology.wait_ready(HANG_S)
         headers = {"authorization": f"Bearer {API_TOKEN}"}
         with Api(topology.url) as api, httpx2.Client(base_url=topology.url, headers=headers, timeout=120) as http:
@@ -96,6 +99,22 @@ def test_two_hundred_slow_clients_are_disconnected_and_the_run_continues(target:
     assert {round_.n_used for round_ in target.api.rounds(target.run).rounds} == {4}
 
 
+def test_a_stream_of_events_ends_when_the_cloud_is_stopped(target: Target) -> None:
+    target.api.pause(target.run)
+    until("the pause", lambda: target.api.run(target.run).status == "paused")
+    with target.http.stream("GET", f"/runs/{target.run}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("id: ")
+        target.topology.end("cloud", grace_s=60)
+        rest = list(lines)  # raises if the answer is truncated
+    assert rest[-1] == ""
+    log = (target.topology.folder / "logs" / "cloud.log").read_text()
+    assert "graceful shutdown exceeded" not in log
+    assert "Traceback" not in log
+    target.topology.start_again("cloud")
+    target.topology.wait_ready(HANG_S)
+
+
 def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
     get, run = target.http.get, target.run
     target.api.stop(run)
@@ -124,17 +143,3 @@ def test_no_secret_is_in_any_file_output_or_answer(target: Target) -> None:
     for secret in (target.topology.tier_token.encode(), API_TOKEN.encode()):
         assert [str(path) for path, data in files.items() if secret in data] == []
         assert [text for text in contents if secret in text] == []
-
-
-def test_a_stream_of_events_ends_when_the_cloud_is_stopped(target: Target) -> None:
-    target.api.pause(target.run)
-    until("the pause", lambda: target.api.run(target.run).status == "paused")
-    with target.http.stream("GET", f"/runs/{target.run}/events") as stream:
-        lines = stream.iter_lines()
-        assert next(lines).startswith("id: ")
-        target.topology.end("cloud", grace_s=60)
-        rest = list(lines)  # raises if the answer is truncated
-    assert rest[-1] == ""
-    log = (target.topology.folder / "logs" / "cloud.log").read_text()
-    assert "graceful shutdown exceeded" not in log
-    assert "Traceback" not in log
