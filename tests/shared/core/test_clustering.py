@@ -36,19 +36,12 @@ def test_bound_is_inclusive_and_by_the_mean_of_all_pairs() -> None:
     assert groups_at(merges, 0.49) == [[0], [1], [2]]
     assert groups_at(merges, merges[0][2]) == [[0, 1], [2]]
     assert groups_at(merges.tolist(), 1.01) == [[0, 1, 2]]
-
-
-def test_zero_vector_is_dissimilar_to_all_others_and_one_vector_forms_a_group() -> None:
-    assert cosine_distances(np.array([[0.0, 0], [1, 1], [2, 2]])) == pytest.approx([1, 1, 0])
+    assert cosine_distances(np.array([[0.0, 0], [1, 1], [2, 2]])) == pytest.approx([1, 1, 0]), "0 is unlike all others"
     assert groups_at(average_linkage(cosine_distances(np.ones((1, 3)))), 0.5) == [[0]]
 
 
-def test_wide_gap_is_cut_in_its_middle() -> None:
+def test_a_wide_gap_is_cut_in_its_middle_and_without_one_the_cut_is_at_the_fifth_of_all_distances() -> None:
     assert Gap.of(np.array([0.5, 0.1, 0.02, 0.4])) == Gap(0.1, 0.4, 0.25)
-
-
-def test_without_a_wide_gap_the_cut_is_at_the_fifth_of_all_distances() -> None:
-    apart = np.linspace(0.5, 0.6, 11)
-    assert Gap.of(apart).threshold == pytest.approx(0.52)
+    assert Gap.of(np.linspace(0.5, 0.6, 11)).threshold == pytest.approx(0.52)
     assert Gap.of(np.empty(0)) == Gap(0, 0, 0)
     assert Gap.of(np.array([0.3])).threshold == 0.3

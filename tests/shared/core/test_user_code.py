@@ -79,7 +79,7 @@ def test_a_syntax_error_is_where_it_is_written(tmp_path: Path, monkeypatch: pyte
         __import__("unfinished")
 
 
-def test_an_error_below_torch_and_numpy_is_at_the_users_line():
+def test_an_error_below_torch_and_numpy_is_at_the_users_line_if_there_is_one(monkeypatch):
     def forward(x):
         return torch.nn.functional.linear(x, torch.zeros(3, 4))
 
@@ -87,23 +87,23 @@ def test_an_error_below_torch_and_numpy_is_at_the_users_line():
         forward(torch.zeros(2, 5))
     with pytest.raises(UserCodeFailed, match=rf"{__file__}:\d+, in test_an_error"), user_code("the data mine"):
         np.stack([np.zeros(2), np.zeros(3)])
-
-
-def test_an_error_that_no_line_of_the_user_raised_is_where_the_library_raised_it(monkeypatch):
+    try:
+        raise ValueError("much " * 1000)
+    except ValueError as error:
+        found = described(error)
+    assert len(found) < 450
+    assert f"({__file__}:" in found, "a long text leaves room for the place"
     monkeypatch.setattr(code, "_NOT_USERS", (*code._NOT_USERS, __file__))
     where = r"mat1 and mat2 .*torch/nn/modules/linear.py:\d+, in forward\)"
     with pytest.raises(UserCodeFailed, match=where), user_code("the model mine"):
         torch.nn.Linear(2, 3)(torch.zeros(1, 5))
 
 
-def test_errors_that_speak_for_themselves_pass():
+async def test_our_errors_and_signals_pass_but_not_those_that_the_code_raises_itself():
     error = BadInput("of ours")
     with pytest.raises(BadInput) as raised, user_code("anything"):
         raise error
     assert raised.value is error
-
-
-async def test_signals_pass_but_not_those_that_the_code_raises_itself():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), user_code("anything"):
         signal.raise_signal(signal.SIGINT)
@@ -116,12 +116,3 @@ async def test_signals_pass_but_not_those_that_the_code_raises_itself():
     for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()):
         with pytest.raises(UserCodeFailed, match=rf"anything failed: {type(error).__name__}"), user_code("anything"):
             raise error
-
-
-def test_a_long_text_leaves_room_for_the_place():
-    try:
-        raise ValueError("much " * 1000)
-    except ValueError as error:
-        found = described(error)
-    assert len(found) < 450
-    assert f"({__file__}:" in found

@@ -112,9 +112,7 @@ def test_a_seat_obeys_its_newest_assignment(setting: Setting) -> None:
     setting.check(setting.assign(1), 1)  # and that one has come back
 
 
-def test_assignments_of_a_later_cloud_process_are_newer_and_another_key_voids_them(
-    setting: Setting, tmp_path: Path
-) -> None:
+def test_assignments_of_a_later_process_are_newer_and_another_key_voids_them(setting: Setting, tmp_path: Path) -> None:
     for _ in range(3):
         setting.check(setting.assign(1), 1)
     old = setting.assign(1)

@@ -88,9 +88,7 @@ def certificate_of(keys: NodeKeys) -> x509.Certificate:
 
 
 @pytest.mark.parametrize("name", [EDGE.server_name, ANY_NODE])
-def test_two_nodes_know_each_other_by_class_and_name(
-    edge: NodeKeys, device: NodeKeys, authority: Authority, name: str
-) -> None:
+def test_two_nodes_know_each_others_identity(edge: NodeKeys, device: NodeKeys, authority: Authority, name: str) -> None:
     seen, own = shown(edge, device, name), certificate_of(device)
     assert seen.identity == DEVICE
     assert (int(seen.serial, 16), seen.not_after) == (own.serial_number, own.not_valid_after_utc.timestamp())
@@ -99,7 +97,7 @@ def test_two_nodes_know_each_other_by_class_and_name(
     assert (renewed.identity, renewed.serial != seen.serial) == (DEVICE, True), "new connections show the new one"
 
 
-def test_nodes_of_another_name_class_or_authority_and_certificates_that_have_ended_are_refused(
+def test_other_nodes_and_ended_certificates_are_refused(
     tmp_path: Path, edge: NodeKeys, device: NodeKeys, authority: Authority
 ) -> None:
     for other in (CLOUD, EDGE.replace(name="edge-2"), EDGE.replace(node_class="device")):

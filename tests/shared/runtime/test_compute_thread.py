@@ -25,7 +25,7 @@ def raises(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("kind", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-async def test_an_error_that_an_event_loop_would_take_for_its_own_is_one_of_a_plug_in(
+async def test_errors_that_loops_take_for_theirs_are_plug_ins(
     kind: type[BaseException], thread: ComputeThread
 ) -> None:
     for run in (thread.run, run_beside):

@@ -24,9 +24,7 @@ def test_a_user_without_a_home_folder_has_a_cache_among_the_temporary_files(monk
     assert user_cache() == here / ".cache" / "strata"
 
 
-def test_a_cache_that_another_user_made_among_the_temporary_files_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_of_another_user_in_temporary_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(Path, "home", no_home)
     user_cache().mkdir(parents=True)

@@ -80,9 +80,7 @@ def test_limits_of_version_1_hold_with_those_of_the_groups_above(host: Path) -> 
         ("/../../other", "/", "cg"),  # from outside its namespace
     ],
 )
-def test_limits_of_version_2_are_found_where_its_group_is_mounted(
-    path: str, root: str, folder: str, host: Path
-) -> None:
+def test_limits_of_version_2_are_found_where_it_is_mounted(path: str, root: str, folder: str, host: Path) -> None:
     version_2(host, path, root)
     limits = {"memory.max": "400000000\n", "memory.current": "390000000\n", "memory.stat": V2_STAT}
     limits |= {"memory.events": "low 0\noom 3\noom_kill 1\n", "cpu.max": "50000 100000\n", "pids.max": "max\n"}

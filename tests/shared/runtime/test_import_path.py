@@ -46,7 +46,7 @@ def test_modules_of_the_working_folder_come_last(folder: Path) -> None:
     assert (secrets.parent, shared) == (Path(os.__file__).parent, ROOT / "shared")
 
 
-def test_of_pythonpath_only_pythons_own_library_and_our_packages_come_first(
+def test_of_pythonpath_the_library_and_we_come_first(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """What is named there is meant to be found before what is installed, as on clusters."""
@@ -54,9 +54,7 @@ def test_of_pythonpath_only_pythons_own_library_and_our_packages_come_first(
     assert (redis, secrets.parent, shared) == (folder / "redis.py", Path(os.__file__).parent, ROOT / "shared")
 
 
-def test_what_pythonpath_names_comes_before_what_lies_beside_an_installed_package(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_pythonpath_comes_before_what_lies_beside_us(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     site = folder / "site-packages"
     for name in ("shared/__init__.py", "shared/core/__init__.py", "shared/runtime/import_path.py"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
@@ -86,9 +84,7 @@ def test_the_command_starts_beside_such_files(folder: Path) -> None:
         ("import strata; strata.local()", "secrets.py has the name of a module that StrataFL needs here: rename it"),
     ],
 )
-def test_a_users_program_imports_its_own_modules_beside_strata_or_is_told_why_not(
-    folder: Path, program: str, words: str
-) -> None:
+def test_a_users_program_imports_its_modules_beside_ours_or_is_told_why(folder: Path, program: str, words: str) -> None:
     (folder / "queue.py").unlink()
     (folder / "redis.py").unlink()
     (folder / "train.py").write_text(program)

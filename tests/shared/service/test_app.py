@@ -112,9 +112,7 @@ async def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPa
     ("address", "status"),
     [("127.0.0.1", 200), ("::1", 200), ("172.18.0.5", 200), ("8.8.8.8", 403), ("2001:db8::1", 403), (None, 403)],
 )
-async def test_development_mode_answers_private_addresses_only(
-    token: str | None, address: str | None, status: int
-) -> None:
+async def test_development_mode_answers_private_addresses(token: str | None, address: str | None, status: int) -> None:
     answer = await ask("GET", "/guarded", app(token), (address, 1) if address else None)
     assert answer.status_code == status
     assert status == 200 or "development mode" in answer.json()["detail"]
@@ -244,9 +242,7 @@ def test_a_variable_that_may_be_another_programs_gives_a_warning_only(
     assert caplog.messages == [f"unknown environment variable {name}{near}"]
 
 
-def test_variables_of_other_programs_are_known(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_variables_of_other_programs_pass(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("PLUGINS", "CA_FILE", "LOG_LEVEL", "URL", "HOME", "IMAGE", "REDIS_SERVER", "PORT", "CACHE_DIR"):
         monkeypatch.setenv(f"STRATA_{name}", "x")
     CommonSettings()

@@ -48,9 +48,7 @@ def test_a_setting_that_is_not_a_host_name_is_refused(monkeypatch: pytest.Monkey
         CloudSettings()
 
 
-async def test_without_tokens_the_cloud_answers_to_trusted_names_and_those_that_its_setting_allows(
-    tmp_path: Path,
-) -> None:
+async def test_without_tokens_the_cloud_answers_to_trusted_and_allowed_names(tmp_path: Path) -> None:
     allowed = {"allowed_hosts": "lab.example, Box.Example"}
     async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), cloud=allowed) as fed:
         for host in ("cloud:8000", "[::1]:8000", "172.18.0.2:8000", "lab.example:8000", "box.example", "evil.example"):

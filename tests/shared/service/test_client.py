@@ -208,7 +208,7 @@ GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
         ([GOOD, b"x"], str(len(GOOD)), 413, "longer than the"),
     ],
 )
-async def test_a_body_of_another_length_than_announced_is_refused(
+async def test_another_length_is_refused(
     chunks: list[bytes], length: str | None, status: int, text: str
 ) -> None:
     found = await send_raw(chunks, length)

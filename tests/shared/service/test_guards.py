@@ -51,9 +51,7 @@ async def test_in_development_mode_all_of_the_private_networks_are_let_in() -> N
     ],
     ids=["a token", "a token and one for metrics", "one for metrics only", "no token"],
 )
-async def test_metrics_accept_the_metrics_token_and_the_tiers_own(
-    own: str | None, also: str | None, opens: set[str]
-) -> None:
+async def test_metrics_accept_their_token_and_the_tiers_own(own: str | None, also: str | None, opens: set[str]) -> None:
     for field, metrics_like in (("tier_token", "tier"), ("api_token", "API")):
         given: dict[str, Any] = {field: own, "metrics_token": also}
         common = CommonSettings(**given)
@@ -68,9 +66,7 @@ async def test_the_metrics_token_opens_nothing_else(metrics_like: str) -> None:
 
 
 @pytest.mark.parametrize(("address", "users"), [(HERE, {"API", "metrics"}), (NEAR, set[str]())])
-async def test_in_secure_mode_without_a_users_token_only_this_machine_may_do_what_users_may(
-    address: str, users: set[str]
-) -> None:
+async def test_in_secure_mode_without_a_users_token_only_this_machine_is_a_user(address: str, users: set[str]) -> None:
     """A node is in the private networks too; its certificate opens the routes of its class alone."""
     secure = CommonSettings(secure=True)
     assert await opened(secure, request(address)) == users | {"joining"}

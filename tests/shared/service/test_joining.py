@@ -119,9 +119,7 @@ def test_a_refusal_ends_the_attempts(keys: NodeKeys) -> None:
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(86400.0, "s ahead"), (-86400.0, "s behind"), (10.0, "")])
-def test_a_certificate_that_does_not_hold_by_a_wrong_clock_is_told_as_the_clock(
-    keys: NodeKeys, ahead_s: float, words: str
-) -> None:
+def test_a_certificate_that_fails_by_a_wrong_clock_is_told_so(keys: NodeKeys, ahead_s: float, words: str) -> None:
     told: list[str] = []
 
     def by_its_clock(request: httpx2.Request) -> httpx2.Response:

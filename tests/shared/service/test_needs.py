@@ -36,9 +36,7 @@ async def test_folders_that_are_gone_or_cannot_be_written_are_named_until_they_a
     assert await lacks(checked) == ""
 
 
-async def test_a_folder_that_hangs_is_named_and_asked_no_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_that_hangs_is_named_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "FOLDER_S", 0.01)
     hangs, calls = threading.Event(), []
 

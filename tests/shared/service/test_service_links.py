@@ -50,9 +50,7 @@ def test_service_links_are_passed_over_with_one_line(
     assert "enableServiceLinks: false" in lines[0]
 
 
-def test_a_port_that_a_pod_names_itself_holds_and_links_of_the_fleet_and_of_strata_do_no_harm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_port_that_a_pod_names_holds_beside_service_links(monkeypatch: pytest.MonkeyPatch) -> None:
     for service in ("CLOUD", "FLEET", "FLEET_CLOUD", "STRATA", "STRATA_REDIS_SERVER"):
         set_links(monkeypatch, service)
     monkeypatch.setenv("CLOUD_PORT", "8123")

@@ -44,16 +44,12 @@ def test_moments_are_those_of_batches_normalised_by_their_own_statistics() -> No
     assert all(module.track_running_stats for module in model.modules() if isinstance(module, nn.BatchNorm1d))
 
 
-def test_images_count_by_pixel() -> None:
-    model = nn.Sequential(nn.BatchNorm2d(2))
+def test_images_count_by_pixel_and_rounding_makes_no_negative_variance() -> None:
     x = torch.randn(5, 2, 3, 4, generator=torch.Generator().manual_seed(1))
-    taken = statistics_of(moments(model, [x]))
+    taken = statistics_of(moments(nn.Sequential(nn.BatchNorm2d(2)), [x]))
     np.testing.assert_allclose(taken["0.running_mean"], x.mean((0, 2, 3)), atol=1e-6)
     np.testing.assert_allclose(taken["0.running_var"], x.var((0, 2, 3), unbiased=False), rtol=1e-5)
-
-
-def test_rounding_makes_no_negative_variance_and_a_model_without_batch_norm_has_no_moments() -> None:
     mean = torch.tensor([1000.0])
     taken = statistics_of({"a.running_mean": mean, "a.running_var": mean.square() - 0.1})
     assert taken["a.running_var"].tolist() == [0]
-    assert moments(nn.Linear(3, 2), [torch.zeros(2, 3)]) == {}
+    assert moments(nn.Linear(3, 2), [torch.zeros(2, 3)]) == {}, "a model without batch-norm has none"

@@ -104,25 +104,19 @@ def test_sgd_equals_torchs_bit_for_bit(momentum: float, weight_decay: float) -> 
 # ---- corrections, steps, transforms and objectives of the caller
 
 
-def test_fedprox_is_a_gradient_correction() -> None:
+def test_fedprox_is_a_gradient_correction_which_sees_zeros_where_the_loss_does_not_depend() -> None:
+    seen: list[list[float]] = []
+
     def pull(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        seen.append(gradients[1].tolist())
         torch._foreach_add_(gradients, parameters, alpha=0.1)  # towards the start, which is 0
 
     model = Scalar(0.0)
+    model.spare = nn.Parameter(torch.zeros(2))
     train(model, zeros(1, 1), lr=0.5, correct=pull)
     slope = -1 / (1 + math.exp(0.25))  # w1 = 0.25: the proximal term is 0 in the first step
     assert model.w.item() == pytest.approx(0.25 - 0.5 * (slope + 0.1 * 0.25))
-
-
-def test_correction_sees_zeros_where_the_loss_does_not_depend() -> None:
-    class Spare(Scalar):
-        def __init__(self) -> None:
-            super().__init__()
-            self.spare = nn.Parameter(torch.ones(2))
-
-    seen: list[list[float]] = []
-    train(Spare(), zeros(1), lr=0.1, correct=lambda _, g: seen.append(g[1].tolist()))
-    assert seen == [[0.0, 0.0]]
+    assert seen == [[0.0, 0.0]] * 2
 
 
 def test_frozen_parameters_stay() -> None:
@@ -136,17 +130,7 @@ def test_frozen_parameters_stay() -> None:
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
 
-def test_custom_step_replaces_sgd_step() -> None:
-    def sign_step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter -= gradient.sign()
-
-    model = Scalar(0.0)
-    assert train(model, zeros(1, 1), lr=0.0, step=sign_step).n_steps == 2
-    assert model.w.item() == 2.0
-
-
-def test_transform_reaches_the_model_and_objective_replaces_the_loss() -> None:
+def test_transform_reaches_the_model_objective_replaces_the_loss_and_step_that_of_sgd() -> None:
     seen: list[float] = []
 
     def objective(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,11 +138,17 @@ def test_transform_reaches_the_model_and_objective_replaces_the_loss() -> None:
         logits = model(x)
         return 3 * logits[0, 0], logits
 
+    def sign_step(parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter -= gradient.sign()
+
     model = Scalar(1.0)
     got = train(model, zeros(2), lr=0.1, transform=lambda x: x + 4, objective=objective)
-    assert seen == [8.0]
-    assert got.loss == 3.0
+    assert (seen, got.loss) == ([8.0], 3.0)
     assert model.w.item() == pytest.approx(0.7)
+    model = Scalar(0.0)
+    assert train(model, zeros(1, 1), lr=0.0, step=sign_step).n_steps == 2
+    assert model.w.item() == 2.0
 
 
 def test_an_objective_may_call_backward_on_each_of_its_passes() -> None:
@@ -283,6 +273,8 @@ def test_a_map_and_an_array_give_the_same_bits_small_or_large(
     for source, limit in ((x, 2**30), (mapped, 2**30), (mapped, 0)):
         monkeypatch.setattr(loop, "SMALL_BYTES", limit)
         model = build(name, (channels, shape[0], shape[1]), 10, seed=0)
+        if source is x:  # the format of the model passed in does not matter either
+            model.to(memory_format=torch.channels_last)
         data = batches(source, y, range(3, 23), batch_size=6, epochs=2, generator=seeded())
         trained = train(model, data, lr=0.05, momentum=0.9)
         results.append((trained, evaluate(model, source, y, range(23)), _sha(model)))
@@ -309,33 +301,20 @@ def test_another_process_gets_the_same_bits() -> None:
     assert run.stdout.strip() == trained_sha()
 
 
-def test_memory_format_of_the_model_passed_in_does_not_matter() -> None:
-    x, y = pictures(12, (8, 8, 3))
-    one, two = (build("cnn_6_12", (3, 8, 8), 10, seed=0) for _ in range(2))
-    two.to(memory_format=torch.channels_last)
-    for model in (one, two):
-        train(model, batches(x, y, range(12), batch_size=4, epochs=1, generator=seeded()), lr=0.1)
-    assert same(one, two)
-
-
 # ---- evaluation
 
 
-def test_evaluation_by_hand() -> None:
-    x, y = np.zeros((4, 1, 1), np.uint8), np.array([0, 1, 0, 0])
-    got = evaluate(Scalar(math.log(3)), x, y, [0, 1, 2], batch_size=2)
+def test_evaluation_by_hand_changes_neither_model_nor_mode() -> None:
+    zero, labels = np.zeros((4, 1, 1), np.uint8), np.array([0, 1, 0, 0])
+    got = evaluate(Scalar(math.log(3)), zero, labels, [0, 1, 2], batch_size=2)
     assert (got.n, got.n_correct) == (3, 2)
     assert got.loss_sum == pytest.approx(2 * math.log(4 / 3) + math.log(4))
-    assert evaluate(Scalar(), x, y, []) == Evaluated(0, 0, 0.0)
-
-
-def test_evaluation_changes_neither_model_nor_mode() -> None:
+    assert evaluate(Scalar(), zero, labels, []) == Evaluated(0, 0, 0.0)
     x, y = pictures(6, (8, 8, 3))
-    model = build("mobilenet_v1", (3, 8, 8), 10, seed=0)
-    before = read_state(model)
+    model, fresh = (build("mobilenet_v1", (3, 8, 8), 10, seed=0) for _ in range(2))
     evaluate(model, x, y, range(6))
     assert model.training
-    assert all(torch.equal(tensor, before[name]) for name, tensor in read_state(model).items())
+    assert same(model, fresh)
 
 
 # ---- optimisers that replace SGD

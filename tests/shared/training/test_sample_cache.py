@@ -17,6 +17,8 @@ def test_images_are_converted_once_and_have_the_same_bits() -> None:
     first, again = (cache.batch(X, FIVE.copy(), CPU) for _ in range(2))
     assert first is again
     assert torch.equal(first, as_batch(X[FIVE]))
+    inverted = 255 - X
+    assert torch.equal(cache.batch(inverted, FIVE, CPU), as_batch(inverted[FIVE])), "another data set is not mixed up"
 
 
 def test_no_more_is_kept_than_allowed_and_the_first_stay() -> None:
@@ -26,9 +28,3 @@ def test_no_more_is_kept_than_allowed_and_the_first_stay() -> None:
     assert torch.equal(other, as_batch(X[OTHERS]))
     assert cache.batch(X, OTHERS, CPU) is not other
     assert cache.batch(X, FIVE, CPU) is first
-
-
-def test_images_of_another_data_set_are_not_mixed_up() -> None:
-    cache, inverted = SampleCache(4 * BYTES), 255 - X
-    cache.batch(X, FIVE, CPU)
-    assert torch.equal(cache.batch(inverted, FIVE, CPU), as_batch(inverted[FIVE]))

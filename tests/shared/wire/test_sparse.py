@@ -55,9 +55,7 @@ def test_box_and_bits_by_hand() -> None:
 
 
 @pytest.mark.parametrize("shape", [[0, 2**28], [2**26, 4], [2**28], []])
-def test_too_few_or_too_many_bytes_are_refused_before_memory_is_allocated(
-    shape: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_do_not_fit_are_refused_before_allocation(shape: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("zeros", "unpackbits"):
         monkeypatch.setattr(np, name, Mock(side_effect=AssertionError("memory was taken")))
     with pytest.raises(WireError, match="2 bytes do not say where"):

@@ -91,7 +91,7 @@ async def test_a_removed_user_is_cut_off_at_once(users: RedisUsers, stores: Stor
     assert not edge.refuses_user
 
 
-async def test_users_outlast_other_installations_and_a_restart_of_the_server(
+async def test_users_outlast_installations_and_restarts(
     server: RedisServer, users: RedisUsers, stores: Stores
 ) -> None:
     await users.put(OTHER, "edge:e:")

@@ -41,9 +41,7 @@ def final(store: StateStore, counted: Newest) -> list[bytes | None]:
         st.tuples(CHOICE, st.lists(st.integers(0, 9), max_size=2), st.lists(CHOICE, max_size=2)), min_size=1, max_size=5
     )
 )
-def test_crashed_and_abandoned_attempts_leave_no_trace(
-    rounds: list[tuple[list[set[int]], list[int], list[list[set[int]]]]],
-) -> None:
+def test_other_attempts_leave_no_trace(rounds: list[tuple[list[set[int]], list[int], list[list[set[int]]]]]) -> None:
     undisturbed, disturbed = MemoryStateStore(), MemoryStateStore()
     counted: Newest = dict.fromkeys(SEATS)
     counted_undisturbed = dict(counted)

@@ -87,9 +87,7 @@ class TestFiles:
             FileStateStore(folder)
 
     @pytest.mark.parametrize("kept", [0, 1, 63, 64, 70, None], ids=str)
-    def test_a_truncated_or_changed_file_counts_as_absent_until_it_is_superseded(
-        self, folder: Path, kept: int | None
-    ) -> None:
+    def test_a_damaged_file_counts_as_absent_until_it_is_superseded(self, folder: Path, kept: int | None) -> None:
         store = FileStateStore(folder)
         fill(store, Version(1), Version(2))
         path = only_file(folder, Version(2))
@@ -106,9 +104,7 @@ class TestFiles:
         assert [path.name for path in folder.glob("*/*/*")] == [Version(2).text]
 
     @pytest.mark.parametrize("broken", ["fsync", "replace"])
-    def test_a_full_disk_is_named_and_the_old_state_stays(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-    ) -> None:
+    def test_a_full_disk_leaves_the_old_state(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
         store = FileStateStore(folder)
         store.save(SEAT, Version(1), b"old")
 
@@ -122,9 +118,7 @@ class TestFiles:
         assert store.load(SEAT, Version(1)) == b"old"
         assert [path.name for path in folder.glob("*/*/*")] == [Version(1).text]
 
-    def test_file_and_folders_are_on_the_disk_when_save_returns(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_file_and_folders_are_on_the_disk_after_save(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store = FileStateStore(folder)
         done: list[str] = []
         sync, replace = os.fsync, os.replace

@@ -24,6 +24,10 @@ def test_one_pass_over_blocks_gives_numpys_mean_and_population_deviation() -> No
     assert found.mean == pytest.approx(shares.mean(axis=(0, 2, 3)), rel=1e-12)
     assert found.std == pytest.approx(shares.std(axis=(0, 2, 3)), rel=1e-12)
     assert found == measured([x])
+    parts = {"device-1": images(30, 1), "device-0": images(10, 2), "device-2": images(1, 3)}
+    known = {client: measured([of_client]) for client, of_client in parts.items()}
+    assert pooled(known) == measured([torch.cat(list(parts.values()))]), "a pool of clients has all their images"
+    assert pooled({}) is None
 
 
 def test_normalised_images_have_mean_0_and_deviation_1_in_each_channel() -> None:
@@ -35,13 +39,6 @@ def test_normalised_images_have_mean_0_and_deviation_1_in_each_channel() -> None
     assert (z.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-5
     other = transform(as_floats(images(50, 1).flip(1))).to(torch.float64)
     assert other.mean(dim=(0, 2, 3)).abs().max() > 1
-
-
-def test_pool_of_clients_is_the_statistics_of_all_their_images() -> None:
-    parts = {"device-1": images(30, 1), "device-0": images(10, 2), "device-2": images(1, 3)}
-    known = {client: measured([x]) for client, x in parts.items()}
-    assert pooled(known) == measured([torch.cat(list(parts.values()))])
-    assert pooled({}) is None
 
 
 def test_images_of_one_colour_do_not_divide_by_zero() -> None:

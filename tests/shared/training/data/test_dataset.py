@@ -85,9 +85,7 @@ def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_malformed_key_is_named_and_leaves_no_file(
-    tmp_path: Path, changes: dict[str, Any] | None, message: str
-) -> None:
+def test_a_wrong_key_is_named_and_leaves_no_file(tmp_path: Path, changes: dict[str, Any] | None, message: str) -> None:
     folder, cache = write(tmp_path / "d", **(changes or {})), tmp_path / "c"
     if changes is None:
         (folder / "mnist.npz").write_bytes(b"PK\x03\x04 no more")
@@ -96,9 +94,7 @@ def test_malformed_key_is_named_and_leaves_no_file(
     assert [entry for entry in cache.iterdir() if entry.is_dir()] == []
 
 
-def test_a_header_that_claims_more_bytes_than_the_file_has_allocates_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_of_too_many_bytes_allocates_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = io.BytesIO()
     claimed = {"descr": "|u1", "fortran_order": False, "shape": (10**12, 64, 64, 3)}
     np.lib.format.write_array_header_1_0(head, claimed)
@@ -150,9 +146,7 @@ def test_a_file_of_the_same_size_and_time_of_modification_is_read_anew(tmp_path:
 
 
 @pytest.mark.parametrize(("file", "content"), [("meta.json", ""), ("meta.json", "[]"), ("train_x.npy", "")])
-def test_a_damaged_copy_of_the_data_is_named_and_a_damaged_note_is_none(
-    tmp_path: Path, file: str, content: str
-) -> None:
+def test_a_damaged_copy_is_named_and_a_damaged_note_is_none(tmp_path: Path, file: str, content: str) -> None:
     folder = write(tmp_path / "d")
     first = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
     for note in (tmp_path / "c").glob(".digest-*"):
@@ -210,12 +204,10 @@ def test_tiny_imagenet_is_read_from_the_folder_as_published(tmp_path: Path) -> N
     colours = [(40 * number, 100 * n, 7) for number in (1, 2, 0) for n in range(2)]
     assert np.abs(got.train_x[:, 30, 30].astype(int) - np.array(colours)).max() <= 3  # JPEG is lossy
     assert np.abs(got.test_x[:, 5, 5].astype(int) - np.array([[60], [61], [62]])).max() <= 1  # grey became colour
-
-
-def test_an_archive_has_precedence_over_a_folder(tmp_path: Path) -> None:
     shape = {"train_x": np.zeros((6, 64, 64, 3), np.uint8), "test_x": np.zeros((2, 64, 64, 3), np.uint8)}
-    folder = write(published(tmp_path / "d"), "tiny_imagenet", **shape)
-    assert load("tiny_imagenet", data_dir=folder, cache_dir=tmp_path / "c").train_y.tolist() == [0, 1, 2, 3, 4, 9]
+    write(tmp_path / "d", "tiny_imagenet", **shape)  # an archive has precedence over a folder
+    archive = load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c")
+    assert archive.train_y.tolist() == [0, 1, 2, 3, 4, 9]
 
 
 TRAIN, VAL = Path("tiny_imagenet", "train"), Path("tiny_imagenet", "val")
@@ -276,17 +268,13 @@ def pipe(path: Path) -> None:
         (NAMES, Path.unlink, r"wnids\.txt is missing"),
     ],
 )
-def test_a_damaged_folder_is_refused_and_the_fault_named(
-    tmp_path: Path, file: Path, damage: Damage, message: str
-) -> None:
+def test_a_damaged_folder_is_refused_by_its_fault(tmp_path: Path, file: Path, damage: Damage, message: str) -> None:
     damage(published(tmp_path / "d") / file)
     with pytest.raises(DataMalformed, match=message):
         load("tiny_imagenet", data_dir=tmp_path / "d", cache_dir=tmp_path / "c")
 
 
-def test_folders_of_another_size_or_number_of_images_are_refused(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_folders_of_other_sizes_or_numbers_are_refused(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with pytest.raises(DataMalformed, match=r"wnids\.txt has 3 classes, expected 200"):
         load("tiny_imagenet", data_dir=published(tmp_path / "d"), cache_dir=tmp_path / "c")
     request.getfixturevalue("three")
@@ -338,9 +326,7 @@ def test_digits_are_bundled_split_by_class_and_scaled(unpacked: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["generator", "pillow", "matplotlib"])
-def test_synthetic_digits_of_another_version_are_generated_again(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digits_of_another_version_are_made_again(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each version has its own entry in the cache, so that machines with the same versions have the same images."""
     monkeypatch.setattr(synthetic_digits, "synth_digits", partial(synthetic_digits.synth_digits, n_train=20, n_test=10))
     before = load("synth_digits", data_dir=None, cache_dir=tmp_path).digest
@@ -384,9 +370,7 @@ def test_files_of_mnist_and_of_the_byclass_split_of_emnist_are_read_with_picture
     assert (got.train_y[0], got.test_y.tolist()) == (labels - 1, [5, 6])
 
 
-def test_svhn_is_requested_by_split_and_transposed_to_channels_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_svhn_is_requested_by_split_with_channels_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     svhn = Mock(return_value=SimpleNamespace(data=np.zeros((2, 3, 4, 5), np.uint8), labels=np.array([1, 2])))
     fake = SimpleNamespace(datasets=SimpleNamespace(SVHN=svhn))
     monkeypatch.setattr("shared.training.torchvision_compat.torchvision", lambda: fake)
@@ -409,9 +393,7 @@ def test_a_batch_is_scaled_to_minus_one_to_one_in_torch_memory_with_channels_fir
 
 
 @pytest.mark.parametrize(("name", "n", "n_test", "side"), [("usps", 7291, 2007, 16), ("mnist", 60000, 10000, 28)])
-def test_real_data_sets_load_as_their_readme_says(
-    real_data: Path, unpacked: Path, name: str, n: int, n_test: int, side: int
-) -> None:
+def test_real_data_load_as_said(real_data: Path, unpacked: Path, name: str, n: int, n_test: int, side: int) -> None:
     got = load(name, data_dir=real_data, cache_dir=unpacked)
     assert (len(got.train_x), len(got.test_y), got.sample.shape) == (n, n_test, (1, side, side))
     assert got.target == Classes(10)

@@ -23,12 +23,9 @@ def images(n: int = 4, *channels: int) -> np.ndarray[Any, Any]:
     return rng(1).integers(0, 256, (n, 9, 7, *channels), dtype=np.uint8)
 
 
-def test_flipped_and_shifted_labels_are_those_of_the_formula() -> None:
+def test_wrong_labels_are_flipped_shifted_or_uniform_whatever_the_right_ones_are() -> None:
     assert wrong_labels(EVERY, 10, "flipped", rng()).tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert wrong_labels(EVERY, 10, "shifted", rng()).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
-
-
-def test_random_labels_are_uniform_over_all_classes_and_do_not_depend_on_the_right_ones() -> None:
     y = np.zeros(20_000, np.int64)
     found = wrong_labels(y, 10, "random", rng())
     assert chisquare(np.bincount(found, minlength=10)).pvalue > 0.001

@@ -187,9 +187,7 @@ def test_of_a_few_whole_numbers_the_spec_says_whether_they_are_classes(tmp_path:
         (MANY_TEXTS, {"target": "b", "kind": "numbers"}, "column a has 1001 different texts"),
     ],
 )
-def test_a_wrong_table_is_refused_by_line_or_column(
-    tmp_path: Path, text: str, spec: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_table_is_refused_by_place(tmp_path: Path, text: str, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(DataMalformed, match=message):
         table_of(tmp_path, text, **spec)
 

@@ -98,16 +98,10 @@ def test_large_numbers_that_are_not_normalised_are_named(tmp_path: Path) -> None
     assert of_samples(tmp_path, SERIES * 999, mean=np.array(0.5), std=np.array(1.0)).reading.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("sample", "words"),
-    [
-        (Sample((32, 32, 3)), "32 x 32 x 3 numbers, 32 channels (first)"),
-        (Sample((48, 1), layout="channels_last"), "48 x 1 numbers, 1 channel (last)"),
-        (Sample((5,)), "5 numbers"),
-    ],
-)
-def test_the_plan_states_the_channels(sample: Sample, words: str) -> None:
-    assert _sample(sample) == words
+def test_the_plan_states_the_channels() -> None:
+    assert _sample(Sample((32, 32, 3))) == "32 x 32 x 3 numbers, 32 channels (first)"
+    assert _sample(Sample((48, 1), layout="channels_last")) == "48 x 1 numbers, 1 channel (last)"
+    assert _sample(Sample((5,))) == "5 numbers"
 
 
 # ---- models
@@ -115,12 +109,7 @@ def test_the_plan_states_the_channels(sample: Sample, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [
-        ("cnn_cifar10", (32, 32, 3)),
-        ("resnet18", (32, 32, 3)),
-        ("torchvision.resnet18", (32, 32, 3)),
-        ("cnn_1d", (128, 9)),
-    ],
+    [*((name, (32, 32, 3)) for name in ("cnn_cifar10", "resnet18", "torchvision.resnet18")), ("cnn_1d", (128, 9))],
 )
 def test_samples_that_look_as_if_channels_came_last_are_asked(model: str, shape: tuple[int, ...]) -> None:
     with torch.device("meta"):
@@ -128,12 +117,9 @@ def test_samples_that_look_as_if_channels_came_last_are_asked(model: str, shape:
             build(model, Sample(shape), Classes(2), 0)
         for sample in (Sample(shape[::-1]), Sample(shape[::-1], layout="channels_first")):
             assert build(model, sample, Classes(2), 0)(sample.example(2).to("meta")).shape == (2, 2)
-
-
-@pytest.mark.parametrize(("model", "shape"), [("cnn_cifar10", (16, 16, 5)), ("cnn_1d", (128, 9))])
-def test_channels_are_where_the_layout_says(model: str, shape: tuple[int, ...]) -> None:
-    kept = Sample(shape, layout="channels_first")
-    assert build(model, kept, Classes(2), 0).features[0].in_channels == shape[0]
+        for name, kept in (("cnn_cifar10", (16, 16, 5)), ("cnn_1d", (128, 9))):
+            built = build(name, Sample(kept, layout="channels_first"), Classes(2), 0)
+            assert built.features[0].in_channels == kept[0], "channels are where the layout says"
 
 
 def test_a_masked_series_runs_over_time() -> None:

@@ -33,9 +33,7 @@ WORDS = RNG.integers(1, 9, (N, LENGTH))
     ],
     ids=["one channel", "channels", "last", "first", "normalised", "indices"],
 )
-def test_new_sequences_get_their_mask_as_those_of_the_training_had_it(
-    tmp_path: Path, x: Any, spec: dict[str, Any], more: dict[str, Any]
-) -> None:
+def test_new_sequences_get_their_mask_alike(tmp_path: Path, x: Any, spec: dict[str, Any], more: dict[str, Any]) -> None:
     y = np.arange(N) % 2
     np.savez(tmp_path / "s.npz", train_x=x, train_y=y, test_x=x, test_y=y, train_mask=REAL, test_mask=REAL, **more)
     said = DataSpec.model_validate({"file": "s.npz", **spec})

@@ -115,9 +115,7 @@ def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
         ("b/1.png", None, r"b/1\.png is no file, or a link that leads nowhere"),
     ],
 )
-def test_an_image_that_cannot_be_read_is_refused_by_its_file(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
+def test_an_unreadable_image_is_refused_by_name(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     two_classes(tmp_path / "set", shade(0), shade(1))
     path = tmp_path / "set" / name
     path.unlink(missing_ok=True)

@@ -31,9 +31,6 @@ def test_they_are_normalised_before_they_are_rounded(tmp_path: Path, axis: int |
     assert len(np.unique(z)) == 4000
     np.testing.assert_allclose(z, (TIMES - TIMES.mean(axis)) / TIMES.std(axis), atol=1e-6)
     assert np.array_equal(got.encode(got.test_x), z.astype(np.float32))
-
-
-def test_without_mean_and_std_they_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataMalformed, match="whose differences float32 does not hold: save their mean and std"):
         opened(tmp_path, TIMES)
 

@@ -53,9 +53,7 @@ def scale_of(target: Target) -> tuple[Any, Any]:
         (prices(width=2) * [1, 1e5], None, True),
     ],
 )
-def test_targets_far_from_one_are_standardised_unless_the_spec_says_otherwise(
-    y: Any, wanted: bool | None, standardises: bool, tmp_path: Path
-) -> None:
+def test_targets_far_from_one_are_standardised(y: Any, wanted: bool | None, standardises: bool, tmp_path: Path) -> None:
     found = opened(tmp_path, y, kind="numbers", **({} if wanted is None else {"standardise_target": wanted}))
     mean, std = scale_of(found.target)
     assert (mean is not None) is standardises

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from PIL.ImageDraw import Draw
 
-from shared.training.data.synthetic_digits import CONTRAST, FACES, FINE, SIDE, _strokes, picture, synth_digits
+from shared.training.data.synthetic_digits import CONTRAST, FACES, FINE, SIDE, _font, _strokes, picture, synth_digits
 from shared.training.evaluation import evaluate
 from shared.training.loop import batches, train
 from shared.training.models import build
@@ -25,11 +27,6 @@ def test_a_picture_depends_only_on_seed_and_number() -> None:
 
 
 def test_every_font_draws_ten_different_digits() -> None:
-    from PIL import Image
-    from PIL.ImageDraw import Draw
-
-    from shared.training.data.synthetic_digits import _font
-
     for face in FACES:
         drawn = set()
         for digit in range(10):

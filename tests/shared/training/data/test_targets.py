@@ -70,9 +70,7 @@ def test_classes_are_read_however_they_are_written(tmp_path: Path, y: Any, kind:
         (np.array([b"b\xc3\xa4r", b"ant"] * 30), ("ant", "bär")),
     ],
 )
-def test_other_labels_are_numbered_by_their_order_and_keep_their_names(
-    tmp_path: Path, y: Any, names: tuple[str, ...]
-) -> None:
+def test_other_labels_are_numbered_by_order_with_their_names(tmp_path: Path, y: Any, names: tuple[str, ...]) -> None:
     got = with_targets(tmp_path, y)
     assert (got.target, got.reading.classes) == (Classes(len(names)), names)
     values = np.unique(y).tolist()

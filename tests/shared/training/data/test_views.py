@@ -98,9 +98,5 @@ def test_the_generator_alone_determines_views_and_images_stay_unchanged(views: l
     assert one.dtype == torch.float32
     assert one.shape != other.shape or not torch.equal(one, other)
     assert torch.equal(x, before)
+    assert view(x, [], seeded(0)) is x, "without views"
     assert torch.equal(torch.default_generator.get_state(), state)
-
-
-def test_without_views_images_are_unchanged() -> None:
-    x = images(2, 8, 8)
-    assert view(x, [], seeded(0)) is x

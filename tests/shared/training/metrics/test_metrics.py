@@ -86,9 +86,7 @@ def sklearn_value(name: str, logits: Tensor, labels: Tensor, k: int) -> float:
 
 @pytest.mark.parametrize(("n_classes", "seed"), [(3, 0), (10, 1), (10, 2)])
 @pytest.mark.parametrize("name", ["accuracy", "top_k", "f1", "f1 micro", "perplexity"])
-def test_a_sum_over_random_parts_has_the_value_that_sklearn_finds_on_the_whole(
-    name: str, n_classes: int, seed: int
-) -> None:
+def test_a_sum_over_parts_has_the_value_of_sklearn_on_the_whole(name: str, n_classes: int, seed: int) -> None:
     given: dict[str, dict[str, Any]] = {"top_k": {"k": 2}, "f1 micro": {"average": "micro"}}
     metric = of_run(name.split()[0], given.get(name), n_classes=n_classes)
     outputs, targets = classes(n_classes, seed)
@@ -114,9 +112,7 @@ def sklearn_auc(outputs: Tensor, targets: Tensor) -> float:
         *((n_classes, scale, 0.0, 1e-5) for n_classes in (3, 10) for scale in (1e-3, 1.0, 100.0)),
     ],
 )
-def test_the_auc_is_sklearns_however_small_or_large_log_odds_are(
-    n_classes: int, scale: float, shift: float, most: float
-) -> None:
+def test_the_auc_is_sklearns_at_any_scale_of_log_odds(n_classes: int, scale: float, shift: float, most: float) -> None:
     outputs, targets = classes(n_classes)
     outputs[:, -1] += shift
     outputs = (outputs * scale).to(torch.float32).to(torch.float64)
@@ -130,9 +126,7 @@ def test_the_auc_is_sklearns_however_small_or_large_log_odds_are(
 
 @pytest.mark.parametrize(("bins", "bound"), [(16, 0.25), (64, 0.05), (400, 0.01)])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
-def test_with_fewer_bins_than_log_odds_the_auc_tells_a_bound_of_its_error(
-    n_classes: int, bins: int, bound: float
-) -> None:
+def test_with_few_bins_the_auc_tells_a_bound_of_its_error(n_classes: int, bins: int, bound: float) -> None:
     metric = of_run("auc", {"bins": bins}, n_classes=n_classes)
     outputs, targets = classes(n_classes)
     states = [by_parts(metric, outputs, targets, seed) for seed in range(3)]
@@ -274,9 +268,7 @@ def test_each_prediction_has_a_row(target: Target, outputs: Tensor, y: Tensor, n
         ("confusion", {}, (2, 1, 1), 5, "of 3 numbers, not 4"),
     ],
 )
-def test_a_state_that_cannot_be_is_refused(
-    name: str, params: dict[str, Any], state: State, n: int, message: str | None
-) -> None:
+def test_odd_states_are_refused(name: str, params: dict[str, Any], state: State, n: int, message: str | None) -> None:
     fault = of_run(name, params, n_classes=2).fault(state, n)
     assert (fault is None) if message is None else message in (fault or "")
 

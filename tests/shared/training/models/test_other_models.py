@@ -50,9 +50,7 @@ def test_the_operations_of_an_lstm_are_counted_by_its_products() -> None:
         ("mlp", Sample((30,)), Numbers((2,)), (2, 2)),
     ],
 )
-def test_models_of_signals_and_tables_have_the_outputs_of_their_target(
-    name: str, sample: Sample, target: Target, outputs: tuple[int, ...]
-) -> None:
+def test_outputs_are_those_of_the_target(name: str, sample: Sample, target: Target, outputs: tuple[int, ...]) -> None:
     model = build(name, sample, target, seed=3)
     assert model(sample.example(2)).shape == outputs
     assert training_flops(Design(name, sample, target)) > 0

@@ -42,9 +42,7 @@ from shared.training.models import (
         ("mobilenet_femnist", (1, 28, 28), 62, 9_944_064 + 2_432 + 2 * 2_432 + 2_110),
     ],
 )
-def test_model_has_its_published_number_of_parameters(
-    name: str, shape: Shape, n_classes: int, n_parameters: int
-) -> None:
+def test_models_have_their_published_sizes(name: str, shape: Shape, n_classes: int, n_parameters: int) -> None:
     with torch.device("meta"):
         model = build(name, shape, n_classes, seed=0)
     assert sum(p.numel() for p in model.parameters()) == n_parameters

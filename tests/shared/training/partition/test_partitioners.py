@@ -64,9 +64,7 @@ ALWAYS_POSSIBLE = st.one_of(
     n_classes=st.integers(2, 7),
     seed=st.integers(0, 2**32),
 )
-def test_every_sample_is_assigned_once_and_reproducibly(
-    spec: DealtPartition, n: int, n_samples: int, n_classes: int, seed: int
-) -> None:
+def test_each_sample_is_assigned_once(spec: DealtPartition, n: int, n_samples: int, n_classes: int, seed: int) -> None:
     labels = rng(seed).integers(0, n_classes, n_samples)
     edges, writers = rng(seed).integers(0, 3, n).tolist(), np.arange(n_samples) // 3
     more: dict[str, Any] = {"edges": edges, "writers": writers, "n_classes": n_classes}
@@ -330,9 +328,7 @@ def test_by_domain_gives_classes_in_the_domains_proportion() -> None:
         (3, {"per_client": 31}, "partition.per_client", "per_client 31: the domain red has only 30 samples"),
     ],
 )
-def test_by_domain_names_contradicting_settings(
-    n_clients: int, fields: dict[str, Any], field: str, message: str
-) -> None:
+def test_by_domain_names_contradictions(n_clients: int, fields: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(BadInput, match=message) as refused:
         dealt_by_domain(n_clients, **fields)
     assert refused.value.field == field

@@ -339,10 +339,6 @@ def test_a_device_whose_loss_is_nan_fails_alone_and_says_at_which_step() -> None
     assert bad.detail == f"the loss is nan at step 2{DIVERGES}"
     for found, expected in zip((good, also_good), stack(model, shape, clients), strict=True):
         assert bits_equal(model_of(found), model_of(expected))
-
-
-def test_a_parameter_that_is_not_finite_after_the_last_step_fails_its_device() -> None:
-    model, shape = made("mlp"), (1, 8, 8)
     good, bad = stack(model, shape, [Client(0, 12, shift=0.0), Client(1, 12, shift=math.inf)])
     assert isinstance(bad, NotFinite)
     assert bad.detail == f"features.1.weight is not finite after step 1{DIVERGES}"
@@ -389,27 +385,21 @@ def test_a_layer_without_a_stacked_form_is_refused_by_name(layer: nn.Module, why
     with pytest.raises(BadInput, match=f"vectorised: {why}, so it trains one device at a time only") as refused:
         check_layers(nn.Sequential(nn.Flatten(), layer))
     assert refused.value.field == "vectorised"
-
-
-def test_tensors_outside_of_layers_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(BadInput, match=r"the model itself .* has tensors of its own beside its layers"):
         check_layers(model)
 
 
-def test_each_place_is_aligned_whatever_its_shape() -> None:
+def test_each_place_is_aligned_whatever_its_shape_and_a_stack_holds_copies() -> None:
     for shape in ((), (1,), (5, 7), (10,), (3, 5, 5)):
         for dtype in (torch.float32, torch.int64):
             made = empty_stack(3, shape, dtype, CPU)
             assert made.shape == (3, *shape)
             assert made[1].is_contiguous()
             assert made.stride(0) * dtype.itemsize % ALIGNED_BYTES == made.data_ptr() % ALIGNED_BYTES == 0
-
-
-def test_a_stack_holds_copies() -> None:
     own = [torch.full((3,), float(value)) for value in range(2)]
-    made = stack_of(own, 3, CPU)
-    assert made.tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
-    made.fill_(7)
+    held = stack_of(own, 3, CPU)
+    assert held.tolist() == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
+    held.fill_(7)
     assert own[0].tolist() == [0, 0, 0]

@@ -13,11 +13,13 @@ from shared.training.subnetworks.pruning import importance, kept_units, magnitud
 from shared.training.subnetworks.unit_graph import units_of
 
 
-@pytest.mark.parametrize(
-    ("rate", "n", "pruned"), [(0.29, 100, 29), (0.2, 4, 0), (0.25, 4, 1), (0.95, 64, 60), (0, 9, 0)]
-)
-def test_pruned_units_have_the_given_number(rate: float, n: int, pruned: int) -> None:
-    assert n_pruned(rate, n) == pruned
+def test_pruned_units_have_the_given_number_and_the_largest_weights_by_absolute_value_stay() -> None:
+    given = ((0.29, 100), (0.2, 4), (0.25, 4), (0.95, 64), (0, 9))
+    assert [n_pruned(*each) for each in given] == [29, 0, 1, 60, 0]
+    weights = torch.tensor([[0.1, -3.0, 2.0], [0.0, -0.5, 1.0]])
+    assert magnitude_mask(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
+    assert magnitude_mask(weights, 0.0).all()
+    assert magnitude_mask(torch.ones(4), 0.5).tolist() == [True, True, False, False]
 
 
 def test_channels_are_ranked_by_scale_and_neurons_by_activation() -> None:
@@ -46,11 +48,7 @@ def test_activation_is_the_mean_over_images_and_pixels_for_any_batches() -> None
     expected = abs(torch.cat(seen).numpy().astype("float64")).mean((0, 2, 3))
     assert found["features.0"].tolist() == pytest.approx(expected.tolist(), rel=1e-6)
     assert found["features.0"].std() > 0.01
-
-
-def test_without_images_neurons_have_equal_importance() -> None:
-    model = build("mlp", (1, 8, 8), 10, seed=0)
-    assert importance(model, units_of(model, (1, 8, 8)), [])["features.1"].tolist() == [0.0] * 64
+    assert importance(model, units, [])["features.0"].tolist() == [0.0] * 6, "without images all are equal"
 
 
 def test_activation_that_serves_several_layers_shows_none_of_them() -> None:
@@ -71,27 +69,17 @@ def test_residual_groups_are_ranked_by_the_mean_of_their_scales() -> None:
     assert importance(model, units, [])["features.conv1"].tolist() == [1.5] * 64
 
 
-def test_least_important_units_are_pruned_and_one_stays() -> None:
+def test_least_important_units_are_pruned_of_equal_ones_the_last_and_one_stays() -> None:
     counts = {"a": torch.tensor([0.3, 0.1, 0.2, 0.4]), "b": torch.ones(4), "c": torch.tensor([1.0, 2.0])}
     found = kept_units(counts, {"a": 0.5, "b": 0.5, "c": 1.0})
     assert {group: kept.tolist() for group, kept in found.items()} == {"a": [0, 3], "b": [0, 1], "c": [1]}
     assert kept_units(counts, {"a": 0.25})["a"].tolist() == [0, 2, 3]
     assert kept_units(counts, {})["b"].tolist() == [0, 1, 2, 3]
-
-
-def test_equally_important_units_are_kept_in_the_order_that_is_given() -> None:
-    counts = {"a": torch.tensor([0.3, 0.1, 0.3, 0.4]), "b": torch.ones(4)}
-    for order in ([3, 2, 1, 0], [1, 3, 0, 2], [0, 1, 2, 3]):
-        found = kept_units(counts, {"a": 0.5, "b": 0.5}, dict.fromkeys("ab", torch.tensor(order)))
+    tied = {"a": torch.tensor([0.3, 0.1, 0.3, 0.4]), "b": torch.ones(4)}
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2], [0, 1, 2, 3]):  # or in the order that is given
+        found = kept_units(tied, {"a": 0.5, "b": 0.5}, dict.fromkeys("ab", torch.tensor(order)))
         assert found["a"].tolist() == sorted([3, min((0, 2), key=order.index)])
         assert found["b"].tolist() == sorted(order[:2])
-
-
-def test_largest_weights_by_absolute_value_stay() -> None:
-    weights = torch.tensor([[0.1, -3.0, 2.0], [0.0, -0.5, 1.0]])
-    assert magnitude_mask(weights, 0.5).tolist() == [[False, True, True], [False, False, True]]
-    assert magnitude_mask(weights, 0.0).all()
-    assert magnitude_mask(torch.ones(4), 0.5).tolist() == [True, True, False, False]
 
 
 def test_ranks_do_not_depend_on_earlier_use_of_the_model() -> None:

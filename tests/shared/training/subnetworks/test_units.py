@@ -146,15 +146,11 @@ def test_sub_network_without_pruning_is_the_network_bit_for_bit() -> None:
     )
 
 
-def test_impossible_sizes_of_a_sub_network_are_refused_by_the_tensor() -> None:
-    model, units = made("vgg_mnist")
+def test_impossible_sizes_and_layers_whose_units_are_not_known_are_refused_by_name() -> None:
+    model, units = made("cnn_6_16")
     part = units.cut(read_state(model), some(units, 0.5))
-    wrong = {**part, "features.4.bias": torch.zeros(63)}
-    with pytest.raises(BadInput, match=r"features.4.bias is \(63,\): no sub-network has this shape"):
-        resized(model, units, wrong)
-
-
-def test_layers_whose_units_are_not_known_are_refused_by_name() -> None:
+    with pytest.raises(BadInput, match=r"features.3.bias is \(63,\): no sub-network has this shape"):
+        resized(model, units, {**part, "features.3.bias": torch.zeros(63)})
     model = Classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), 784, 2)
     with pytest.raises(BadInput, match=r"not supported with GroupNorm.*features.1"):
         units_of(model, SHAPE)
@@ -176,9 +172,7 @@ def test_operations_are_those_that_torch_counts(name: str) -> None:
         ("cnn_6_16", SHAPE, 7, None),
     ],
 )
-def test_multiply_adds_are_those_that_torch_counts_layer_by_layer(
-    name: str, shape: Shape, n_classes: int, total: int | None
-) -> None:
+def test_multiply_adds_are_torchs_layer_by_layer(name: str, shape: Shape, n_classes: int, total: int | None) -> None:
     """One sample forward through the supernet, through half its units, and through a ragged share of each group.
 
     The totals of the supernets are those of ES-AFL, table 1, in which a multiply-add is one operation.

@@ -135,9 +135,7 @@ def test_the_error_of_an_update_is_added_to_the_next_one() -> None:
         (torch.full((8,), math.nan), "not finite"),
     ],
 )
-def test_an_incompatible_error_memory_is_dropped_and_logged(
-    memory: Tensor, expected: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_memory_that_does_not_fit_is_dropped(memory: Tensor, expected: str, caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise a damaged memory would fail its seat for ever, or, with one element, be added to all."""
     coder = compression(up={"name": "topk", "fraction": 0.25})
     x = torch.tensor([8.0, 7.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0])

@@ -41,9 +41,7 @@ def numbers(source: Any, kept: Preprocessing) -> list[float]:
 
 
 @pytest.mark.parametrize("spec", [{}, {"csv": {"delimiter": ";", "decimal": ","}}])
-def test_numbers_of_a_frame_are_those_numbers_whatever_the_training_table_wrote(
-    tmp_path: Path, spec: dict[str, Any]
-) -> None:
+def test_numbers_of_a_frame_stay_whatever_the_training_table_wrote(tmp_path: Path, spec: dict[str, Any]) -> None:
     kept = german(tmp_path, **spec)
     assert (kept.reading.decimal, kept.reading.thousands) == (",", None)
     frame = pd.DataFrame({"x": [1.234, 2.5, 1e-7, 3], "c": [True, False, True, True]})
