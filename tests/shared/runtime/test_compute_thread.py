@@ -25,9 +25,7 @@ def raises(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("kind", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
-async def test_errors_that_loops_take_for_theirs_are_plug_ins(
-    kind: type[BaseException], thread: ComputeThread
-) -> None:
+async def test_errors_that_loops_take_for_theirs_are_plug_ins(kind: type[BaseException], thread: ComputeThread) -> None:
     for run in (thread.run, run_beside):
         with pytest.raises(UserCodeFailed, match=rf"a plug-in failed: {kind.__name__}: mine \(.*, in raises\)"):
             await asyncio.wait_for(run(raises, kind("mine")), HANG_S)

@@ -46,9 +46,7 @@ def test_modules_of_the_working_folder_come_last(folder: Path) -> None:
     assert (secrets.parent, shared) == (Path(os.__file__).parent, ROOT / "shared")
 
 
-def test_of_pythonpath_the_library_and_we_come_first(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_of_pythonpath_the_library_and_we_come_first(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is named there is meant to be found before what is installed, as on clusters."""
     redis, secrets, shared = shown_in(tmp_path_factory.mktemp("elsewhere"), PYTHONPATH=str(folder))
     assert (redis, secrets.parent, shared) == (folder / "redis.py", Path(os.__file__).parent, ROOT / "shared")

@@ -166,9 +166,7 @@ def test_lines_of_other_programs_are_not_parsed(raw: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("STRATA_LOG_FORMAT", "xml"), ("STRATA_LOG_LEVEL", "LOUD"), ("STRATA_LOG_LEVEL", "7")]
 )
-def test_an_unknown_setting_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_an_unknown_setting_ends_the_process(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit, match=f"{variable}: '{value}' is not one of"):
         logs.configure("cloud", "cloud")

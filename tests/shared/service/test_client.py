@@ -208,9 +208,7 @@ GOOD = bytes(codec.encode(Parcel(tensor=torch.tensor([1.0]))).join())
         ([GOOD, b"x"], str(len(GOOD)), 413, "longer than the"),
     ],
 )
-async def test_another_length_is_refused(
-    chunks: list[bytes], length: str | None, status: int, text: str
-) -> None:
+async def test_another_length_is_refused(chunks: list[bytes], length: str | None, status: int, text: str) -> None:
     found = await send_raw(chunks, length)
     assert found.status_code == status
     assert text in found.json()["detail"]

@@ -119,9 +119,7 @@ async def test_work_is_stopped_after_the_grace_without_a_caller(runner: Idempote
 
 @pytest.mark.parametrize("back_s", [0.0, 0.99 * GRACE_S], ids=["stays", "comes back"])
 @in_simulated_time
-async def test_a_second_caller_finds_the_work_of_the_first(
-    runner: IdempotentRunner[str], back_s: float
-) -> None:
+async def test_a_second_caller_finds_the_work_of_the_first(runner: IdempotentRunner[str], back_s: float) -> None:
     job, caller = Job(), Caller()
     first = ask(runner, job, caller=caller)
     await started(job)

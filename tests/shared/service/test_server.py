@@ -82,9 +82,7 @@ def test_a_tier_with_a_wrong_setting_ends_with_its_variable_and_the_cause(monkey
         server.serve("edge", EdgeSettings, lambda settings, keys: probe_app(), no_keys)
 
 
-def test_connections_take_half_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_connections_take_half_of_open_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     limits_set: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: limits_set.append(limits))

@@ -340,9 +340,7 @@ def test_a_header_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch: p
         ("shared.wire.codec.MAX_HEADER_BYTES", 50, Loose(x="x" * 50)),
     ],
 )
-def test_oversized_bodies_are_refused(
-    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, record: Loose
-) -> None:
+def test_oversized_bodies_are_refused(monkeypatch: pytest.MonkeyPatch, limit: str, most: int, record: Loose) -> None:
     body = codec.encode(record).join()
     monkeypatch.setattr(limit, most)
     with pytest.raises(TooLarge, match=f"the limit is {most}"):

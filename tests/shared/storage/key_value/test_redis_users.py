@@ -91,9 +91,7 @@ async def test_a_removed_user_is_cut_off_at_once(users: RedisUsers, stores: Stor
     assert not edge.refuses_user
 
 
-async def test_users_outlast_installations_and_restarts(
-    server: RedisServer, users: RedisUsers, stores: Stores
-) -> None:
+async def test_users_outlast_installations_and_restarts(server: RedisServer, users: RedisUsers, stores: Stores) -> None:
     await users.put(OTHER, "edge:e:")
     await stores[1].put("edge:e:a", b"1")
     with pytest.raises(StoreUnavailable, match="another installation"):
