@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -39,6 +39,10 @@ def time() -> Time:
 
 def ok() -> httpx2.Response:
     return httpx2.Response(200, content=a_run().model_dump_json())
+
+
+def died() -> None:
+    raise ProcessDied("cloud ended (signal SIGKILL)")
 
 
 def problem(status: int, code: str) -> httpx2.Response:
@@ -93,19 +97,26 @@ def test_a_wrong_address_fails_at_once(time: Time, answer: Answer) -> None:
     assert time.now == 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "check", "error"),
+    [(problem(404, "not_found"), lambda: None, NotFound), (GONE, died, ProcessDied)],
+    ids=["a refusal", "a cloud that cannot come back"],
+)
+def test_what_no_wait_can_change_is_told_at_once(
+    time: Time, answer: Answer, check: Callable[[], None], error: type[StrataError]
+) -> None:
+    with client(time, iter([ok(), answer]), check=check) as cloud:
+        cloud.run("r1")
+        with pytest.raises(error):
+            cloud.run("r1")
+    assert time.now == 0
+
+
 def test_a_cloud_that_starts_is_waited_for_from_the_first_request_on(time: Time) -> None:
     with client(time, iter([*[problem(503, "store_unavailable")] * 5, ok()])) as cloud:
         assert cloud.run("r1").run == "r1"
     with client(time, iter([problem(503, "standing_by"), ok()])) as cloud, pytest.raises(StrataError):
         cloud.run("r1")
-
-
-def test_a_refusal_is_an_answer(time: Time) -> None:
-    with client(time, iter([ok(), problem(404, "not_found")])) as cloud:
-        cloud.run("r1")
-        with pytest.raises(NotFound):
-            cloud.run("r1")
-    assert time.now == 0
 
 
 def test_what_may_have_been_done_is_not_repeated(time: Time) -> None:
@@ -114,17 +125,6 @@ def test_what_may_have_been_done_is_not_repeated(time: Time) -> None:
         assert cloud.stop("r1").run == "r1", "nothing had been sent"
         with pytest.raises(Unreachable):
             cloud.stop("r1")
-
-
-def test_a_cloud_that_cannot_come_back_is_not_waited_for(time: Time) -> None:
-    def check() -> None:
-        raise ProcessDied("cloud ended (signal SIGKILL)")
-
-    with client(time, iter([ok(), GONE]), check=check) as cloud:
-        cloud.run("r1")
-        with pytest.raises(ProcessDied):
-            cloud.run("r1")
-    assert time.now == 0
 
 
 # ---- at the door

@@ -24,13 +24,18 @@ def names(found: list[Agent]) -> list[tuple[str, int]]:
 
 
 def test_only_running_containers_of_the_own_project_and_services_are_managed() -> None:
-    stopped, oneoff = inspected(3), inspected(4)
+    stopped, oneoff, alone = inspected(3), inspected(4), inspected(90)
     stopped["State"] = "exited"
     oneoff["Config"]["Labels"]["com.docker.compose.oneoff"] = "True"
     others = (inspected(5, project="q"), inspected(6, service="edge-1"), inspected(7, service="slow"))
     engine = FakeEngine(OWN, inspected(2), inspected(1), stopped, oneoff, *others)
     assert names(backend(engine).agents()) == [("device", 1), ("device", 2)]
     assert names(backend(engine, "device", "slow").agents()) == [("device", 1), ("device", 2), ("slow", 7)]
+    del alone["Config"]["Labels"]["com.docker.compose.project"]
+    with pytest.raises(NotReady, match="only scale a Compose project"):
+        backend(FakeEngine(alone, inspected(1))).agents()
+    with pytest.raises(NotReady, match="docker compose up -d device"):
+        backend(FakeEngine(OWN)).start("device", 1)
 
 
 def test_an_agent_is_identified_by_its_registered_name_and_devices() -> None:
@@ -40,13 +45,6 @@ def test_an_agent_is_identified_by_its_registered_name_and_devices() -> None:
     assert found.agents() == [Agent("010101010101", "device", 1, 1), Agent("north", "device", 4, 2)]
     assert found.services() == {"device": Service(each=4, exactly=True)}  # of the newest container, which is copied
     assert engine.did == []
-
-
-def test_outside_a_project_no_container_is_managed() -> None:
-    alone = inspected(90)
-    del alone["Config"]["Labels"]["com.docker.compose.project"]
-    with pytest.raises(NotReady, match="only scale a Compose project"):
-        backend(FakeEngine(alone, inspected(1))).agents()
 
 
 def test_a_copy_differs_in_its_number_and_in_unnamed_volumes() -> None:
@@ -70,15 +68,18 @@ def test_a_copy_differs_in_its_number_and_in_unnamed_volumes() -> None:
     assert (network, aliases) == ("b_extra", ["device"])
 
 
-def test_the_originals_name_is_not_an_alias_of_the_copy() -> None:
-    found = inspected(1)
-    for endpoint in found["NetworkSettings"]["Networks"].values():
-        endpoint["Aliases"].insert(0, "p_device_1")  # as Compose 2 does
-    engine = FakeEngine(OWN, found)
-    backend(engine).start("device", 1)
-    (_, (name, body)), (_, (_, _, aliases)), _ = engine.did
-    first = body["NetworkingConfig"]["EndpointsConfig"]["p_default"]["Aliases"]
-    assert (name, first, aliases) == ("p_device_2", ["p_device_2", "device"], ["p_device_2", "device"])
+def test_a_copy_has_its_own_name_as_alias_and_the_originals_image_even_if_that_name_was_reassigned() -> None:
+    for images in ({"stratafl:local": OLD_IMAGE}, {}):
+        found = inspected(1)
+        for endpoint in found["NetworkSettings"]["Networks"].values():
+            endpoint["Aliases"].insert(0, "p_device_1")  # as Compose 2 does
+        engine = FakeEngine(OWN, found)
+        engine.images = images
+        backend(engine).start("device", 1)
+        (_, (name, body)), (_, (_, _, aliases)), _ = engine.did
+        first = body["NetworkingConfig"]["EndpointsConfig"]["p_default"]["Aliases"]
+        assert (name, first, aliases) == ("p_device_2", ["p_device_2", "device"], ["p_device_2", "device"])
+        assert body["Image"] == IMAGE
 
 
 def test_mounts_of_the_newer_kind_keep_only_named_volumes() -> None:
@@ -102,14 +103,6 @@ def test_a_copys_name_follows_that_of_the_original(name: str, expected: str) -> 
     assert name_of({**inspected(1), "Name": name}, 7) == expected
 
 
-def test_a_copy_uses_the_originals_image_even_if_its_name_was_reassigned() -> None:
-    for images in ({"stratafl:local": OLD_IMAGE}, {}):
-        engine = FakeEngine(OWN, inspected(1))
-        engine.images = images
-        backend(engine).start("device", 1)
-        assert engine.did[0][1][1]["Image"] == IMAGE
-
-
 def test_a_stopped_container_is_restarted_before_a_new_one_is_created() -> None:
     rows = [inspected(number) for number in (1, 2, 3, 4, 5)]
     for row in rows[1:]:
@@ -120,11 +113,6 @@ def test_a_stopped_container_is_restarted_before_a_new_one_is_created() -> None:
     found = backend(engine)
     assert [found.start("device", 1) for _ in range(3)] == ["040404040404", "050505050505", "060606060606"]
     assert [did for did, _ in engine.did] == ["start", "start", "create", "connect", "start"]
-
-
-def test_without_a_container_to_copy_the_error_says_how_to_create_one() -> None:
-    with pytest.raises(NotReady, match="docker compose up -d device"):
-        backend(FakeEngine(OWN)).start("device", 1)
 
 
 def test_stopping_stops_only_the_given_containers_and_removes_none() -> None:

@@ -16,42 +16,29 @@ def agents(*sizes: int) -> list[Agent]:
     return [Agent(f"agent-{number}", "device", size, number) for number, size in enumerate(sizes, start=1)]
 
 
-def changes_of(found: Plan) -> tuple[list[int], tuple[int, ...]]:
-    return [agent.number for agent in found.stop], found.start
-
-
 @pytest.mark.parametrize(
-    ("sizes", "wanted", "stop", "start"),
+    ("service", "sizes", "wanted", "stop", "start"),
     [
-        ((1, 1, 1), 3, [], ()),
-        ((1, 1, 1), 5, [], (1, 1)),
-        ((1, 1, 1), 1, [3, 2], ()),
-        ((1, 1, 1), 0, [3, 2, 1], ()),
-        ((), 2, [], (1, 1)),
+        (Service(), (1, 1, 1), 3, [], ()),
+        (Service(), (1, 1, 1), 5, [], (1, 1)),
+        (Service(), (1, 1, 1), 1, [3, 2], ()),
+        (Service(), (1, 1, 1), 0, [3, 2, 1], ()),
+        (Service(), (), 2, [], (1, 1)),
+        (Service(each=4), (4, 4), 12, [], (4,)),
+        (ANY, (5, 5), 12, [], (2,)),
+        (ANY, (5, 5), 22, [], (4, 4, 4)),
+        (ANY, (5, 5), 8, [2], (3,)),
+        (ANY, (5, 5), 4, [2, 1], (4,)),
+        (ANY, (5, 5), 3, [2, 1], (3,)),
+        (ANY, (5, 5, 2), 7, [2], ()),
+        (ANY, (5, 5, 2), 10, [3], ()),
     ],
 )
-def test_the_newest_agents_are_stopped_first_and_missing_ones_started(
-    sizes: tuple[int, ...], wanted: int, stop: list[int], start: tuple[int, ...]
+def test_the_newest_agents_are_stopped_first_and_the_number_is_reached_exactly(
+    service: Service, sizes: tuple[int, ...], wanted: int, stop: list[int], start: tuple[int, ...]
 ) -> None:
-    assert changes_of(plan(agents(*sizes), wanted, Service())) == (stop, start)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "wanted", "stop", "start"),
-    [
-        ((5, 5), 12, [], (2,)),
-        ((5, 5), 22, [], (4, 4, 4)),
-        ((5, 5), 8, [2], (3,)),
-        ((5, 5), 4, [2, 1], (4,)),
-        ((5, 5), 3, [2, 1], (3,)),
-        ((5, 5, 2), 7, [2], ()),
-        ((5, 5, 2), 10, [3], ()),
-    ],
-)
-def test_with_agents_of_any_size_the_number_is_reached_exactly(
-    sizes: tuple[int, ...], wanted: int, stop: list[int], start: tuple[int, ...]
-) -> None:
-    assert changes_of(plan(agents(*sizes), wanted, ANY)) == (stop, start)
+    found = plan(agents(*sizes), wanted, service)
+    assert ([agent.number for agent in found.stop], found.start) == (stop, start)
 
 
 def test_every_plan_reaches_the_wanted_number_and_is_then_stable() -> None:
@@ -69,9 +56,6 @@ def test_every_plan_reaches_the_wanted_number_and_is_then_stable() -> None:
 
 
 def test_a_number_that_full_agents_cannot_reach_is_refused_before_any_change() -> None:
-    four = Service(each=4)
-    assert changes_of(plan(agents(4, 4), 12, four)) == ([], (4,))
-    with pytest.raises(BadInput, match="10 devices cannot be made up of agents that host 4 each"):
-        plan(agents(4, 4), 10, four)
-    with pytest.raises(BadInput, match="host 4 each"):
-        plan(agents(4, 4, 4), 6, four)
+    for sizes, wanted in (((4, 4), 10), ((4, 4, 4), 6)):
+        with pytest.raises(BadInput, match=f"{wanted} devices cannot be made up of agents that host 4 each"):
+            plan(agents(*sizes), wanted, Service(each=4))

@@ -97,20 +97,17 @@ def names(backend: FakeBackend) -> list[str]:
     return [agent.name for agent in backend.running]
 
 
-def test_without_a_wanted_number_nothing_changes() -> None:
+def test_only_what_is_missing_is_started_and_without_a_wanted_number_nothing() -> None:
     backend, cloud = FakeBackend(3), FakeCloud()
-    fleet_of(backend, cloud).settle()
+    fleet = fleet_of(backend, cloud)
+    fleet.settle()
     assert backend.did == []
     assert [agent.name for agent in cloud.heard[0].agents] == ["device-1", "device-2", "device-3"]
     assert cloud.heard[0].services == {"device": 1}
-
-
-def test_missing_agents_are_started_once() -> None:
-    backend, cloud = FakeBackend(1), FakeCloud(device=3)
-    fleet = fleet_of(backend, cloud)
+    cloud.wanted = {"device": 5}
     fleet.settle()
     fleet.settle()
-    assert backend.did == ["start device-2", "start device-3"]
+    assert backend.did == ["start device-4", "start device-5"]
 
 
 def test_agents_to_stop_are_announced_released_stopped_and_reported_in_this_order() -> None:
@@ -187,23 +184,7 @@ def test_no_agent_is_started_unless_all_missing_ones_fit_into_memory() -> None:
     assert (backend.did, cloud.last().error) == ([], "no room for 38")
 
 
-def test_many_missing_agents_are_started_in_batches_between_reports() -> None:
-    backend, cloud = FakeBackend(1), FakeCloud(device=1000)
-    fleet = fleet_of(backend, cloud)
-    assert [fleet.turn() for _ in range(3)] == [True] * 3
-    assert [len(report.agents) for report in cloud.heard] == [1, 5, 9]
-    cloud.wanted = {"device": 15}
-    assert fleet.turn() is False  # the two that are missing
-    assert len(backend.running) == 15
-
-
-def test_a_fleet_that_is_stopping_starts_no_agents() -> None:
-    backend, cloud = FakeBackend(), FakeCloud(device=1000)
-    fleet_of(backend, cloud).settle(ended=lambda: len(backend.running) >= 8)
-    assert len(backend.running) == 8
-
-
-def test_a_system_that_cannot_start_a_process_is_reported_and_retried() -> None:
+def test_a_system_that_refuses_a_process_is_reported_and_retried_and_another_number_at_once() -> None:
     backend, cloud, clock = FakeBackend(2), FakeCloud(device=3), Clock()
     backend.why_not = BlockingIOError(11, "Resource temporarily unavailable")
     fleet = fleet_of(backend, cloud, clock)
@@ -213,10 +194,28 @@ def test_a_system_that_cannot_start_a_process_is_reported_and_retried() -> None:
     backend.why_not, clock.now = None, clock.now + 2
     fleet.turn()
     assert len(backend.running) == 3
+    backend.why_not, cloud.wanted = "no room", {"device": 5}
+    fleet.turn()
+    backend.why_not, cloud.wanted = None, {"device": 4}
+    fleet.turn()
+    assert len(backend.running) == 4
     backend.why_not, cloud.wanted = PermissionError(1, "Operation not permitted"), {"device": 1}
     fleet.settle()
     fleet.turn()
     assert cloud.last().error == "PermissionError: [Errno 1] Operation not permitted"
+
+
+def test_many_missing_agents_are_started_in_batches_between_reports_and_none_at_the_end() -> None:
+    backend, cloud = FakeBackend(1), FakeCloud(device=1000)
+    fleet = fleet_of(backend, cloud)
+    assert [fleet.turn() for _ in range(3)] == [True] * 3
+    assert [len(report.agents) for report in cloud.heard] == [1, 5, 9]
+    cloud.wanted = {"device": 15}
+    assert fleet.turn() is False  # the two that are missing
+    assert len(backend.running) == 15
+    cloud.wanted = {"device": 1000}
+    fleet.settle(ended=lambda: len(backend.running) >= 23)
+    assert len(backend.running) == 23
 
 
 def test_an_invalid_report_is_a_failure_of_the_fleet_and_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -231,16 +230,6 @@ def test_an_invalid_report_is_a_failure_of_the_fleet_and_does_not_end_it(caplog:
     del backend.running[1]
     fleet.turn()
     assert cloud.last().error == why
-
-
-def test_another_number_is_tried_at_once_after_any_failure() -> None:
-    backend, cloud = FakeBackend(1), FakeCloud(device=3)
-    backend.why_not = "no room"
-    fleet = fleet_of(backend, cloud)
-    fleet.turn()
-    backend.why_not, cloud.wanted = None, {"device": 2}
-    fleet.turn()
-    assert names(backend) == ["device-1", "device-2"]
 
 
 def test_agents_that_die_at_start_are_restarted_only_after_a_pause() -> None:

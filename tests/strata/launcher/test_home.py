@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os_errors, "_user", lambda uid: "bob" if uid == OTHER else "alice")
 
 
-def test_a_running_topology_of_another_user_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_topology_of_another_user_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with home.announced(URL):
         assert home.of_another() == ""
         another_user(monkeypatch)
@@ -43,6 +44,12 @@ def test_a_running_topology_of_another_user_is_said(monkeypatch: pytest.MonkeyPa
         with pytest.raises(Conflict, match="already running"):
             home.check()
     assert home.of_another() == ""
+    shutil.rmtree(folder)
+    assert home.of_another() == ""
+    folder.write_text("a file")
+    assert home.of_another() == ""
+    with pytest.raises(SystemRefused, match=f"{folder}: File exists"):
+        home.check()
 
 
 def test_one_whose_files_cannot_be_read_may_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,13 +72,6 @@ def test_one_whose_files_cannot_be_read_may_run(folder: Path, monkeypatch: pytes
         monkeypatch.undo()
 
 
-def test_without_a_topology_nothing_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    another_user(monkeypatch)
-    assert home.of_another() == ""
-    folder.write_text("a file")
-    assert home.of_another() == ""
-
-
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
 def test_a_file_system_without_locks_is_named_before_anything_starts(
     code: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,9 +86,3 @@ def test_a_file_system_without_locks_is_named_before_anything_starts(
     with pytest.raises(OSError, match=r"launcher\.lock") as refused:
         WorkFolder(tmp_path / "work")
     assert refused.value.errno == code
-
-
-def test_a_folder_that_cannot_be_written_is_named_before_anything_starts(folder: Path) -> None:
-    folder.write_text("a file")
-    with pytest.raises(SystemRefused, match=f"{folder}: File exists"):
-        home.check()
