@@ -79,6 +79,11 @@ def test_a_package_in_the_working_directory_is_found(tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, name)
 
 
+def test_a_built_in_value_that_a_plug_in_imports_is_not_its_own(write: Write) -> None:
+    write("a", "from tests.shared.core.test_plugins import RED\n")
+    assert (COLOURS.names(), COLOURS.package_of("red")) == (["red"], None)
+
+
 def test_the_order_of_packages_decides_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [write("c", IMPORTS + 'C = Colour(name="c")\n'), write("a", IMPORTS + 'A = Colour(name="a")\n')]
     orders = []
@@ -86,11 +91,6 @@ def test_the_order_of_packages_decides_nothing(write: Write, monkeypatch: pytest
         monkeypatch.setenv("STRATA_PLUGINS", ", ".join(names))
         orders.append((packages(), list(values_of(Colour)), digests()))
     assert orders[0] == orders[1]
-
-
-def test_a_built_in_value_that_a_plug_in_imports_is_not_its_own(write: Write) -> None:
-    write("a", "from tests.shared.core.test_plugins import RED\n")
-    assert (COLOURS.names(), COLOURS.package_of("red")) == (["red"], None)
 
 
 BLUE = IMPORTS + 'A = Colour(name="blue")\n'

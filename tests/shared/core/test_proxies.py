@@ -10,6 +10,7 @@ from shared.core.proxies import Proxy, proxy_of
 from strata.api.topology_client import TopologyClient
 
 FAR = "http://lab-server:8000"
+LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 ALL = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -30,9 +31,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HTTPS_PROXY", "http://proxy:3128", FAR, None),
         ("HTTPS_PROXY", "http://proxy:3128", "https://lab-server", "http://proxy:3128"),
         ("ALL_PROXY", "http://proxy:3128", FAR, "http://proxy:3128"),
-        ("ALL_PROXY", "socks://127.0.0.1:7890/", "http://127.0.0.1:8000", None),
-        ("ALL_PROXY", "socks://127.0.0.1:7890/", "http://[::1]:8000", None),
-        ("ALL_PROXY", "socks://127.0.0.1:7890/", "http://localhost:8000", None),
+        *(("ALL_PROXY", "socks://127.0.0.1:7890/", f"http://{host}:8000", None) for host in LOOPBACK),
         ("HTTP_PROXY", "", FAR, None),
     ],
 )

@@ -100,10 +100,10 @@ def test_an_error_below_torch_and_numpy_is_at_the_users_line_if_there_is_one(mon
 
 
 async def test_our_errors_and_signals_pass_but_not_those_that_the_code_raises_itself():
-    error = BadInput("of ours")
+    ours = BadInput("of ours")
     with pytest.raises(BadInput) as raised, user_code("anything"):
-        raise error
-    assert raised.value is error
+        raise ours
+    assert raised.value is ours
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), user_code("anything"):
         signal.raise_signal(signal.SIGINT)

@@ -33,8 +33,6 @@ def test_a_name_or_label_that_cannot_be_seen_is_refused_with_its_character(text:
         VisitRow(seat=0, edge="edge-1", outcome="used", label=text)
 
 
-@pytest.mark.parametrize(
-    "name", ["<b>bold</b> & `code`", "実験 1", "été, μ = 0.1", "שלום", "👍 run #3", "a [b](c) {d} $e"]
-)
-def test_whatever_people_write_is_a_name(name: str) -> None:
-    assert parse_run_spec({"name": name}).name == name
+def test_whatever_people_write_is_a_name() -> None:
+    names = ["<b>bold</b> & `code`", "実験 1", "été, μ = 0.1", "שלום", "👍 run #3", "a [b](c) {d} $e"]
+    assert [parse_run_spec({"name": name}).name for name in names] == names

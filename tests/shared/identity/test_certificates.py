@@ -163,7 +163,7 @@ def test_a_certificate_without_exactly_one_identity_names_nobody(uris: list[str]
 
 def test_server_names_are_dns_names_and_differ() -> None:
     every = product(("edge", "device"), ("edge-1", "edge_1", "Edge-1", "x" * 64))
-    names = {Identity(node_class=kind, name=name).server_name for kind, name in every}  # type: ignore[arg-type]
+    names = {Identity(node_class=kind, name=name).server_name for kind, name in every}
     assert len(names) == 8
     assert all(label.isalnum() and len(label) < 64 for name in names for label in name.split("."))
 

@@ -302,7 +302,8 @@ async def test_the_deadline_names_the_silent_side_and_the_last_failure() -> None
 @in_simulated_time
 async def test_a_slow_answer_is_awaited_until_the_deadline_without_a_second_request() -> None:
     async def never(request: httpx2.Request) -> httpx2.Response:
-        return await asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
+        return await answer
 
     script = Scripted(then=never)
     with pytest.raises(DeadlineExceeded, match=r"agent seven did not answer within 600 s"):
@@ -413,8 +414,8 @@ def test_measured_seconds_in_a_header_are_checked() -> None:
 
 @in_simulated_time
 async def test_a_peer_is_checked_repeatedly_while_its_answer_is_awaited() -> None:
-    done = asyncio.Event()
-    check = Mock(side_effect=lambda: done.set() if check.call_count == 3 else None)
+    done, check = asyncio.Event(), Mock()
+    check.side_effect = lambda: done.set() if check.call_count == 3 else None
     assert await while_alive(done.wait(), check)
     assert check.call_count == 3
     assert asyncio.get_running_loop().time() == 3 * client_module.POLL_S

@@ -35,21 +35,34 @@ async def opened(common: CommonSettings, asked: Request, metrics_like: str = "AP
     return found
 
 
-async def test_in_development_mode_all_of_the_private_networks_are_let_in() -> None:
-    everything = {*CLASSES, "API", "metrics", "joining"}
-    assert await opened(CommonSettings(), request(NEAR)) == everything
-    assert await opened(CommonSettings(), request("8.8.8.8")) == set()
+USERS = {"API", "metrics", "joining"}
+SECURE, WITH_USERS = {"secure": True}, {"secure": True, "api_token": "the-users"}
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "token", "opens"),
+    [
+        ({}, NEAR, "", {*CLASSES, *USERS}),
+        ({}, "8.8.8.8", "", set()),
+        (SECURE, HERE, "", USERS),
+        (SECURE, NEAR, "", {"joining"}),  # where other nodes are, too
+        (WITH_USERS, "8.8.8.8", "the-users", USERS),
+        (WITH_USERS, HERE, "", {"joining"}),
+        ({**WITH_USERS, "tier_token": "the-tiers"}, HERE, "the-tiers", {"joining"}),
+    ],
+)
+async def test_each_mode_opens_its_doors(given: dict[str, Any], address: str, token: str, opens: set[str]) -> None:
+    """A certificate opens the routes of its class alone."""
+    common = CommonSettings(**given)
+    assert await opened(common, request(address, token)) == opens
+    if common.secure:
+        peer = Peer(identity=agent_identity("a"), serial="1", not_after=4e9)
+        assert await opened(common, request(address, token, peer)) == opens | {"device"}
 
 
 @pytest.mark.parametrize(
     ("own", "also", "opens"),
-    [
-        ("own", None, {"own"}),
-        ("own", "extra", {"own", "extra"}),
-        (None, "extra", {"", "own", "extra", "guess"}),
-        (None, None, {"", "own", "extra", "guess"}),
-    ],
-    ids=["a token", "a token and one for metrics", "one for metrics only", "no token"],
+    [("own", None, {"own"}), ("own", "extra", {"own", "extra"}), (None, "extra", {*TRIED}), (None, None, {*TRIED})],
 )
 async def test_metrics_accept_their_token_and_the_tiers_own(own: str | None, also: str | None, opens: set[str]) -> None:
     for field, metrics_like in (("tier_token", "tier"), ("api_token", "API")):
@@ -57,29 +70,9 @@ async def test_metrics_accept_their_token_and_the_tiers_own(own: str | None, als
         common = CommonSettings(**given)
         tried = {token: await opened(common, request(NEAR, token), metrics_like) for token in TRIED}
         assert {token for token, doors in tried.items() if "metrics" in doors} == opens
-
-
-@pytest.mark.parametrize("metrics_like", ["tier", "API"])
-async def test_the_metrics_token_opens_nothing_else(metrics_like: str) -> None:
-    common = CommonSettings(tier_token="the-tiers", api_token="the-users", metrics_token="for-metrics")  # noqa: S106
-    assert await opened(common, request(NEAR, "for-metrics"), metrics_like) - {"joining"} == {"metrics"}
-
-
-@pytest.mark.parametrize(("address", "users"), [(HERE, {"API", "metrics"}), (NEAR, set[str]())])
-async def test_in_secure_mode_without_a_users_token_only_this_machine_is_a_user(address: str, users: set[str]) -> None:
-    """A node is in the private networks too; its certificate opens the routes of its class alone."""
-    secure = CommonSettings(secure=True)
-    assert await opened(secure, request(address)) == users | {"joining"}
-    peer = Peer(identity=agent_identity("a"), serial="1", not_after=4e9)
-    assert await opened(secure, request(address, peer=peer)) == users | {"joining", "device"}
-
-
-async def test_in_secure_mode_the_users_token_opens_the_api_from_everywhere_and_no_tier() -> None:
-    secure = CommonSettings(secure=True, api_token="the-users")  # noqa: S106
-    assert await opened(secure, request("8.8.8.8", "the-users")) == {"API", "metrics", "joining"}
-    assert await opened(secure, request(HERE)) == {"joining"}
-    both = CommonSettings(secure=True, tier_token="the-tiers", api_token="the-users")  # noqa: S106
-    assert await opened(both, request(HERE, "the-tiers")) == {"joining"}, "a given tier token opens nothing"
+        every = CommonSettings(tier_token="the-tiers", api_token="the-users", metrics_token="own")  # noqa: S106
+        doors = await opened(every, request(NEAR, "own"), metrics_like)
+        assert doors - {"joining"} == {"metrics"}, "the metrics token opens nothing else"
 
 
 # ---- guards by certificate, and a node that speaks for another one

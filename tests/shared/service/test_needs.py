@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -34,29 +35,20 @@ async def test_folders_that_are_gone_or_cannot_be_written_are_named_until_they_a
     assert str(state) in said
     state.unlink()
     assert await lacks(checked) == ""
+    refuses = AsyncMock(side_effect=StoreUnavailable("Redis at here:6379 refuses: OOM"))
+    assert await lacks(Needs({}, {}, refuses)) == "Redis at here:6379 refuses: OOM", "a store that takes no writes"
 
 
 async def test_a_folder_that_hangs_is_named_and_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "FOLDER_S", 0.01)
-    hangs, calls = threading.Event(), []
-
-    def hang(what: str, path: Path) -> None:
-        calls.append(path)
-        hangs.wait()
-
+    hangs = threading.Event()
+    hang = Mock(side_effect=lambda what, path: hangs.wait())
     monkeypatch.setattr(needs, "_unwritable", hang)
     checked = Needs({"its state": tmp_path}, {})
     for _ in range(3):
         assert "do not answer" in await lacks(checked)
-    assert len(calls) == 1
+    assert hang.call_count == 1
     hangs.set()
-
-
-async def test_a_store_that_takes_no_writes_is_lacking() -> None:
-    async def write() -> None:
-        raise StoreUnavailable("Redis at here:6379 refuses: OOM")
-
-    assert await lacks(Needs({}, {}, write)) == "Redis at here:6379 refuses: OOM"
 
 
 @pytest.mark.parametrize(("now_s", "words"), [(1612.0, "612 s ahead"), (400.0, "600 s behind"), (1059.0, "")])

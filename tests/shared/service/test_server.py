@@ -8,6 +8,7 @@ import signal
 import socket
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -83,11 +84,11 @@ def test_a_tier_with_a_wrong_setting_ends_with_its_variable_and_the_cause(monkey
 
 
 def test_connections_take_half_of_open_files(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    limits_set: list[tuple[int, int]] = []
+    setrlimit = Mock()
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: limits_set.append(limits))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert server.limits_of(TierSettings(max_connections=10_000)).connections == 2048
-    assert limits_set == [(4096, 4096)]
+    assert setrlimit.call_args.args[1] == (4096, 4096)
     assert "no more than 2048 connections are taken" in caplog.text
     caplog.clear()
     assert server.limits_of(TierSettings(max_connections=100)).connections == 100

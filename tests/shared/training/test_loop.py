@@ -209,7 +209,7 @@ def positions(got: Iterator[loop.Batch]) -> list[list[int]]:
 def test_an_epoch_is_every_sample_once_in_an_order_of_the_generator_and_steps_are_its_prefix() -> None:
     x, y, torchs = np.zeros((30, 2, 2), np.uint8), np.arange(30), torch.get_rng_state()
 
-    def drawn(seed: int, **how: int) -> list[list[int]]:
+    def drawn(seed: int, **how: Any) -> list[list[int]]:
         return positions(batches(x, y, range(1, 30, 2), batch_size=6, generator=seeded(seed), **how))
 
     got = drawn(0, epochs=2)

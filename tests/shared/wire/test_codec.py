@@ -242,12 +242,13 @@ def entry(dtype: Any = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> Any:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def as_entry(value: Any) -> dict[str, Any]:
-    return {"0": value}
-
-
 def holding(record: str = '{"x":{"$t":0}}', data: bytes = b"", **entries: Any) -> bytes:
     return raw({"__metadata__": {"record": record}, **entries}, data)
+
+
+def of_four(described: Any, record: str = '{"x":{"$t":0}}') -> bytes:
+    """Four bytes, described as the tensor 0."""
+    return holding(record, b"1234", **{"0": described})
 
 
 PAIR = '{"x":[{"$t":0},{"$t":1}]}'
@@ -271,28 +272,28 @@ BROKEN = {
     "number of 5000 digits": holding('{"x":' + "1" * 5000 + "}"),
     "nested beyond the limit": holding('{"x":' + "[" * 80 + "]" * 80 + "}"),
     "nested beyond the parser": holding('{"x":' + "[" * 100_000 + "]" * 100_000 + "}"),
-    "reserved key": holding('{"x":{"$t":0,"y":1}}', data=b"1234", **{"0": entry()}),
-    "no such tensor": holding('{"x":{"$t":1}}', data=b"1234", **{"0": entry()}),
-    "negative tensor": holding('{"x":{"$t":-1}}', data=b"1234", **{"0": entry()}),
-    "tensor number is a bool": holding('{"x":{"$t":false}}', data=b"1234", **{"0": entry()}),
-    "tensor number is a list": holding('{"x":{"$t":[]}}', data=b"1234", **{"0": entry()}),
-    "tensor in no field": holding('{"x":1}', data=b"1234", **{"0": entry()}),
+    "reserved key": of_four(entry(), '{"x":{"$t":0,"y":1}}'),
+    "no such tensor": of_four(entry(), '{"x":{"$t":1}}'),
+    "negative tensor": of_four(entry(), '{"x":{"$t":-1}}'),
+    "tensor number is a bool": of_four(entry(), '{"x":{"$t":false}}'),
+    "tensor number is a list": of_four(entry(), '{"x":{"$t":[]}}'),
+    "tensor in no field": of_four(entry(), '{"x":1}'),
     "tensor named by a word": holding(data=b"1234", w=entry()),
     "tensor named 00": holding(data=b"1234", **{"00": entry()}),
     "tensor name of 5000 digits": holding(data=b"1234", **{"1" * 5000: entry()}),
-    "entry is no object": holding(data=b"1234", **as_entry(3)),
-    "entry with another key": holding(data=b"1234", **as_entry({**entry(), "more": 1})),
-    "unknown dtype": holding(data=b"1234", **{"0": entry("F4")}),
-    "dtype is a list": holding(data=b"1234", **{"0": entry([])}),
-    "shape is no list": holding(data=b"1234", **{"0": entry(shape=1)}),
-    "negative shape": holding(data=b"1234", **{"0": entry(shape=[-1])}),
-    "shape of floats": holding(data=b"1234", **{"0": entry(shape=[1.0])}),
-    "shape of bools": holding(data=b"1234", **{"0": entry(shape=[True])}),
-    "rank 17": holding(data=b"1234", **{"0": entry(shape=[1] * 17)}),
-    "shape product overflows": holding(data=b"1234", **{"0": entry(shape=[2**32, 2**32])}),
+    "entry is no object": of_four(3),
+    "entry with another key": of_four({**entry(), "more": 1}),
+    "unknown dtype": of_four(entry("F4")),
+    "dtype is a list": of_four(entry([])),
+    "shape is no list": of_four(entry(shape=1)),
+    "negative shape": of_four(entry(shape=[-1])),
+    "shape of floats": of_four(entry(shape=[1.0])),
+    "shape of bools": of_four(entry(shape=[True])),
+    "rank 17": of_four(entry(shape=[1] * 17)),
+    "shape product overflows": of_four(entry(shape=[2**32, 2**32])),
     "strides of an empty shape overflow": holding(**{"0": entry(shape=[0, 2**52, 2**52], offsets=[0, 0])}),
-    "three offsets": holding(data=b"1234", **{"0": entry(offsets=[0, 2, 4])}),
-    "offsets backwards": holding(data=b"1234", **{"0": entry(offsets=[4, 0])}),
+    "three offsets": of_four(entry(offsets=[0, 2, 4])),
+    "offsets backwards": of_four(entry(offsets=[4, 0])),
     "fewer bytes than the shape": holding(data=b"12", **{"0": entry(offsets=[0, 2])}),
     "more bytes than the shape": holding(data=b"12345678", **{"0": entry(offsets=[0, 8])}),
     "bytes beyond the body": holding(data=b"12", **{"0": entry()}),

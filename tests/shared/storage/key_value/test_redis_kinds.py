@@ -17,6 +17,12 @@ from strata.launcher.redis_server import RedisServer, start_redis
 pytestmark = pytest.mark.usefixtures("each_product")
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[RedisServer]:
+    with start_redis(tmp_path / "redis", fsync="no") as server:
+        yield server
+
+
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
     """The address of a server that holds all slots of a cluster."""

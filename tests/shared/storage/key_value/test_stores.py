@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -357,7 +357,11 @@ async def test_no_write_of_a_process_that_is_not_the_owner_is_carried_out() -> N
     await fenced.store.put("kept", b"1")
     before = dict(await fenced.memory.scan(""))
     fenced.memory._put(Put(FENCE, b"another", None))
-    writes = [fenced.store.put("kept", b"2"), fenced.store.append("s", b"2"), fenced.store.delete("kept")]
+    writes: list[Awaitable[Any]] = [
+        fenced.store.put("kept", b"2"),
+        fenced.store.append("s", b"2"),
+        fenced.store.delete("kept"),
+    ]
     writes += [fenced.store.delete_prefix("k"), fenced.store.commit(Batch().put("kept", b"2").append("s", b"2"))]
     for write in writes:
         fenced.fence.held = True  # each finds out by itself

@@ -84,41 +84,41 @@ class Shifted(nn.Linear):
 class Ways:
     """Each keeps or changes something at a call of a net on `x`; returns what is added to its outputs."""
 
-    def number(net, x):
+    def number(net: Any, x):
         net.number += float(x.mean())
         return net.number
 
-    def hidden_buffer(net, x):
+    def hidden_buffer(net: Any, x):
         net.hidden = net.hidden * 0.5 + x.detach().mean()
         return net.hidden.sum()
 
-    def hidden_in_place(net, x):
+    def hidden_in_place(net: Any, x):
         net.hidden += x.detach().mean()
         return net.hidden.sum()
 
-    def behind_the_back(net, x):
+    def behind_the_back(net: Any, x):
         net.hidden.data.add_(1)
         return net.hidden.sum()
 
-    def grown(net, x):
+    def grown(net: Any, x):
         net.hidden = torch.cat([net.hidden, torch.ones(1)])
         return net.hidden.sum()
 
-    def recurrent(net, x):
+    def recurrent(net: Any, x):
         net.state = x.detach() if net.state is None else net.state + x.detach()[:1]
         return net.state.sum()
 
-    def listed(net, x):
+    def listed(net: Any, x):
         net.items.append(x.detach())
         return net.own() + sum(each.sum() for each in net.items)
 
-    def nested(net, x):
+    def nested(net: Any, x):
         net.held["a"][1]["b"].add_(1)
         net.held["a"][0] += x.detach().sum()
         net.held["empty"][len(net.held["empty"])] = 1
         return net.held["a"][1]["b"].sum() + net.held["a"][0] + len(net.held["empty"])
 
-    def containers(net, x):
+    def containers(net: Any, x):
         line, known, counts, array, data, slots = net.many
         line.append(float(x.sum()))
         known.add(len(known))
@@ -128,64 +128,64 @@ class Ways:
         slots.n += 1
         return sum(line) + len(known) + counts["n"] + float(array.sum()) + data[0] + slots.n
 
-    def objects(net, x):
+    def objects(net: Any, x):
         net.plain.n += 1
         net.plain.inner.n += 2
         net.plain.more = getattr(net.plain, "more", 0) + 1
         return net.plain.n + net.plain.inner.n + net.plain.more
 
-    def streams(net, x):
+    def streams(net: Any, x):
         drawn = torch.rand((), generator=net.torch_draws) + net.numpy_draws.random() + net.old_draws.rand()
         return drawn + net.python_draws.random()
 
-    def in_closures(net, x):
+    def in_closures(net: Any, x):
         return net.tell() + net.bound() + net.partial()
 
-    def of_the_class(net, x):
+    def of_the_class(net: Any, x):
         Net.calls += 1
         Net.seen.append(1)
         Net.fresh = getattr(Net, "fresh", 0) + 1
         return Net.calls + len(Net.seen) + Net.fresh
 
-    def of_the_file(net, x):
+    def of_the_file(net: Any, x):
         global COUNT
         COUNT += 1
         return COUNT + doubled(x.detach())
 
-    def defaults(net, x, kept=[]):  # noqa: B006
+    def defaults(net: Any, x, kept=[]):  # noqa: B006
         kept.append(1)
         return len(kept)
 
-    def on_a_parameter(net, x):
+    def on_a_parameter(net: Any, x):
         net.body.weight.n = getattr(net.body.weight, "n", 0) + 1
         return net.body.weight.n
 
-    def hooks(net, x):
+    def hooks(net: Any, x):
         net.body.register_forward_hook(lambda module, inputs, out: out * 0.9)
 
-    def gradient_hooks(net, x):
+    def gradient_hooks(net: Any, x):
         if net.body.weight.requires_grad and net.training:
             net.body.weight.register_hook(lambda gradient: gradient * 0.9)
 
-    def freezes(net, x):
+    def freezes(net: Any, x):
         net.spare.weight.requires_grad_(False)
 
-    def replaced(net, x):
+    def replaced(net: Any, x):
         net.spare = nn.Identity()
 
-    def another_parameter(net, x):
+    def another_parameter(net: Any, x):
         net.body.weight = nn.Parameter(net.body.weight.detach() * 0.9)
 
-    def another_class(net, x):
+    def another_class(net: Any, x):
         net.spare.__class__ = Shifted
 
-    def deleted(net, x):
+    def deleted(net: Any, x):
         found = getattr(net, "items", None)
         if found is not None:
             del net.items
         return 0.0 if found is None else 1.0
 
-    def no_state(net, x):
+    def no_state(net: Any, x):
         return None
 
 
