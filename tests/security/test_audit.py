@@ -49,20 +49,14 @@ def test_only_what_was_looked_up_counts_as_audited(
     assert messages[-1] == message
 
 
-@pytest.mark.parametrize("printed", ["", "no JSON", "{}", '{"dependencies": []}'])
-def test_a_service_without_an_answer_counts_as_not_looked_up(
-    audit: Any, monkeypatch: pytest.MonkeyPatch, printed: str
+@pytest.mark.parametrize("printed", ["", "no JSON", "{}", '{"dependencies": []}', None])
+def test_a_service_that_hangs_or_has_no_answer_counts_as_not_looked_up(
+    audit: Any, monkeypatch: pytest.MonkeyPatch, printed: str | None
 ) -> None:
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if printed is None:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
         return subprocess.CompletedProcess(command, 1, stdout=printed, stderr="")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert audit.asked("pypi") == []
-
-
-def test_a_service_that_hangs_counts_as_not_looked_up(audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        raise subprocess.TimeoutExpired(command, options["timeout"])
 
     monkeypatch.setattr(subprocess, "run", run)
     assert audit.asked("pypi") == []

@@ -26,8 +26,7 @@ N = 5
 class Clock:
     """A clock that moves when the test says so."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -50,6 +49,19 @@ def waits(throttle: Throttle, client: tuple[str, int], *, is_right: bool = True)
     return refused.value.retry_after_s
 
 
+def test_refused_guesses_neither_prolong_the_wait_nor_count_in_all(clock: Clock) -> None:
+    throttle = Throttle(per_minute=N, in_all=2 * N, clock=clock)
+    guessed(throttle, "10.0.0.1", N)
+    for _ in range(1000):
+        waits(throttle, ("10.0.0.1", 1), is_right=False)
+    for number in range(N):  # addresses of one IPv6 network count as one
+        throttle.admit((f"2001:db8:0:1::{number:x}", 1), is_right=False)
+    waits(throttle, ("2001:db8:0:1:ffff::1", 1))
+    assert throttle.admit(("2001:db8:0:2::1", 1), is_right=True)
+    clock.now += 12
+    assert throttle.admit(("10.0.0.1", 99), is_right=True)
+
+
 def test_after_its_tries_an_address_waits_even_with_the_right_token_and_no_other_does(clock: Clock) -> None:
     throttle = Throttle(per_minute=N, clock=clock)
     guessed(throttle, "10.0.0.1", N)
@@ -62,16 +74,6 @@ def test_after_its_tries_an_address_waits_even_with_the_right_token_and_no_other
     assert throttle.admit(("10.0.0.1", 99), is_right=True)
     guessed(throttle, "10.0.0.1", 1)
     waits(throttle, ("10.0.0.1", 98))
-
-
-def test_refused_guesses_neither_prolong_the_wait_nor_count_in_all(clock: Clock) -> None:
-    throttle = Throttle(per_minute=N, in_all=2 * N, clock=clock)
-    guessed(throttle, "10.0.0.1", N)
-    for _ in range(1000):
-        waits(throttle, ("10.0.0.1", 1), is_right=False)
-    guessed(throttle, "10.0.0.2", N)
-    clock.now += 12
-    assert throttle.admit(("10.0.0.1", 99), is_right=True)
 
 
 def test_beyond_the_number_of_all_each_address_has_one_try_and_the_right_token_comes_in(clock: Clock) -> None:
@@ -98,14 +100,6 @@ def test_an_open_connection_with_the_right_token_is_not_shut_out_by_a_guesser_at
     clock.now += TRUSTED_S + 1
     guessed(throttle, "10.0.0.1", N)
     waits(throttle, honest)
-
-
-def test_addresses_of_one_ipv6_network_count_as_one(clock: Clock) -> None:
-    throttle = Throttle(per_minute=N, clock=clock)
-    for number in range(N):
-        throttle.admit((f"2001:db8:0:1::{number:x}", 1), is_right=False)
-    waits(throttle, ("2001:db8:0:1:ffff::1", 1))
-    assert throttle.admit(("2001:db8:0:2::1", 1), is_right=True)
 
 
 def test_memory_is_bounded_and_the_oldest_is_forgotten_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,10 @@ def test_importing_strata_loads_nothing_and_lists_what_it_offers() -> None:
 def test_the_url_and_the_token_come_from_the_arguments_or_the_environment(
     url: str, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(NotFound, match="no cloud found"):
+        strata.connect()
+    with pytest.raises(Unreachable, match="no cloud answers at"):
+        strata.connect("http://127.0.0.1:9")
     cloud.token = token = "s3cret"  # noqa: S105 - of the fake cloud
     with pytest.raises(Unauthorised) as refused:
         strata.connect(url)
@@ -66,13 +70,6 @@ def test_the_url_and_the_token_come_from_the_arguments_or_the_environment(
     with strata.connect() as found:
         assert found.url == url
         assert [edge.edge for edge in found.edges()] == ["edge-1"]
-
-
-def test_a_cloud_that_is_not_there_is_an_error_at_once() -> None:
-    with pytest.raises(NotFound, match="no cloud found"):
-        strata.connect()
-    with pytest.raises(Unreachable, match="no cloud answers at"):
-        strata.connect("http://127.0.0.1:9")
 
 
 def test_a_closed_connection_says_so(connected: strata.Cloud) -> None:
@@ -119,21 +116,19 @@ def test_a_run_starts_from_fields_a_spec_or_a_path_with_overrides(
 def test_a_wrong_spec_is_refused_by_its_field_before_anything_is_sent(
     connected: strata.Cloud, cloud: FakeCloud
 ) -> None:
-    for wrong, field in (
-        ({"lrr": 0.1}, "lrr"),
-        ({"lr": float("nan")}, "lr"),
-        ({"algorithm.params.mu": 1}, "algorithm.params.mu"),
-        ({"lr": object()}, "lr"),
-    ):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"lrr": 0.1},
+        {"lr": float("nan")},
+        {"algorithm.params.mu": 1},
+        {"lr": object()},
+    )
+    for each in wrong:
         with pytest.raises(BadInput) as refused:
-            connected.run(SMALL, **wrong)
-        assert refused.value.field == field, refused.value.detail
+            connected.run(SMALL, **each)
+        assert [refused.value.field] == [*each], refused.value.detail
     assert cloud.specs == []
-
-
-def test_what_the_cloud_refuses_has_its_field_too(connected: strata.Cloud) -> None:
     with pytest.raises(BadInput) as refused:
-        connected.run(SMALL, lr=99)
+        connected.run(SMALL, lr=99)  # the cloud refuses it
     assert (refused.value.status, refused.value.field, refused.value.detail) == (422, "lr", "lr: too large")
 
 
@@ -152,20 +147,19 @@ async def test_everything_works_within_a_running_event_loop(url: str, cloud: Fak
     assert "completed round 3/3" in capsys.readouterr().err
 
 
-def test_waiting_can_be_silent_and_limited(connected: strata.Cloud, cloud: FakeCloud, capsys: Any) -> None:
+def test_waiting_can_be_silent_and_limited_and_raises_the_reason_of_a_failure(
+    connected: strata.Cloud, cloud: FakeCloud, capsys: Any
+) -> None:
     connected.run(SMALL).wait(progress=False)
     assert capsys.readouterr() == ("", "")
-    cloud.holds = True  # the stream ends in the first round, again and again
-    with pytest.raises(DeadlineExceeded, match=r"has not ended after 0\.1 s"):
-        connected.run(SMALL).wait(0.1, progress=False)
-
-
-def test_waiting_for_a_run_that_fails_raises_its_reason(connected: strata.Cloud, cloud: FakeCloud) -> None:
     cloud.ends_as = "failed"
     run = connected.run(SMALL)
     with pytest.raises(strata.RunFailed, match=f"run {run.id} failed: no device left"):
         run.wait(progress=False)
     assert run.status == "failed"
+    cloud.holds = True  # the stream ends in the first round, again and again
+    with pytest.raises(DeadlineExceeded, match=r"has not ended after 0\.1 s"):
+        connected.run(SMALL).wait(0.1, progress=False)
 
 
 def test_a_run_is_paused_resumed_and_stopped(connected: strata.Cloud, cloud: FakeCloud) -> None:
@@ -190,27 +184,28 @@ def test_what_was_saved_of_a_running_run_is_fetched_again_when_it_has_ended(
     assert run.folder == tmp_path / run.id
 
 
-def test_a_model_is_a_state_dict_and_other_bytes_are_refused(connected: strata.Cloud, cloud: FakeCloud) -> None:
+def test_a_model_is_a_state_dict_and_other_or_more_bytes_are_refused(
+    connected: strata.Cloud, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = connected.get_run("r1")
     with pytest.raises(WireError, match="not valid safetensors"):
         run.model()
     cloud.models["global"] = save({"head.weight": torch.ones(2, 3)})
     (name, tensor), = run.model().items()  # fmt: skip
     assert (name, tensor.tolist()) == ("head.weight", [[1.0] * 3] * 2)
-
-
-def test_a_model_beyond_the_limit_is_refused(
-    connected: strata.Cloud, cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
     cloud.models["global"] = save({"x": torch.ones(100)})
     monkeypatch.setattr("strata.objects.run.MAX_MODEL_BYTES", 399)
     with pytest.raises(strata.errors.TooLarge, match="more than 399 bytes"):
         connected.get_run("r1").model()
 
 
-def test_rounds_become_a_table_with_a_row_each(connected: strata.Cloud) -> None:
-    pandas = pytest.importorskip("pandas", reason="the extra `notebook` is not installed")
+def test_rounds_become_a_table_with_a_row_each(connected: strata.Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     run = connected.get_run()
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        with pytest.raises(frames.PandasMissing, match=r"pip install pandas.*\[notebook\]"):
+            run.to_pandas()
+    pandas = pytest.importorskip("pandas", reason="the extra `notebook` is not installed")
     table = run.to_pandas()
     assert isinstance(table, pandas.DataFrame)
     assert table.index.tolist() == [1, 2, 3]
@@ -220,14 +215,6 @@ def test_rounds_become_a_table_with_a_row_each(connected: strata.Cloud) -> None:
     assert run.to_pandas("devices")["n_train"].tolist() == [30, 12]
     with pytest.raises(strata.StrataError, match="unknown table 'twins'; known: classes, confu"):
         run.to_pandas("twins")  # type: ignore[arg-type]
-
-
-def test_without_pandas_the_error_says_how_to_install_it(
-    connected: strata.Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(frames.PandasMissing, match=r"pip install pandas.*\[notebook\]"):
-        connected.get_run().to_pandas()
 
 
 # ---- which rounds are given
