@@ -17,8 +17,9 @@ pytest.register_assert_rewrite("tests.e2e.real_faults")
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add what the browser showed to the report of a failed test."""
     report = yield
-    visitor = getattr(item, "funcargs", {}).get("visitor")
-    if report.when == "call" and report.failed and isinstance(visitor, Visitor):
+    used = getattr(item, "funcargs", {}).values()
+    visitor = next((each for each in used if isinstance(each, Visitor)), None)
+    if report.when == "call" and report.failed and visitor is not None:
         try:
             account = visitor.account()
         except Exception as error:  # the page has crashed or hangs, which must not end the session

@@ -65,6 +65,16 @@ def opened(visitor: Visitor, name: str = "stragglers") -> Any:
     return page
 
 
+@pytest.fixture(scope="module")
+def shown(chromium: Any, url: str) -> Iterator[Visitor]:
+    """A window with the page of the run of stragglers, for tests that leave each other's parts of it alone."""
+    visitor = Visitor(chromium, url)
+    opened(visitor)
+    yield visitor
+    assert visitor.complaints == []
+    visitor.window.close()
+
+
 def timeline(visitor: Visitor) -> dict[str, Any]:
     """The options of the timeline's chart, once it is drawn."""
     found: list[dict[str, Any]] = []
@@ -84,10 +94,10 @@ def rows(visitor: Visitor) -> list[str]:
     return [row for row in timeline(visitor)["yAxis"][0]["data"] if row.startswith("device ")]
 
 
-def test_the_rounds_table_adds_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
-    page = opened(visitor)
+def test_the_rounds_table_adds_up_to_the_visits_of_the_api(shown: Visitor, url: str) -> None:
+    page = shown.page
     table = page.locator(".q-table").filter(has=page.get_by_role("columnheader", name="tasks"))
-    names = visitor.columns()
+    names = shown.columns()
     lines = table.locator("tbody tr").all()
     assert len(lines) == SPEC["num_rounds"]
     for line in lines:
@@ -152,11 +162,11 @@ def test_a_round_is_chosen_by_step_number_and_row_and_the_button_in_a_row_keeps_
     page.get_by_text("round 2, ").wait_for()
 
 
-def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(visitor: Visitor, url: str) -> None:
-    page = opened(visitor)
+def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(shown: Visitor, url: str) -> None:
+    page = shown.page
     table = page.locator(".q-table__container").filter(has=page.get_by_role("columnheader", name="mean task"))
     table.get_by_text(f"1-10 of {N_DEVICES}").wait_for()
-    names = visitor.columns(2)  # after the rounds and the groups
+    names = shown.columns(2)  # after the rounds and the groups
     visits = [visit for number in (1, 2, 3) for visit in detail_of(url, number)["seats"]]
     took = {seat: [v["simulated_s"] for v in visits if v["seat"] == seat] for seat in range(N_DEVICES)}
     means = {seat: sum(found) / len(found) for seat, found in took.items()}
@@ -180,10 +190,10 @@ def test_devices_are_sorted_over_all_pages_and_add_up_to_the_visits_of_the_api(v
     assert any(row["straggler"] for row in rows_of())
 
 
-def test_the_timeline_marks_ends_deadline_and_what_the_round_waited_for(visitor: Visitor, url: str) -> None:
-    page = opened(visitor)
+def test_the_timeline_marks_ends_deadline_and_what_the_round_waited_for(shown: Visitor, url: str) -> None:
+    page = shown.page
     detail = detail_of(url, 3)
-    chart = timeline(visitor)
+    chart = timeline(shown)
     marks = {series["name"]: series["symbol"] for series in chart["series"] if series["type"] == "scatter"}
     assert {"used", "late", "dropped"} <= set(marks)
     assert len(set(marks.values())) == len(marks)
@@ -196,11 +206,11 @@ def test_the_timeline_marks_ends_deadline_and_what_the_round_waited_for(visitor:
     page.get_by_text(f"round 3, {detail['simulated_s']:.4g} s").wait_for()
 
 
-def test_one_switch_sets_the_axis_of_all_curves(visitor: Visitor) -> None:
-    page = opened(visitor)
+def test_one_switch_sets_the_axis_of_all_curves(shown: Visitor) -> None:
+    page = shown.page
 
     def axes() -> list[str]:
-        charts = [chart for chart in visitor.charts() if all(series["type"] == "line" for series in chart["series"])]
+        charts = [chart for chart in shown.charts() if all(series["type"] == "line" for series in chart["series"])]
         return [chart["xAxis"][0]["name"].partition(" (")[0] for chart in charts]
 
     n_curves = len(axes())
@@ -211,11 +221,11 @@ def test_one_switch_sets_the_axis_of_all_curves(visitor: Visitor) -> None:
         page.get_by_role("button", name=f"by {button}", exact=True).click()
         expected = [label] * n_curves
         until(f"all are by {button}", lambda expected=expected: bool(axes() == expected))  # type: ignore[misc]
-    assert all(chart["legend"][0]["show"] for chart in visitor.charts() if chart.get("legend"))
+    assert all(chart["legend"][0]["show"] for chart in shown.charts() if chart.get("legend"))
 
 
-def test_report_and_model_are_downloads_of_what_the_run_made(visitor: Visitor, url: str, tmp_path: Path) -> None:
-    page = opened(visitor)
+def test_report_and_model_are_downloads_of_what_the_run_made(shown: Visitor, url: str, tmp_path: Path) -> None:
+    page = shown.page
     run = of_name(url, "stragglers")["run"]
     with page.expect_download() as report:
         page.get_by_role("button", name="Report").click()
@@ -230,8 +240,8 @@ def test_report_and_model_are_downloads_of_what_the_run_made(visitor: Visitor, u
     ).content
 
 
-def test_the_events_of_the_run_say_what_happened_to_whom(visitor: Visitor, url: str) -> None:
-    page = opened(visitor)
+def test_the_events_of_the_run_say_what_happened_to_whom(shown: Visitor, url: str) -> None:
+    page = shown.page
     page.get_by_text("Events", exact=True).click()
     page.get_by_text("The run is completed.").wait_for()
     late = next(visit for visit in detail_of(url, 1)["seats"] if visit.get("reason") == "dropped")
