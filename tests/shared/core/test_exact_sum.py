@@ -21,22 +21,14 @@ def test_the_step_is_the_finest_at_which_the_largest_sum_is_exact() -> None:
     assert {given: exact_sum.fixed_point_exponent(*given) for given in EXPONENTS} == EXPONENTS
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool]
-)
-def test_terms_of_any_dtype_are_added_exactly(dtype: torch.dtype) -> None:
-    into = torch.full((2,), 5.0, dtype=torch.float64)
-    exact_sum.add_fixed_point(into, torch.tensor([1, 0]).to(dtype), 3, 4)
-    assert into.tolist() == [5 + 3 * 16, 5]
-
-
-def test_a_term_is_rounded_to_the_nearest_step_before_it_is_weighted() -> None:
+def test_terms_of_any_dtype_size_and_stride_are_rounded_to_the_nearest_step_and_added_exactly() -> None:
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool):
+        into = torch.full((2,), 5.0, dtype=torch.float64)
+        exact_sum.add_fixed_point(into, torch.tensor([1, 0]).to(dtype), 3, 4)
+        assert into.tolist() == [5 + 3 * 16, 5]
     into = torch.zeros(4, dtype=torch.float64)
     exact_sum.add_fixed_point(into, torch.tensor([0.3, 0.3125, 0.375, -0.3]), 7, 2)  # steps of a quarter, ties to even
-    assert into.tolist() == [7 * 1, 7 * 1, 7 * 2, -7]
-
-
-def test_tensors_larger_than_a_block_and_of_other_strides_are_added() -> None:
+    assert into.tolist() == [7 * 1, 7 * 1, 7 * 2, -7], "rounded before it is weighted"
     n = exact_sum.BLOCK + 3
     term = torch.arange(2 * n, dtype=torch.float64).reshape(n, 2).T  # not contiguous
     into = torch.zeros(2, n, dtype=torch.float64)

@@ -50,6 +50,15 @@ def test_regular_sets_have_short_texts() -> None:
     assert [NumberSet(numbers).text for numbers in TEXTS.values()] == list(TEXTS)
 
 
+def test_a_set_cannot_be_changed() -> None:
+    given_to = np.array([3, 1])
+    held = NumberSet(given_to)
+    given_to[0] = 9
+    with pytest.raises(ValueError, match="read-only"):
+        held.array[0] = 5
+    assert list(held) == [1, 3]
+
+
 NO_SETS = {
     "x": "'x' is no progression",
     "1-": "is no progression",
@@ -83,10 +92,10 @@ def test_a_record_writes_the_text_and_also_reads_a_list() -> None:
     assert Holder.model_validate({"seats": [0, 2, 4]}) == held == held.replace()
 
 
-@pytest.mark.parametrize("json", ["[-1]", f"[{LARGEST_SEATS}]", "[true]", "[0.5]", "3", '"x"', '{"a":1}', '["1"]'])
-def test_a_record_refuses_anything_else(json: str) -> None:
-    with pytest.raises(ValidationError, match="seats"):
-        Holder.model_validate_json(f'{{"seats":{json}}}')
+def test_a_record_refuses_anything_else() -> None:
+    for json in ("[-1]", f"[{LARGEST_SEATS}]", "[true]", "[0.5]", "3", '"x"', '{"a":1}', '["1"]'):
+        with pytest.raises(ValidationError, match="seats"):
+            Holder.model_validate_json(f'{{"seats":{json}}}')
 
 
 @settings(max_examples=40)
@@ -104,12 +113,3 @@ def test_an_index_finds_the_set_that_holds_a_number(lists: list[list[int]]) -> N
     if seen:
         with pytest.raises(ValueError, match="two sets have the same number"):
             SetIndex([*sets, NumberSet([min(seen)])])
-
-
-def test_a_set_cannot_be_changed() -> None:
-    given_to = np.array([3, 1])
-    held = NumberSet(given_to)
-    given_to[0] = 9
-    with pytest.raises(ValueError, match="read-only"):
-        held.array[0] = 5
-    assert list(held) == [1, 3]

@@ -22,27 +22,20 @@ def test_the_algebra_works_name_by_name() -> None:
     assert lists(tensors.only(A, ["b"])) == {"b": [3]}
     assert lists(tensors.without(A, ["b"])) == {"w": [1, 2]}
     assert tensors.n_bytes(A) == 12
-
-
-def test_private_copies_share_no_memory_and_are_contiguous() -> None:
     matrix = torch.arange(4.0).reshape(2, 2)
     mine = tensors.private_copies({"t": matrix.T})["t"]
     matrix[0, 1] = 9
-    assert mine.tolist() == [[0, 2], [1, 3]]
+    assert mine.tolist() == [[0, 2], [1, 3]], "private copies share no memory"
     assert mine.is_contiguous()
 
 
 # ---- the digest of a model
 
 
-def test_golden_digest() -> None:
+def test_the_digest_is_golden_and_does_not_depend_on_order_or_memory_layout() -> None:
     # sha256 of b"w float32 (2,)\n" and the eight bytes of 1.0 and 2.0: by `printf ... | sha256sum`.
-    assert tensors.digest({"w": torch.tensor([1.0, 2.0])}) == (
-        "595e0ae447b69ef4c048935588c27a3769fb62126dd4fdf3f748a98490049c09"
-    )
-
-
-def test_the_digest_does_not_depend_on_order_or_memory_layout() -> None:
+    golden = "595e0ae447b69ef4c048935588c27a3769fb62126dd4fdf3f748a98490049c09"
+    assert tensors.digest({"w": torch.tensor([1.0, 2.0])}) == golden
     assert tensors.digest(A) == tensors.digest(dict(reversed(A.items())))
     matrix = torch.arange(6.0).reshape(2, 3)
     assert tensors.digest({"t": matrix.T}) == tensors.digest({"t": matrix.T.contiguous()})

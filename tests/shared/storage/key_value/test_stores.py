@@ -357,13 +357,9 @@ async def test_no_write_of_a_process_that_is_not_the_owner_is_carried_out() -> N
     await fenced.store.put("kept", b"1")
     before = dict(await fenced.memory.scan(""))
     fenced.memory._put(Put(FENCE, b"another", None))
-    writes: list[Awaitable[Any]] = [
-        fenced.store.put("kept", b"2"),
-        fenced.store.append("s", b"2"),
-        fenced.store.delete("kept"),
-    ]
-    writes += [fenced.store.delete_prefix("k"), fenced.store.commit(Batch().put("kept", b"2").append("s", b"2"))]
-    for write in writes:
+    store, batch = fenced.store, Batch().put("kept", b"2").append("s", b"2")
+    writes: list[Awaitable[Any]] = [store.put("kept", b"2"), store.append("s", b"2"), store.delete("kept")]
+    for write in (*writes, store.delete_prefix("k"), store.commit(batch)):
         fenced.fence.held = True  # each finds out by itself
         with pytest.raises(StandingBy):
             await write

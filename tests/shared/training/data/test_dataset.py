@@ -60,10 +60,8 @@ def test_npz_is_mapped_read_only_with_its_values(tmp_path: Path) -> None:
 
 
 def test_writers_and_small_integer_labels_become_int64(tmp_path: Path) -> None:
-    writers: dict[str, Any] = {
-        "train_writer": np.array([7, 7, 8, 8, 8, 9], np.int32),
-        "test_writer": np.array([1, 2], np.int32),
-    }
+    writers: dict[str, Any] = {"train_writer": np.array([7, 7, 8, 8, 8, 9], np.int32)}
+    writers["test_writer"] = np.array([1, 2], np.int32)
     folder = write(tmp_path / "d", train_y=np.arange(6, dtype=np.uint8), **writers)
     got: Any = load("mnist", data_dir=folder, cache_dir=tmp_path / "c")
     assert (got.train_group.tolist(), got.test_group.tolist()) == ([7, 7, 8, 8, 8, 9], [1, 2])
