@@ -80,13 +80,6 @@ def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
     assert (got.n_samples, got.n_steps, got.n_correct) == (4, 2, 4)
 
 
-def test_momentum_and_weight_decay_by_hand() -> None:
-    model = Scalar(1.0)
-    train(model, zeros(1, 1), lr=0.1, momentum=0.5, weight_decay=0.2, loss=lambda logits, _: 2 * logits[0, 0])
-    # v1 = 2 + 0.2 * 1 = 2.2, w1 = 0.78; v2 = 1.1 + 2 + 0.2 * 0.78 = 3.256, w2 = 0.4544
-    assert model.w.item() == pytest.approx(0.4544)
-
-
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01)])
 def test_sgd_equals_torchs_bit_for_bit(momentum: float, weight_decay: float) -> None:
     x, y = pictures()

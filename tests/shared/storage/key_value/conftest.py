@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
 import pytest
 
+from shared.storage.key_value import RedisStore
 from strata.launcher.redis_binary import bundled_servers
 
 
@@ -14,3 +19,16 @@ def each_product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if found is None:
         pytest.skip(f"no package with {request.param} is installed")
     monkeypatch.setenv("STRATA_REDIS_SERVER", str(found.path))
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[Callable[..., RedisStore]]:
+    """Opens stores, which are closed after the test; by default one is patient enough for a busy machine."""
+    async with AsyncExitStack() as stack:
+
+        def opened(url: str, **options: Any) -> RedisStore:
+            store = RedisStore(url, **{"timeout_s": 60, **options})
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opened

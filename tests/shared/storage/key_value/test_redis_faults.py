@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from strata.launcher.redis_server import RedisServer, start_redis
 from tests.real_redis import restart
 
 T = TypeVar("T")
+Opener = Callable[..., RedisStore]
 GIVEN_UP_S = 0.5
 """Time limit of stores whose Redis is not to answer; that of all others is long enough for a busy machine."""
 
@@ -30,26 +31,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
-    store = RedisStore(server.url, timeout_s=60)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def shared_store(redis_server: RedisServer) -> AsyncIterator[RedisStore]:
-    """A store of the session's server, for tests that do not stop it."""
-    store = RedisStore(redis_server.url, timeout_s=60)
-    await store.delete("state", "rounds", "s")
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def impatient(server: RedisServer) -> AsyncIterator[RedisStore]:
-    store = RedisStore(server.url, timeout_s=GIVEN_UP_S)
-    yield store
-    await store.close()
+def store(server: RedisServer, open_store: Opener) -> RedisStore:
+    return open_store(server.url)
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:
@@ -108,8 +91,9 @@ async def test_every_call_on_an_absent_redis_ends_with_its_address(server: Redis
         assert "redis.sock" in answer.detail
 
 
-async def test_a_hanging_redis_is_given_up_and_used_again_later(server: RedisServer, impatient: RedisStore) -> None:
+async def test_a_hanging_redis_is_given_up_and_used_again_later(server: RedisServer, open_store: Opener) -> None:
     """A call that does not end is cancelled by the time limit of the test."""
+    impatient = open_store(server.url, timeout_s=GIVEN_UP_S)
     await insist(lambda: impatient.put("a", b"1"))
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -138,7 +122,7 @@ async def test_a_stream_without_entries_does_not_count_as_a_hang(monkeypatch: py
     assert waits_s == [2.0, 2.0, 2.0, 2.0, 1.0, 0.0]
 
 
-async def test_an_append_that_is_not_answered_is_not_sent_again(tmp_path: Path) -> None:
+async def test_an_append_that_is_not_answered_is_not_sent_again(tmp_path: Path, open_store: Opener) -> None:
     received = bytearray()
 
     async def disconnect_at_an_append(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,18 +135,18 @@ async def test_an_append_that_is_not_answered_is_not_sent_again(tmp_path: Path) 
 
     path = tmp_path / "redis.sock"
     async with await asyncio.start_unix_server(disconnect_at_an_append, path):
-        store = RedisStore(f"unix://{path}?db=0", timeout_s=60)
         with pytest.raises(StoreUnavailable):
-            await store.append("s", b"1")
-        await store.close()
+            await open_store(f"unix://{path}?db=0").append("s", b"1")
     assert received.count(b"XADD") == 1
 
 
 @pytest.mark.parametrize("is_connected", [False, True])
-async def test_a_reader_ends_in_whatever_moment_it_is_cancelled(redis_server: RedisServer, is_connected: bool) -> None:
+async def test_a_reader_ends_in_whatever_moment_it_is_cancelled(
+    redis_server: RedisServer, open_store: Opener, is_connected: bool
+) -> None:
     going_on = []
     for n_turns in range(30):
-        store = RedisStore(redis_server.url, timeout_s=60)
+        store = open_store(redis_server.url)
         if is_connected:
             await store.read("none", block_s=0.001)
         reader = asyncio.create_task(store.read("none", block_s=30))
@@ -172,18 +156,21 @@ async def test_a_reader_ends_in_whatever_moment_it_is_cancelled(redis_server: Re
         await asyncio.wait({reader}, timeout=5)
         if not reader.cancelled():
             going_on.append(n_turns)
-        await store.close()
     assert going_on == []
 
 
-async def test_a_commit_with_a_lost_answer_differs_from_a_failed_one(shared_store: RedisStore) -> None:
-    await shared_store.put("state", b"1")
+async def test_a_commit_with_a_lost_answer_differs_from_a_failed_one(
+    redis_server: RedisServer, open_store: Opener
+) -> None:
+    store = open_store(redis_server.url)
+    await store.delete("rounds")
+    await store.put("state", b"1")
     batch = Batch().expect("state", b"1").put("state", b"2").append("rounds", b"2")
-    await shared_store.commit(batch)  # as if the answer had not arrived
+    await store.commit(batch)  # as if the answer had not arrived
     with pytest.raises(GuardFailed) as caught:
-        await shared_store.commit(batch)
+        await store.commit(batch)
     assert caught.value.found == b"2"
-    assert len(await shared_store.read("rounds")) == 1
+    assert len(await store.read("rounds")) == 1
 
 
 async def test_a_connection_lost_within_a_guarded_commit_is_unavailability_and_not_a_conflict(
@@ -204,9 +191,10 @@ async def test_a_connection_lost_within_a_guarded_commit_is_unavailability_and_n
 
 @pytest.mark.parametrize(("between", "left"), [(b"1", b"2"), (b"rival", b"rival")], ids=["same value", "another"])
 async def test_a_guard_written_between_check_and_commit_is_checked_again(
-    shared_store: RedisStore, monkeypatch: pytest.MonkeyPatch, between: bytes, left: bytes
+    redis_server: RedisServer, open_store: Opener, monkeypatch: pytest.MonkeyPatch, between: bytes, left: bytes
 ) -> None:
-    await shared_store.put("guard", b"1")
+    store = open_store(redis_server.url)
+    await store.put("guard", b"1")
     check, touched = RedisStore._check_guards, list[bool]()
 
     async def check_then_write(self: RedisStore, pipe: object, batch: Batch) -> None:
@@ -217,12 +205,14 @@ async def test_a_guard_written_between_check_and_commit_is_checked_again(
 
     monkeypatch.setattr(RedisStore, "_check_guards", check_then_write)
     with nullcontext() if left == b"2" else pytest.raises(GuardFailed, match="guard"):
-        await shared_store.commit(Batch().expect("guard", b"1").put("guard", b"2"))
+        await store.commit(Batch().expect("guard", b"1").put("guard", b"2"))
     assert touched == [True]
-    assert await shared_store.get("guard") == left
+    assert await store.get("guard") == left
 
 
-async def test_errors_are_named_and_show_no_value_and_no_password(server: RedisServer, store: RedisStore) -> None:
+async def test_errors_are_named_and_show_no_value_and_no_password(
+    server: RedisServer, store: RedisStore, open_store: Opener
+) -> None:
     configure(server, "maxmemory", "1")
     batch = Batch().put("a", b"secret" * 10)
     answers = await asyncio.gather(store.put("a", b"secret"), store.commit(batch), return_exceptions=True)
@@ -232,27 +222,22 @@ async def test_errors_are_named_and_show_no_value_and_no_password(server: RedisS
         assert "secret" not in answer.detail
     configure(server, "maxmemory", "0")
     await store.put("a", b"1")
-    nowhere = RedisStore("redis://:hunter2@127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
-        await nowhere.ping()
+        await open_store("redis://:hunter2@127.0.0.1:1/0").ping()
     assert "hunter2" not in str(caught.value)
-    await nowhere.close()
 
 
-async def test_more_calls_at_once_than_connections_all_succeed(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=60, max_connections=3)
+async def test_more_calls_than_connections_succeed_and_blocked_readers_do_not_block_commands(
+    redis_server: RedisServer, open_store: Opener
+) -> None:
+    store = open_store(redis_server.url, max_connections=3)
     await asyncio.gather(*(store.put(f"many{n:03d}", b"%d" % n) for n in range(300)))
-    found = await store.scan("many")
-    assert [int(value) for value in found.values()] == list(range(300))
-    await store.close()
-
-
-async def test_blocked_readers_do_not_block_commands(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, max_connections=1, max_readers=8)
+    assert [int(value) for value in (await store.scan("many")).values()] == list(range(300))
+    store = open_store(redis_server.url, max_connections=1, max_readers=8)
+    await store.delete("s")
     readers = [asyncio.create_task(store.read("s", block_s=3600)) for _ in range(8)]
     await until_blocked(redis_server, 8)
     assert await store.commit(Batch().put("a", b"1")) == []
     assert not any(reader.done() for reader in readers)
     await store.append("s", b"1")
     assert all(len(entries) == 1 for entries in await asyncio.gather(*readers))
-    await store.close()

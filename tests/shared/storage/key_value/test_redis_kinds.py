@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from shared.storage.key_value import Batch, RedisStore, StoreUnavailable
 from strata.launcher.redis_binary import find_redis_server
 from strata.launcher.redis_server import RedisServer, start_redis
 
+Opener = Callable[..., RedisStore]
+Refusal = Callable[[str], Awaitable[str]]
 pytestmark = pytest.mark.usefixtures("each_product")
 
 
@@ -36,43 +38,40 @@ def cluster(folder: Path) -> Iterator[str]:
         yield server.url
 
 
-async def refusal(url: str) -> str:
-    """What a store says of a server that it cannot use."""
-    store = RedisStore(url, timeout_s=30)
-    try:
+@pytest.fixture
+def refusal(open_store: Opener) -> Refusal:
+    """Says what a store says of a server that it cannot use."""
+
+    async def said(url: str) -> str:
         with pytest.raises(StoreUnavailable) as refused:
-            await store.commit(Batch().expect("a", None).put("b", b"1").append("c", b"1"))
-    finally:
-        await store.close()
-    return refused.value.detail
+            await open_store(url).commit(Batch().expect("a", None).put("b", b"1").append("c", b"1"))
+        return refused.value.detail
+
+    return said
 
 
-async def test_cluster_mode_is_named(tmp_path: Path) -> None:
+async def test_cluster_mode_is_named(tmp_path: Path, refusal: Refusal, open_store: Opener) -> None:
     with cluster(tmp_path / "redis") as url:
         for address in (url, url.replace("db=0", "db=1")):
-            said = await refusal(address)
-            assert "is in cluster mode, which is not supported" in said
-        store = RedisStore(url, timeout_s=30)
-        assert "cluster mode" in str((await store.server()).refusal())
-        await store.close()
+            assert "is in cluster mode, which is not supported" in await refusal(address)
+        assert "cluster mode" in str((await open_store(url).server()).refusal())
 
 
-async def test_passwords_and_numbers_of_databases_are_named_without_the_password(tmp_path: Path) -> None:
-    with start_redis(tmp_path / "redis", fsync="no") as server:
-        assert "has no database of the number" in await refusal(server.url.replace("db=0", "db=99"))
-        assert "refuses the user or password" in await refusal(f"{server.url}&password=s3cret")
-        with redis.Redis.from_url(server.url) as client:
-            client.config_set("requirepass", "p@ss/w:rd#1")
-        for url in (server.url, f"{server.url}&password=s3cret"):
-            said = await refusal(url)
-            assert "refuses the user or password of its address" in said
-            assert "s3cret" not in said
-        store = RedisStore(f"{server.url}&password=p%40ss%2Fw%3Ard%231")
-        await store.put("a", b"1")
-        await store.close()
+async def test_passwords_and_numbers_of_databases_are_named_without_the_password(
+    plain: RedisServer, refusal: Refusal, open_store: Opener
+) -> None:
+    assert "has no database of the number" in await refusal(plain.url.replace("db=0", "db=99"))
+    assert "refuses the user or password" in await refusal(f"{plain.url}&password=s3cret")
+    with redis.Redis.from_url(plain.url) as client:
+        client.config_set("requirepass", "p@ss/w:rd#1")
+    for url in (plain.url, f"{plain.url}&password=s3cret"):
+        said = await refusal(url)
+        assert "refuses the user or password of its address" in said
+        assert "s3cret" not in said
+    await open_store(f"{plain.url}&password=p%40ss%2Fw%3Ard%231").put("a", b"1")
 
 
-async def test_what_is_no_redis_or_speaks_another_protocol_is_hinted_at() -> None:
+async def test_what_is_no_redis_or_speaks_another_protocol_is_hinted_at(refusal: Refusal) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.close()
@@ -83,24 +82,22 @@ async def test_what_is_no_redis_or_speaks_another_protocol_is_hinted_at() -> Non
         assert "the server must speak TLS" in await refusal(f"rediss://{place}/0")
 
 
-async def test_a_server_that_removes_keys_says_so_itself(tmp_path: Path) -> None:
-    with start_redis(tmp_path / "redis", fsync="no") as server:
-        store = RedisStore(server.url)
-        first = await store.server()
-        assert (first.refusal(), first.warnings(), first.policy) == (None, (), "noeviction")
-        with redis.Redis.from_url(server.url) as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
-            assert (await store.server()).refusal() is None
-            assert "once its memory is limited" in (await store.server()).warnings()[0]
-            client.config_set("maxmemory", "3mb")
-            assert "maxmemory-policy allkeys-lru" in str((await store.server()).refusal())
-            for n in range(60):
-                client.set(f"k{n}", b"x" * 100_000)
-            assert (await store.server()).n_evicted > 0
-            client.config_set("maxmemory-policy", "volatile-lru")
-            assert "may remove leases" in (await store.server()).warnings()[0]
-            client.config_set("appendonly", "no")
-            assert "has no append-only file" in (await store.server()).warnings()[1]
-            client.execute_command("ACL", "SETUSER", "default", "-info")
-            assert "does not say its maxmemory-policy" in (await store.server()).warnings()[0]
-        await store.close()
+async def test_a_server_that_removes_keys_says_so_itself(plain: RedisServer, open_store: Opener) -> None:
+    store = open_store(plain.url)
+    first = await store.server()
+    assert (first.refusal(), first.warnings(), first.policy) == (None, (), "noeviction")
+    with redis.Redis.from_url(plain.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        assert (await store.server()).refusal() is None
+        assert "once its memory is limited" in (await store.server()).warnings()[0]
+        client.config_set("maxmemory", "3mb")
+        assert "maxmemory-policy allkeys-lru" in str((await store.server()).refusal())
+        for n in range(60):
+            client.set(f"k{n}", b"x" * 100_000)
+        assert (await store.server()).n_evicted > 0
+        client.config_set("maxmemory-policy", "volatile-lru")
+        assert "may remove leases" in (await store.server()).warnings()[0]
+        client.config_set("appendonly", "no")
+        assert "has no append-only file" in (await store.server()).warnings()[1]
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+        assert "does not say its maxmemory-policy" in (await store.server()).warnings()[0]

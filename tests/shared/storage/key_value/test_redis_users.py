@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from strata.launcher.redis_server import RedisServer, start_redis
 from tests.real_redis import restart
 
 ME, OTHER = StoreUser("cloud", "c" * 64), StoreUser("edge:e", "e" * 64)
+Stores = tuple[RedisStore, RedisStore, RedisStore]
 OTHER_COMMANDS = ("FLUSHALL", "CONFIG GET dir", "KEYS *", "REPLICAOF NO ONE", "EVAL 1 0", "ACL LIST", "CLIENT LIST")
 
 
@@ -31,15 +32,10 @@ async def users(server: RedisServer) -> RedisUsers:
 
 
 @pytest.fixture
-async def stores(server: RedisServer) -> AsyncIterator[tuple[RedisStore, RedisStore, RedisStore]]:
+def stores(server: RedisServer, open_store: Callable[..., RedisStore]) -> Stores:
     """Stores of the cloud, of an edge, and of somebody without a password."""
-    found = tuple(RedisStore(server.url, user=lambda user=user: user) for user in (ME, OTHER, None))  # type: ignore[misc]
-    yield found  # type: ignore[misc]
-    for store in found:
-        await store.close()
-
-
-Stores = tuple[RedisStore, RedisStore, RedisStore]
+    cloud, edge, nobody = (open_store(server.url, user=lambda user=user: user) for user in (ME, OTHER, None))
+    return cloud, edge, nobody
 
 
 async def test_each_user_reaches_its_own_keys_alone(users: RedisUsers, stores: Stores) -> None:
