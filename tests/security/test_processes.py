@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -59,7 +60,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     env = {f"{tier}_{name}_S": "2" for tier in ("CLOUD", "EDGE", "AGENT") for name in ("HEAD", "BODY")}
     runs, cache = tmp_path / "runs", str(tmp_path / "cache")
     env |= {"STRATA_LOG_LEVEL": "DEBUG", "STRATA_CACHE_DIR": cache, "STRATA_API_TOKEN": API_TOKEN}
-    layout = {"edges": 1, "devices": 4, "agents": 1}
+    layout: dict[str, Any] = {"edges": 1, "devices": 4, "agents": 1}
     with (
         pytest.MonkeyPatch.context() as patch,
         Topology(**layout, runs_dir=runs, folder=tmp_path / "work", env=env, fork=shared_fork_server()) as topology,
