@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pkgutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import shared.algorithms
 from shared.federation.hooks import DeviceHooks, Update
 from shared.federation.registry import load_algorithm
 from shared.training.compute_device import ComputeDevice
@@ -17,8 +15,8 @@ from tests.federation import small_spec
 from tests.pretended import PLACE, Mixed, PretendedGpu, all_on_cpu, pretending
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import federation, ran, run, tried
+from tests.shared.algorithms.test_contract import PRODUCT
 
-NAMES = [module.name for module in pkgutil.iter_modules(shared.algorithms.__path__) if not module.name.startswith("_")]
 VIEWS = ["resolution", "crop", "rotation", "flip"]
 OTHERWISE: dict[str, dict[str, Any]] = {
     "bofl, updates compared": {"algorithm": {"name": "bofl", "params": {"compare": "update", "optimiser": "sgd"}}},
@@ -36,50 +34,46 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "sub-rounds, momentum": {"algorithm": "feddc", "edge_rounds": 2, "momentum": 0.9, "weight_decay": 0.01},
 }
 """Parameters that select branches other than the defaults."""
+CASES = {name: {"algorithm": name, **load_algorithm(name).needs} for name in PRODUCT} | OTHERWISE
+FIRST = ("es_afl", "moon", "lafl_cpn, raw", "per_fedavg, hessian", "scaffold, option I", "t_fedavg, scaled")
+"""Those with the most kernels of their own."""
 
 
-def spec_of(**more: Any) -> dict[str, Any]:
+def spec_of(case: str) -> dict[str, Any]:
     """Returns a spec of two rounds on a model with a convolution and batch-norm; the second continues from states."""
     return {
-        "data": {"name": "digits", "n_train": 120, "n_test": 40},
+        "data": {"name": "digits", "n_train": 48, "n_test": 20},
         "model": "conv_bn",
-        "batch_size": 15,
-        "num_devices": 4,
+        "batch_size": 8,
+        "num_devices": 3,
         "num_edges": 2,
         "num_rounds": 2,
         "lr": 0.1,
-        **more,
+        **CASES[case],
     }
 
 
-def same_bits(**spec: Any) -> None:
-    """Asserts that hooks alone give equal bits on the CPU and on the fake GPU, and copy all that they send or keep."""
-    here = tried(**spec)
+@pytest.mark.matrix(len(FIRST))
+@pytest.mark.parametrize("case", sorted(CASES, key=lambda case: case not in FIRST))
+def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(case: str) -> None:
+    """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
+    here = tried(**spec_of(case))
     with pretending() as left, PretendedGpu():
-        there = tried(**spec, device="cuda")
+        there = tried(**spec_of(case), device="cuda")
     assert left == []
     assert flat.same_bits(there.model, here.model)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(name: str) -> None:
-    """The fake GPU uses the CPU's kernels, so the bits are equal too: tensors are copied without changes."""
-    same_bits(**spec_of(algorithm=name, **load_algorithm(name).needs))
-
-
-@pytest.mark.parametrize("way", OTHERWISE)
-def test_other_branches_mix_no_torch_devices_either(way: str) -> None:
-    same_bits(**spec_of(**OTHERWISE[way]))
-
-
-@pytest.mark.matrix(2)
-@pytest.mark.parametrize("way", [*OTHERWISE][::-1])
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "way", ["edges train and test", "sub-rounds, momentum", "lafl_cpn, raw", "bofl, updates compared", "augmented once"]
+)
 async def test_a_run_on_the_gpu_has_the_records_of_one_on_the_cpu(way: str, tmp_path: Path) -> None:
     """Except for the sizes of orders, since their specs differ."""
-    spec = spec_of(**OTHERWISE[way])
-    here = await ran(spec, agent_devices=(4,))
+    spec = spec_of(way)
+    here = await ran(spec, agent_devices=(3,))
     with pretending() as left:
-        there = await run(tmp_path, {**spec, "device": "cuda"}, agent_devices=(4,))
+        there = await run(tmp_path, {**spec, "device": "cuda"}, agent_devices=(3,))
     assert left == []
     assert [detail.failures for detail in there.rounds] == [detail.failures for detail in here.rounds]
     assert there.info.model_sha256 == here.info.model_sha256
