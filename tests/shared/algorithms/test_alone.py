@@ -22,6 +22,7 @@ def spec_of(client: str, name: str, **more: Any) -> dict[str, Any]:
     return fedper_spec(client, None, **{"algorithm": {"name": name, "params": params}, **more})
 
 
+@pytest.mark.matrix
 @CLIENTS
 async def test_clients_train_alone(client: str) -> None:
     done = await ran(spec_of(client, "local_sgd"), **layout(client))
@@ -36,6 +37,7 @@ async def test_clients_train_alone(client: str) -> None:
     assert AROUND < MODEL_BYTES / 4
 
 
+@pytest.mark.matrix
 @CLIENTS
 async def test_transfer_is_fedavg_followed_by_local_training(client: str) -> None:
     done = await ran(spec_of(client, "transfer-2"), **layout(client))
@@ -50,7 +52,7 @@ async def test_transfer_is_fedavg_followed_by_local_training(client: str) -> Non
     assert all(row.up_bytes < AROUND for row in (last.seats if client == "device" else last.edges))
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @CLIENTS
 async def test_transfer_without_tuning_is_fedavg_and_with_nothing_else_local_sgd(client: str) -> None:
     fedavg, none, alone, all_ = [

@@ -273,12 +273,14 @@ def as_formulas(spec: dict[str, Any]) -> plain_bofl.Plain:
     return plain
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: " ".join(f"{k}={v}" for k, v in option.items()))
 def test_every_option_follows_its_formula_and_changes_the_result(option: dict[str, Any]) -> None:
     plain, without = as_formulas(mixed_spec(option)), plain_bofl.bofl(resolved(**mixed_spec({})))
     assert plain.rows != without.rows or not flat.same_bits(plain.model, without.model)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "more",
     [

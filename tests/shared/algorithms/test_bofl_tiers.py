@@ -212,6 +212,7 @@ async def test_signs_of_the_first_model_reach_edges_that_have_lost_their_state_a
     assert all(2 * SIGN_BYTES < n_bytes < 2 * SIGN_BYTES + 600 for n_bytes in more)
 
 
+@pytest.mark.slow
 async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(3, 4)) as fed:
         registry = fed.apps["cloud"].state.cloud.registry

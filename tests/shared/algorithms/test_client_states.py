@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "local_sgd": {"algorithm": "local_sgd"},
     "lafl_cpn": LAFL,
 }
-FIRST = ("fedmix", "fedper of edges", "lafl_cpn")
+FIRST = ("fedmix", "fedper of edges")
 
 
 @pytest.mark.matrix(len(FIRST))

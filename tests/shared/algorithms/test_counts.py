@@ -9,7 +9,7 @@ import pytest
 from tests.shared.algorithms.layouts import ran
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("edge_rounds", "visits", "edge_upload"), [(1, 9, "sum"), (2, 19, "mean"), (1, 9, "mean"), (2, 19, "sum")]
 )

@@ -65,6 +65,7 @@ def cloud_figures(done: Ended, round_no: int) -> dict[str, Any]:
 # ---- comparison with the reference
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("params", "partition"),
     [
@@ -227,7 +228,7 @@ async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: i
     assert not any(row.fresh_state for detail in done.rounds for row in detail.edges)
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.02, 0.0005], ids=["into the nearest group", "alone"])
 async def test_user_that_was_absent_pretrains_alone_and_then_joins_a_group(threshold: float, tmp_path: Path) -> None:
     """User 3 trains in round 1 and is offline in round 2, when the others are clustered; it needs one round more."""

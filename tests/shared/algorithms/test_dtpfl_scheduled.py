@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ran
 
@@ -41,6 +43,7 @@ def trainers(done: Ended) -> set[int]:
     return {row.seat for detail in done.rounds for row in detail.seats if row.outcome == "used"}
 
 
+@pytest.mark.slow
 async def test_both_halves_together_with_growing_data_and_changing_loads() -> None:
     """All samples collected so far are trained on once by devices and servers, while users are grouped by kind."""
     loads = {"name": "steps", "every_s": 0.05, "low": 0.2, "high": 1}

@@ -89,13 +89,14 @@ def experiment_of(name: str, model: str, **more: Any) -> Experiment:
     return Experiment(parsed, open_data(parsed.data, data_dir=None, cache_dir=data_cache()))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "model"),
     [
+        ("feddyn", "mixed"),
+        ("fedavg", "mixed"),
         *((name, "bfloat16") for name in PRODUCT if name not in OF_FLOAT32),
         *((name, model) for name in ("fedavg", "scaffold", "moon") for model in ("float16", "float64")),
-        ("fedavg", "mixed"),
-        ("feddyn", "mixed"),
     ],
 )
 def test_every_algorithm_trains_and_keeps_models_in_their_own_dtype(name: str, model: str, tmp_path: Path) -> None:
@@ -109,6 +110,7 @@ def test_every_algorithm_trains_and_keeps_models_in_their_own_dtype(name: str, m
         assert name == "local_sgd" or digest(found) != digest(initial)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "yogi", "adagrad"])
 @pytest.mark.parametrize("model", ["bfloat16", "float16"])
 def test_server_optimisers_take_steps_of_16_bits_with_moments_of_32(optimizer: str, model: str, tmp_path: Path) -> None:
@@ -133,6 +135,7 @@ def test_the_mean_of_updates_is_exact_but_for_one_rounding_to_their_dtype(dtype:
     assert torch.allclose(mean.delta["w"].double(), exact.to(dtype).double(), rtol=0, atol=2**-40)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("model", ["bfloat16", "float64", "mixed"])
 async def test_bits_of_other_dtypes_do_not_depend_on_the_agents(model: str) -> None:
     sizes = {"num_devices": 4, "num_edges": 2, "num_rounds": 2, "lr": 0.1}

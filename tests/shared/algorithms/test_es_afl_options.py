@@ -156,6 +156,7 @@ def test_fixed_bias_is_trained_by_no_client() -> None:
 # ---- through the tiers
 
 
+@pytest.mark.slow
 async def test_options_give_the_same_bits_in_any_layout() -> None:
     spec = spec_of(algorithm={"name": "es_afl", "params": {"sigma": 0.3, **ALL}}, num_rounds=2)
     one = await ran(spec, n_edges=1, agent_devices=(5,))

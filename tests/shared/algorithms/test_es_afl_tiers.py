@@ -58,7 +58,7 @@ async def test_supernet_and_searches_do_not_depend_on_edges_or_agents() -> None:
     assert len({tuple(wins) for wins in one.figures("child").values()}) > 1
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_run_continued_by_new_services_has_the_same_result(rounds: int, tmp_path: Path) -> None:
     layout: dict[str, Any] = {"n_edges": 2, "agent_devices": (3, 2)}

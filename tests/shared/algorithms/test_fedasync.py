@@ -13,6 +13,7 @@ from tests.shared.algorithms.layouts import ran
 from tests.shared.algorithms.plain_linear import gradient_of, joined
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rho", [0.0, 0.8])
 async def test_a_device_stays_near_the_model_that_it_received(rho: float) -> None:
     """Two steps of one device at a time, from x on f(y) + rho/2 |y - x|^2, then x <- (1 - alpha) x + alpha y."""

@@ -13,6 +13,7 @@ from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import ran, tried
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 async def test_with_equal_clients_and_rate_1_it_is_fedavg(edge_rounds: int) -> None:
     """To rounding: 300 samples are 50 for each of six devices; those of one speed fill a buffer of all at once."""

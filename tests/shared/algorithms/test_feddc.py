@@ -73,7 +73,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
 RELATIVE: dict[str, Any] = {"alpha": 0.5, "relative_weights": True}
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("params", "momentum"),
     [
@@ -158,11 +158,11 @@ async def test_an_update_has_the_size_of_two_models() -> None:
     assert all(more[row.seat] - row.down_bytes > 0.95 * model_bytes for row in first.seats)
 
 
-async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:
+def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:
     """One device per edge, two edge rounds, no g yet: h_i is the sum of both moves, w the mean of the t_i+ + h_i."""
     params = {"alpha": 0.5}
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "num_devices": 2, "edge_rounds": 2}
-    done = await ran(spec_of(params, num_rounds=1, partition="iid", **fields), agent_devices=(1, 1))
+    done = tried(**spec_of(params, num_rounds=1, partition="iid", **fields))
     edges = []
     for seat in (0, 1):
         gradient, w = plain_linear.gradient_of(done.experiment, seat), plain_linear.joined(done.experiment.initial)
@@ -174,11 +174,12 @@ async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> No
     assert flat.distance(done.model, plain_linear.parted(np.mean(edges, axis=0))) < 1e-5
 
 
-async def test_feddc_reaches_a_low_loss_sooner_where_clients_differ() -> None:
+@pytest.mark.slow
+def test_feddc_reaches_a_low_loss_sooner_where_clients_differ() -> None:
     """The paper's claim: with the drift taken into account, training converges faster than FedAvg's and FedProx's."""
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 10, "num_rounds": 5}
     off = {"drift": False, "gradient": False}
-    feddc = await ran(spec_of({"alpha": 0.1}, partition=TWO_CLASSES, **fields), agent_devices=(4,))
+    feddc = tried(**spec_of({"alpha": 0.1}, partition=TWO_CLASSES, **fields))
     others = [tried(**spec_of({"alpha": alpha, **off}, partition=TWO_CLASSES, **fields)) for alpha in (0.0, 0.1)]
     mine = plain_linear.loss_of(feddc.experiment, feddc.model)
     theirs = [plain_linear.loss_of(done.experiment, done.model) for done in others]

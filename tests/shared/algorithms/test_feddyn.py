@@ -56,6 +56,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
     return theta, h
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("alpha", "momentum"), [(0.1, 0.0), (0.5, 0.9)])
 async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(alpha: float, momentum: float) -> None:
     spec = spec_of(alpha, losses=LOST, **in_one_batch(momentum=momentum))
@@ -67,10 +68,10 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(alpha:
     assert flat.distance(done.model, plain_linear.parted(other)) > 1e-3
 
 
-async def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drift() -> None:
+def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drift() -> None:
     """Two devices an edge, two edge rounds: H is the mean of all h_k, each of which changed twice."""
     alpha = 0.5
-    done = await ran(spec_of(alpha, edge_rounds=2, num_rounds=2, **in_one_batch()), agent_devices=(2, 2))
+    done = tried(**spec_of(alpha, edge_rounds=2, num_rounds=2, **in_one_batch()))
     experiment = done.experiment
     theta, homes = plain_linear.joined(experiment.initial), [s.home_edge for s in experiment.population.seats]
     grads = {seat: np.zeros_like(theta) for seat in range(4)}

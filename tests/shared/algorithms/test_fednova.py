@@ -91,7 +91,7 @@ def plain(done: Ended, *, normalise: bool = True) -> Array:
     return x
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(("momentum", "edge_rounds"), [(0.0, 1), (0.9, 2), (0.9, 1), (0.0, 2)])
 async def test_rounds_are_those_of_the_paper_with_unequal_steps(momentum: float, edge_rounds: int) -> None:
     lost = [{"round_no": 2, "seats": [0], "edge_round": 0}] if edge_rounds > 1 else []
@@ -104,6 +104,7 @@ async def test_rounds_are_those_of_the_paper_with_unequal_steps(momentum: float,
     assert flat.distance(done.model, plain_linear.parted(plain(done, normalise=False))) > 1e-2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 @pytest.mark.parametrize("model", ["mlp", "conv_bn"])
 def test_with_equal_steps_it_is_fedavg_bit_for_bit(model: str, edge_rounds: int) -> None:

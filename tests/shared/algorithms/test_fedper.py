@@ -40,6 +40,7 @@ def layout(client: str) -> dict[str, Any]:
 CLIENTS = pytest.mark.parametrize("client", ["device", "edge"])
 
 
+@pytest.mark.matrix
 @CLIENTS
 async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: str) -> None:
     """The base of round 3 depends on every client's personal layers of rounds 1 and 2: equal bits, equal layers."""
@@ -56,6 +57,7 @@ async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: s
     assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before further training
 
 
+@pytest.mark.matrix
 @CLIENTS
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edge_rounds: int) -> None:
@@ -85,6 +87,7 @@ async def test_personal_layers_are_not_uploaded() -> None:
     assert AROUND < HEAD_BYTES
 
 
+@pytest.mark.slow
 async def test_clients_with_different_data_do_better_than_with_one_model() -> None:
     """The paper's claim, with two groups that have their own classes."""
     own = {"partition": {"name": "by_group", "n_groups": 2, "gamma": 1.0}, "num_rounds": 8, "local_epochs": 2}

@@ -58,10 +58,10 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
 
 
 @pytest.mark.parametrize("align_corners", [False, True])
-async def test_a_round_is_softmax_regression_on_the_loss_by_hand(align_corners: bool) -> None:
+def test_a_round_is_softmax_regression_on_the_loss_by_hand(align_corners: bool) -> None:
     """The reference uses numpy only: cross-entropy, KL, bilinear images; one-layer sub-networks equal the network."""
     more = {"model": "linear", "batch_size": 1000, "local_epochs": 4, "num_rounds": 1}
-    done = await ran(spec_of(ser(mu=3.0, align_corners=align_corners), **more), agent_devices=(3, 1))
+    done = tried(**spec_of(ser(mu=3.0, align_corners=align_corners), **more))
     assert flat.distance(done.model, by_hand(done.experiment)) < 1e-6
     other = resolved(**spec_of(ser(mu=3.0, align_corners=not align_corners), **more))
     assert flat.distance(done.model, by_hand(other)) > 1e-4
@@ -186,6 +186,7 @@ def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> 
 # ---- effects of a step
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bn", ["batch", "running"])
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v1"])
 def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, bn: str) -> None:
@@ -228,6 +229,7 @@ def test_images_change_size_for_pooling_networks_and_only_content_for_flattening
         assert len({float(images.std()) for images in seen}) == 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bn", ["batch", "running"])
 def test_a_view_on_which_batch_norm_cannot_train_is_scaled_back(bn: str) -> None:
     """An image of 20 pixels has one pixel per channel at the end of MobileNet; one of 15 pixels would have none."""

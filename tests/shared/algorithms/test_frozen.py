@@ -107,6 +107,7 @@ def kept(done: Ended | TriedRounds, algorithm: Any) -> None:
         assert all(tensor.isfinite().all() for tensor in model.values())
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", PRODUCT)
 def test_frozen_tensors_keep_their_bits_in_every_message_and_state(name: str, tmp_path: Path) -> None:
     """Whoever holds one holds the initial one, none is in an update, and the layers before and after it are trained."""
@@ -133,6 +134,7 @@ def test_frozen_tensors_keep_their_bits_in_every_message_and_state(name: str, tm
 ONCE = [name for name in PRODUCT if load_algorithm(name).trains_once and name != "fedser"]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ONCE)
 def test_devices_that_train_at_the_same_time_keep_frozen_tensors(name: str) -> None:
     spec = spec_with(name, vectorised={"width": 3}, client="device")
@@ -163,6 +165,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options)[:70])
 def test_no_option_moves_frozen_tensors(options: dict[str, Any]) -> None:
     done = tried(**spec_with("fedavg", **options))

@@ -43,7 +43,7 @@ def spec_of(params: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 # ---- the reference
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("params", "plain", "augment"),
     [
@@ -78,6 +78,7 @@ async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, au
         assert detail.figures.keys() == set(home.values())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("augment", "versions"), [(None, 1), (EXPAND, 2)])
 async def test_passes_that_learn_w_cost_simulated_time_like_training(augment: Any, versions: int) -> None:
     """A set expanded by copies has twice as many samples in each pass, and its client the same weight."""
@@ -199,6 +200,7 @@ def test_w_is_learned_on_augmented_images_as_they_are_trained_on() -> None:
 # ---- the reduction
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("edge_rounds", [1, 2])
 def test_without_mix_and_statistics_it_is_fedavg_bit_for_bit(edge_rounds: int) -> None:
     more = {"edge_rounds": edge_rounds, "model": "conv_bn", "num_rounds": 2, "data": FEW}

@@ -85,6 +85,7 @@ def normalised(x: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
     return ((x * 0.5 + 0.5 - shift) / scale).float()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("test_stats", ["owner", "own"])
 async def test_tests_of_others_are_prepared_by_their_owners_statistics_or_the_testers(
     test_stats: str, tmp_path: Path
@@ -215,6 +216,7 @@ def by_domain(domains: list[str], n_clients: int, **more: Any) -> dict[str, Any]
     }
 
 
+@pytest.mark.slow
 async def test_clients_of_visually_different_domains_do_better_than_with_fedavg(tmp_path: Path) -> None:
     """The paper's claim with five clients and few rounds: global and own models on all clients' tests."""
     data_dir = write_domains(tmp_path / "sets")

@@ -161,6 +161,7 @@ async def test_held_out_clients_are_tested_on_all_samples_and_after_their_steps_
     assert seat not in trained
 
 
+@pytest.mark.slow
 async def test_one_step_from_the_model_improves_accuracy_also_for_held_out_clients() -> None:
     """The paper's claim: the step improves clients of two classes, including those that never trained."""
     more = {"held_out_fraction": 0.25, "num_rounds": 15, "num_devices": 8}

@@ -72,6 +72,7 @@ def with_params(algorithm: dict[str, Any], **params: Any) -> dict[str, Any]:
     return {**algorithm, "params": {**algorithm.get("params", {}), **params}}
 
 
+@pytest.mark.matrix
 @EACH
 def test_the_order_of_registration_changes_no_bit(algorithm: dict[str, Any], client: str, count: str) -> None:
     """The head is what clients keep of both models, and naming it is the same as counting from the output."""
@@ -89,6 +90,7 @@ def test_the_order_of_registration_changes_no_bit(algorithm: dict[str, Any], cli
     assert not flat.same_bits(body.model, done[0].model)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "feddyn", "per_fedavg"])
 def test_nor_does_it_with_algorithms_without_personal_layers(algorithm: str) -> None:
     one, other = [tried(**spec_of(algorithm, name)) for name in ("body_first", "head_first")]

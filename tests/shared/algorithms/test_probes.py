@@ -43,6 +43,7 @@ def uploads_in(round_no: int) -> list[int]:
     return [seat for seat in range(6) if (seat + round_no) % 2 == 0]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("keep", "even", "odd"), [(None, [1, 1, 2], [1, 2, 2]), (False, [1, 1, 2], [1, 2, 2]), (True, [1, 2, 3], [1, 2, 3])]
 )
@@ -123,6 +124,7 @@ async def test_refusals_do_not_depend_on_agents_or_edges() -> None:
 # ---- a message for each seat, a value of each client
 
 
+@pytest.mark.matrix
 @LAYOUTS
 async def test_each_seat_gets_its_own_message_and_the_cloud_keeps_its_answer(
     n_edges: int, agent_devices: tuple[int, ...]
@@ -177,6 +179,7 @@ def merged(experiment: Any) -> tuple[TensorMap, TensorMap]:
     return means, touched
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("n_edges", "agent_devices", "edge_upload"), [(1, SIX, "mean"), (3, FOUR, "sum"), (3, ONE, "mean")]
 )
@@ -227,7 +230,7 @@ def assert_each_sample_once(done: Ended) -> None:
         assert sum(row.n_samples for row in detail.seats) == 250
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(("n_edges", "agent_devices"), [(1, SIX), (2, FOUR), (1, ONE)])
 async def test_edge_shares_its_samples_in_two_waves_and_trains_each_once(
     n_edges: int, agent_devices: tuple[int, ...]
@@ -310,6 +313,7 @@ def roles(experiment: Any) -> tuple[list[int], list[int]]:
     return [seat.number for seat in experiment.population.seats if seat.number not in held_out], held_out
 
 
+@pytest.mark.matrix
 @LAYOUTS
 async def test_collected_statistics_are_pooled_and_broadcast_in_the_next_phase(
     n_edges: int, agent_devices: tuple[int, ...]
@@ -341,6 +345,7 @@ async def test_held_out_seats_only_evaluate() -> None:
     assert done.info.final["clients_received"].n == 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("agent_devices", [ONE, SIX])
 async def test_seat_that_joins_late_collects_first_and_then_trains(
     agent_devices: tuple[int, ...], tmp_path: Path

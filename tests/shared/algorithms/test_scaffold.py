@@ -64,7 +64,7 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
     return x, c, own
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("option", "server_lr", "momentum"), [("I", 1.0, 0.0), ("II", 0.5, 0.9), ("I", 1.0, 0.9), ("II", 0.5, 0.0)]
 )
@@ -155,9 +155,12 @@ def test_reach_is_the_distance_of_sgd_on_a_constant_gradient(momentum: float) ->
     assert torch.allclose(moved, torch.full_like(moved, momentum_step_factor(7, momentum)), rtol=1e-4)
 
 
-async def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps_are_many() -> None:
+def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps_are_many() -> None:
     """The paper's claim: local steps on different data pull FedAvg away from the global optimum, but not SCAFFOLD."""
     fields = in_one_batch(local_epochs=20, num_rounds=5)
-    scaffolded, fedavg = await ran(spec_of("II", **fields), agent_devices=(4,)), tried(**spec_of(None, **fields))
-    mine, theirs = [plain_linear.loss_of(done.experiment, done.model) for done in (scaffolded, fedavg)]
+    mine, theirs = [
+        plain_linear.loss_of(done.experiment, done.model)
+        for option in ("II", None)
+        for done in (tried(**spec_of(option, **fields)),)
+    ]
     assert mine < 0.8 * theirs

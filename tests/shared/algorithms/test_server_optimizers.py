@@ -107,6 +107,7 @@ def test_the_cloud_steps_as_the_paper_says(how: dict[str, Any]) -> None:
     assert flat.distance(done.model, plain_linear.parted(plain(done.experiment, None))) > 1e-3
 
 
+@pytest.mark.matrix(2)
 @ALL
 def test_edges_and_cloud_have_optimisers_of_their_own(how: dict[str, Any]) -> None:
     """Two edge rounds; the edges' moments persist over rounds, the cloud's sees the edges' whole changes."""
@@ -119,7 +120,7 @@ def test_edges_and_cloud_have_optimisers_of_their_own(how: dict[str, Any]) -> No
 NULL: tuple[dict[str, Any], ...] = ({"name": "sgd"}, {"name": "momentum", "beta1": 0.0})
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("algorithm", "model"), [("fedavg", "conv_bn"), ("scaffold", "mlp"), ("moon", "mlp"), ("lafl_cpn", "conv_bn")]
 )
@@ -152,6 +153,7 @@ def test_buffers_are_averaged() -> None:
     assert {name for name in buffers if "running" in name}
 
 
+@pytest.mark.slow
 async def test_moments_survive_a_pause_and_a_restart_of_cloud_and_edges(tmp_path: Path) -> None:
     spec = spec_of({"cloud": ADAM, "edges": YOGI}, edge_rounds=2)
     whole = await ran(spec, agent_devices=(2, 2))
@@ -188,7 +190,7 @@ def accuracy(seed: int, lr: float, how: dict[str, Any] | None) -> float:
     return found.n_correct / found.n
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_adam_and_yogi_beat_fedavg_at_its_best_rate(seed: int) -> None:
     """The paper's claim; of the local rates 0.01, 0.03, 0.1 and 0.3, FedAvg does best with the last."""
