@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,16 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class Ended:
-    """A run: its document, its rounds with a row for each visit, the experiment and the cloud's last state."""
+    """A run: its document, its rounds with a row for each visit, the experiment and the cloud's last state.
+
+    `tape` has the messages to agents, of runs that `ran` made.
+    """
 
     info: RunInfo
     rounds: list[RoundDetail]
     experiment: Experiment
     state: Any
+    tape: Recorder = field(default_factory=lambda: Recorder())
 
     @property
     def model(self) -> TensorMap:
@@ -118,7 +122,8 @@ async def ran(spec: dict[str, Any], **layout: Any) -> Ended:
     """Run a spec in one layout once for all tests of this process, which only read what came of it."""
     key, test = _decides(spec, layout), os.environ["PYTEST_CURRENT_TEST"]
     if key not in _RAN:
-        _RAN[key] = test, await run(new_folder(), spec, **layout)
+        tape = Recorder()
+        _RAN[key] = test, replace(await run(new_folder(), spec, tamper=tape, **layout), tape=tape)
         return _RAN[key][1]
     by, done = _RAN[key]
     assert by != test, "a test that compares a run with itself"

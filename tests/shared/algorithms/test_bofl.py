@@ -17,13 +17,17 @@ from shared.algorithms import bofl
 from shared.core.tensor_records import TensorMap
 from shared.federation.context import Context
 from shared.federation.hooks import Verdict
+from shared.federation.messages import UploadOrder
+from shared.wire import codec
 from tests.shared.algorithms import flat, plain_bofl
 from tests.shared.algorithms.layouts import Ended, ran, resolved, tried
 
 WIDE = {"phi": 1e6, "omega": 1e6}
 NARROW = {"margin": "literal", "phi": 0.0, "omega": 0.0}  # all but the leader are class C
 N_PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
-MODEL_BYTES = 4 * N_PARAMETERS
+MODEL_BYTES, SIGN_BYTES = 4 * N_PARAMETERS, -(-N_PARAMETERS // 8)
+AROUND = 2_000
+"""Bounds the bytes of an answer beside its tensors."""
 
 
 def spec_of(params: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -254,13 +258,32 @@ def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def test_classes_counts_and_model_are_those_of_the_formulas() -> None:
-    done = await ran(mixed_spec({}), agent_devices=(3, 4))
+    done = await ran(mixed_spec({}), agent_devices=(1,) * 7)
     plain = plain_bofl.bofl(done.experiment)
     assert rows_of(done) == plain.rows
     assert {seat: detail.round_no for detail in done.rounds for seat in detail.retired} == plain.retired
     assert flat.same_bits(done.model, plain.model)
     assert {row.label for row in plain.rows.values()} == {"leader", "A", "B", "C"}
     assert plain.retired
+
+
+async def test_only_reports_are_sent_before_the_verdict_and_only_admitted_updates_after_it() -> None:
+    done = await ran(mixed_spec({}), agent_devices=(1,) * 7)
+    asked = [codec.decode(UploadOrder, body) for body in done.tape.of("/uploads")]
+    for detail in done.rounds:
+        fetched = sorted(seat for order in asked if order.stage.round_no == detail.round_no for seat in order.seats)
+        assert fetched == sorted(row.seat for row in detail.seats if row.outcome == "used")
+        for row in detail.seats:
+            least = SIGN_BYTES + (MODEL_BYTES if row.outcome == "used" else 0)
+            assert least < row.up_bytes < least + AROUND
+            assert SIGN_BYTES < row.report_bytes < SIGN_BYTES + AROUND
+            assert (row.report_bytes == row.up_bytes) == (row.outcome == "refused")
+        assert detail.labels == Counter(row.label for row in detail.seats)
+        assert detail.report_bytes == sum(row.report_bytes for row in detail.seats)
+    answers = [size for path, _, size in done.tape.orders if path == "/visits"]
+    assert max(answers) < SIGN_BYTES + AROUND
+    assert 32 * SIGN_BYTES - MODEL_BYTES < 32
+    assert Counter(row.outcome for detail in done.rounds for row in detail.seats)["refused"] > 5
 
 
 def as_formulas(spec: dict[str, Any]) -> plain_bofl.Plain:

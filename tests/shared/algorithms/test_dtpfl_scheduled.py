@@ -18,7 +18,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
     lent = {"profile": {**NEAR, "compute_sps": {"name": "uniform", "low": 200, "high": 1000}}, "edge_latency_s": 0}
     spec = {
         "algorithm": {"name": "dtpfl", "params": {"pretrain_rounds": 1, "threshold": "auto"}},
-        "data": {"name": "digits", "n_train": 320, "n_test": 80},
+        "data": {"name": "digits", "n_train": 160, "n_test": 80},
         "partition": {"name": "by_group", "n_groups": 2, "gamma": 0.9},
         "client": "edge",
         "schedule": "free_compute",

@@ -54,6 +54,9 @@ def batch(model: str, side: int, n: int = 6) -> tuple[Classifier, Tensor, Tensor
     return made, torch.randn(n, 3, side, side, generator=generator), torch.arange(n) % 5
 
 
+POOLING = [("mobilenet_v1", "batch"), ("resnet18", "running")]
+"""Networks that pool, with both ways of batch-norm."""
+
 # ---- reference
 
 
@@ -88,7 +91,7 @@ def by_hand(experiment: Experiment) -> TensorMap:
 )
 def test_local_training_is_that_of_smaller_networks_which_share_weights(params: Any) -> None:
     model = {"name": "conv_bn", "projection": 9}
-    more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 2, "lr": 0.02}
+    more = {"batch_size": 25, "momentum": 0.9, "weight_decay": 1e-3, "local_epochs": 1, "lr": 0.02}
     experiment = resolved(**spec_of(ser(**params), model=model, **more))
     seen = local(experiment, 1)
     if params.get("transforms") == []:
@@ -100,16 +103,15 @@ def test_local_training_is_that_of_smaller_networks_which_share_weights(params: 
     assert seen.keys() == wanted.keys()
     assert flat.distance(seen, wanted) < 2e-5
     bare = local(resolved(**spec_of("fedavg", model=model, **more)), 1)
-    assert flat.distance(seen, bare) > 1e-3
+    assert flat.distance(seen, bare) > 1e-4
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("bn", ["batch", "running"])
-@pytest.mark.parametrize("model", ["mobilenet_v1", "resnet18"])
+@pytest.mark.parametrize(("model", "bn"), POOLING)
 def test_a_step_of_networks_that_pool_is_that_of_smaller_networks_on_smaller_images(model: str, bn: str) -> None:
     """Gradients are compared in float64: over few pixels, batch-norm amplifies float32's rounding."""
     experiment = resolved(**spec_of(ser(bn=bn), model=model))
-    made, x, y = batch(model, 16)
+    made, x, y = batch(model, 16, n=3)
     made, x = made.double(), x.double()
     widths, views = (plain_fedser.stream(experiment, 0, name) for name in ("widths", "views"))
     pixels = pixels_read(made.eval(), x)
@@ -158,6 +160,7 @@ def test_crop_and_flip_are_for_every_method() -> None:
     assert moved[0] == moved[1] != moved[2]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("model", ["cnn_6_16", "resnet18"])
 def test_full_width_without_transform_adds_nothing(model: str) -> None:
     """KL and its gradient are then 0."""
@@ -187,8 +190,7 @@ def gradients(objective: Objective, model: Classifier, x: Tensor, y: Tensor) -> 
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("bn", ["batch", "running"])
-@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v1"])
+@pytest.mark.parametrize(("model", "bn"), POOLING)
 def test_running_statistics_after_a_step_are_those_of_a_plain_step(model: str, bn: str) -> None:
     ours, x, y = batch(model, 16)
     theirs, _, _ = batch(model, 16)
@@ -247,15 +249,15 @@ def test_widths_are_uniform_between_alpha_and_one_and_with_sandwich_one_is_alpha
         drawn.append(width)
         return narrowed(model, width, statistics)
 
-    objective = objective_of(n=100, alpha=0.6, transforms=[], widths=widths)
+    objective = objective_of(n=60, alpha=0.6, transforms=[], widths=widths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shared.algorithms.fedser.narrowed", noted)
-        for _ in range(3):
+        for _ in range(2):
             objective(model, x, y)
-    assert [width == 0.6 for width in drawn] == ([widths == "sandwich"] + [False] * 99) * 3
+    assert [width == 0.6 for width in drawn] == ([widths == "sandwich"] + [False] * 59) * 2
     counts = np.histogram(drawn, bins=4, range=(0.6, 1.0))[0]
-    assert counts.sum() == len(drawn) == 300
-    assert counts.min() > 50
+    assert counts.sum() == len(drawn) == 120
+    assert counts.min() > 20
 
 
 # ---- costs
@@ -269,7 +271,7 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network() -
 
 @pytest.mark.parametrize(
     ("model", "alpha", "n"),
-    [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), pytest.param("resnet18", 0.5, 30, marks=pytest.mark.slow)],
+    [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), pytest.param("resnet18", 0.5, 15, marks=pytest.mark.slow)],
 )
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """The mean is compared with steps on shapes only, counted one by one."""
@@ -317,7 +319,7 @@ def test_devices_of_other_algorithms_minimise_it_too() -> None:
         {"name": "bofl", "params": wide, "local": local},
         {"name": "bofl", "params": wide},
     )
-    alone, prox, pull, bofl, plain = [tried(**spec_of(algorithm)).model for algorithm in algorithms]
+    alone, prox, pull, bofl, plain = [tried(**spec_of(algorithm, num_rounds=1)).model for algorithm in algorithms]
     assert flat.same_bits(prox, alone)
     assert flat.distance(bofl, alone) < 1e-6
     assert flat.distance(pull, alone) > 1e-4

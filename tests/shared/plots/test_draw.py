@@ -96,9 +96,9 @@ def test_every_kind_of_panel_shows_its_texts(kind: str) -> None:
     assert [word for word in ("what is $seen", *WORDS[kind]) if word not in text] == []
 
 
-@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF-")])
 def test_pictures_of_several_panels_in_each_format(form: str, begins: bytes) -> None:
-    picture = Picture(name="all", title="all", panels=tuple(PANELS.values()))
+    picture = Picture(name="all", title="all", panels=(PANELS["lines"], PANELS["tree"]))
     assert drawn(picture, form).startswith(begins)
 
 

@@ -15,6 +15,7 @@ from shared.federation.spec_parser import parse_spec
 from shared.plots.picture import Picture, Spans
 from shared.results.manifest import Manifest
 from shared.results.matplotlib_figures import COLUMNS
+from shared.results.report import figures as figures_module
 from shared.results.report import page as page_module
 from shared.results.report.figures import write_pictures
 from shared.results.report.page import report
@@ -98,6 +99,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
 
     for name in ("drawn", "drawn_comparison"):
         monkeypatch.setattr(page_module, name, noted)
+    monkeypatch.setattr(figures_module, "draw", lambda path, *_: path.write_bytes(b""))
     return seen
 
 
@@ -220,6 +222,7 @@ def test_lost_contributions_are_shown_in_the_form_of_a_spec(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_an_earlier_version_shows_its_drawn_partition(folder: Path) -> None:
+    (folder / "plots").mkdir()
     write_pictures(folder, folder / "plots", "png", COLUMNS["double"])
     (folder / "seats.ndjson").unlink()
     page = Page(report([folder]))
