@@ -110,7 +110,7 @@ class TriedRounds:
         """A record as its receiver decodes it, as this type."""
         body = bytes(codec.encode(record).join())
         self.monitor.encoded.append((record, body))
-        found = codec.decode(kind, body, model=self.experiment.initial)
+        found = codec.decode(kind, body, model=self.experiment.shapes)
         if bytes(codec.encode(found).join()) != body:
             raise CheckFailed(f"{type(record).__name__} is another one after it was encoded and decoded")
         return found

@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "local_sgd": {"algorithm": "local_sgd"},
     "lafl_cpn": LAFL,
 }
-FIRST = ("fedmix", "fedper of edges")
+FIRST = ("fedmix",)
 
 
 @pytest.mark.matrix(len(FIRST))

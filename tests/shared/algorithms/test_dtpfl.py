@@ -128,7 +128,7 @@ def test_batch_norm_of_a_personal_layer_stays_in_its_group() -> None:
 # ---- the groups
 
 
-async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_thresholds() -> None:
+def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_thresholds() -> None:
     """Table 2 in small: ten users in five groups, two classes each; all thresholds from one pre-training."""
     spec = spec_of(
         {"pretrain_rounds": 3, "threshold": "auto"},
@@ -140,10 +140,11 @@ async def test_users_of_one_kind_of_data_are_grouped_in_a_wide_band_of_threshold
         test_fraction=0.3,
         local_epochs=4,
     )
-    done = await ran(spec, n_edges=10, agent_devices=(10,))
+    done = tried(**spec)
     pairs = [[n, n + 1] for n in range(0, 10, 2)]
     assert groups_of(done) == pairs
-    figures = cloud_figures(done, 3)
+    ctx = done.experiment.ctx(phase="pretrain", round_no=3, n_clients=10)
+    figures = done.experiment.algorithm.cloud.figures(ctx, done.state)
     band = [th for th in np.geomspace(1e-3, 1, 61) if _cut(figures, th) == pairs]
     assert band[-1] / band[0] > 3
     assert len(_cut(figures, 1e-4)) == 10

@@ -13,10 +13,11 @@ from shared.core.tensor_records import Tensor, TensorMap
 from shared.federation.experiment import Experiment
 from shared.training.loop import Correct
 from tests.shared.algorithms import flat, plain_linear
-from tests.shared.algorithms.layouts import four, ran, tried
+from tests.shared.algorithms.layouts import Ended, four, ran, tried
 from tests.shared.algorithms.plain_linear import Array
 
 LOST = [{"round_no": 2, "seats": [1]}]
+MODEL_BYTES = 4 * (64 * 10 + 10)
 TWO_CLASSES = {"name": "shards", "classes_per_device": 2}
 
 
@@ -73,6 +74,14 @@ def plain(experiment: Experiment, chosen: dict[int, list[int]]) -> tuple[Array, 
 RELATIVE: dict[str, Any] = {"alpha": 0.5, "relative_weights": True}
 
 
+def check_bytes(done: Ended) -> None:
+    """Uploads have twice a model's bytes from the first round on; broadcasts have them once there is a g."""
+    rows = {(detail.round_no, row.seat): row for detail in done.rounds for row in detail.seats if row.up_bytes}
+    assert len(rows) == 11
+    assert all(2 * MODEL_BYTES < row.up_bytes < 3 * MODEL_BYTES for row in rows.values())
+    assert all(rows[2, seat].down_bytes - rows[1, seat].down_bytes > 0.95 * MODEL_BYTES for seat in (0, 2, 3))
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("params", "momentum"),
@@ -90,6 +99,7 @@ async def test_rounds_are_those_of_algorithm_1_also_with_a_client_missing(
     fields = {"model": "linear", "batch_size": plain_linear.ONE_BATCH, "local_epochs": 3, "losses": LOST}
     spec = spec_of(params, momentum=momentum, **fields)
     done = await ran(spec, agent_devices=(3, 1))
+    check_bytes(done)
     w, _ = plain(done.experiment, {2: [0, 2, 3]})
     assert flat.distance(done.model, plain_linear.parted(w)) < 1e-5
     other, _ = plain(done.experiment, {})
@@ -145,17 +155,6 @@ def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_fedavg_
     done = tried(**spec_of({"alpha": alpha, "drift": False, "gradient": False}, num_rounds=2))
     correction = proximal_correction(alpha) if alpha else None
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=correction))
-
-
-async def test_an_update_has_the_size_of_two_models() -> None:
-    """Uploads have twice a model's bytes from the first round on; broadcasts have them once there is a g."""
-    spec = spec_of({}, model="linear", num_rounds=2)
-    done = await ran(spec, agent_devices=(1,) * 4)
-    model_bytes = 4 * (64 * 10 + 10)
-    first, second = done.rounds
-    assert all(2 * model_bytes < row.up_bytes < 3 * model_bytes for row in [*first.seats, *second.seats])
-    more = {row.seat: row.down_bytes for row in second.seats}
-    assert all(more[row.seat] - row.down_bytes > 0.95 * model_bytes for row in first.seats)
 
 
 def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:
