@@ -20,10 +20,10 @@ import functools  # noqa: E402
 import inspect  # noqa: E402
 import signal  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Callable, Coroutine, Iterator  # noqa: E402
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator  # noqa: E402
 from itertools import chain  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
@@ -33,6 +33,9 @@ from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.cost.count import count_costs  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
 from tests.workers import Workers, by_file  # noqa: E402
+
+if TYPE_CHECKING:
+    from tests.federation import Federation
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("no deadline", deadline=None)  # of wall-clock time, which a busy machine misses
@@ -163,3 +166,16 @@ def counter_algorithm(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an algorithm whose devices keep a state: the number of their visits."""
     monkeypatch.setenv("STRATA_PLUGINS", "tests.probes")
     return "probe_counter"
+
+
+@pytest.fixture
+async def fed(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator["Federation"]:
+    """A federation of the test; a marker `layout` has its edges, agents and settings.
+
+    What must be in place when its tiers start stands before it among the test's arguments.
+    """
+    from tests.federation import Federation
+
+    layout = request.node.get_closest_marker("layout")
+    async with Federation(tmp_path / "f", **(layout.kwargs if layout else {})) as fed:
+        yield fed

@@ -159,7 +159,7 @@ class Federation:
         await self.start_cloud()
         for number in range(self.n_edges):
             await self.start_edge(number)
-        registry = self.apps["cloud"].state.cloud.registry
+        registry = self.cloud.registry
         await self.until(lambda: len(registry.live_edges()) == self.n_edges)  # an agent then registers only once
         for number in self.order:
             await self.start_agent(number)
@@ -175,6 +175,11 @@ class Federation:
             await self.stop(name)
 
     # ---- services
+
+    @property
+    def cloud(self) -> Any:
+        """What the cloud is made of; that of its last start, where it has been stopped."""
+        return self.apps["cloud"].state.cloud
 
     async def start_cloud(self) -> None:
         settings = CloudSettings(
@@ -230,6 +235,17 @@ class Federation:
             self.router.close_port(port)
         await self._stacks.pop(name).aclose()
 
+    async def restart_cloud(self) -> None:
+        """Stop the cloud and start it again."""
+        await self.stop("cloud")
+        await self.start_cloud()
+
+    async def restart_node(self, name: str) -> None:
+        """Stop an edge or an agent and start it again."""
+        await self.stop(name)
+        tier, _, number = name.partition("-")
+        await (self.start_edge if tier == "edge" else self.start_agent)(int(number))
+
     async def restart(self, change: Callable[[], object]) -> None:
         """Stop all services, change something, and start them again on the same store and folders."""
         names = list(self._stacks)
@@ -250,7 +266,7 @@ class Federation:
 
     async def pass_time(self, seconds: float, *silent: str) -> None:
         """Let time pass for times to live. Live nodes are heard meanwhile, except the silent ones with these ids."""
-        registry, n_steps = self.apps["cloud"].state.cloud.registry, math.ceil(4 * seconds / self.ttl_s)
+        registry, n_steps = self.cloud.registry, math.ceil(4 * seconds / self.ttl_s)
         nodes = (registry.seen_agents | registry.seen_edges).items()
         others = [seen for node, seen in nodes if node not in silent and seen.is_live(self.clock())]
         for _ in range(n_steps):  # each is shorter than the silence after which a node is suspect
@@ -272,7 +288,7 @@ class Federation:
 
     def n_agents(self) -> int:
         """Returns the number of agents that the cloud counts as alive and that send heartbeats to an edge."""
-        registry = self.apps["cloud"].state.cloud.registry
+        registry = self.cloud.registry
         heard = [seen for seen in registry.seen_agents.values() if seen.edge is not None]
         return min(len(registry.live_agents()), len(heard))
 
@@ -298,6 +314,13 @@ class Federation:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["run"])
 
+    async def submit_and_hold(self, spec: dict[str, Any], **gate: Any) -> tuple[Gate, str]:
+        """Submit a run, of which a gate holds an order; returns both once one waits there."""
+        closed = Gate(self, **gate)
+        run_id = await self.submit(spec)
+        await closed.reached.wait()
+        return closed, run_id
+
     async def finish(self, run_id: str) -> RunInfo:
         """Wait until a run has ended; a completed one has done something, which two equal runs alone would not show."""
         info = await self.until_status(run_id, *FINAL)
@@ -310,6 +333,12 @@ class Federation:
     async def run(self, spec: dict[str, Any]) -> RunInfo:
         """Submit a run and wait until it has ended."""
         return await self.finish(await self.submit(spec))
+
+    async def add_rounds(self, run_id: str, n: int) -> RunInfo:
+        """Add rounds to a run, and wait until it has ended."""
+        answer = await self.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": n})
+        assert answer.status_code == 200, answer.text
+        return await self.finish(run_id)
 
     async def until_status(self, run_id: str, *wanted: str) -> RunInfo:
         """Wait until a run has one of these statuses.
@@ -359,6 +388,11 @@ class Federation:
         answer = await self.client.get(f"/runs/{run_id}/rounds/{round_no}")
         assert answer.status_code == 200, answer.text
         return RoundDetail.model_validate(answer.json())
+
+    async def events(self, run_id: str, *kinds: str) -> list[Any]:
+        """Returns the events of a run so far, all or those of some kinds."""
+        found = await self.cloud.repository.events(run_id, "0", None)
+        return [event for event in found if not kinds or event.kind in kinds]
 
     async def seats(self, run_id: str) -> SeatPage:
         return SeatPage.model_validate((await self.client.get(f"/runs/{run_id}/seats")).json())

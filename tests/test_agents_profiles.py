@@ -56,29 +56,29 @@ async def test_seats_show_their_agents_profile_slowed_down_for_stragglers(tmp_pa
     assert sum(seat.straggler for seat in seats) == 2
 
 
-async def test_an_agent_with_a_misspelt_profile_is_refused_and_stops_no_run(tmp_path: Path) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(1,), profiles=("jetson", "jetsn"))
+async def test_an_agent_with_a_misspelt_profile_is_refused_and_stops_no_run(fed: Federation) -> None:
     """It joins while a run trains, which has an empty seat for it."""
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), profiles=("jetson", "jetsn")) as fed:
-        answers: list[httpx2.Response] = []
-        gate = Gate(fed, closed_at=2)
+    answers: list[httpx2.Response] = []
+    gate = Gate(fed, closed_at=2)
 
-        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            found = await gate._tamper(request, pass_on)
-            if request.method == "POST" and request.url.path == "/agents":
-                await found.aread()
-                answers.append(found)
-                return answer(found.content, found.headers, found.status_code)
-            return found
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        found = await gate._tamper(request, pass_on)
+        if request.method == "POST" and request.url.path == "/agents":
+            await found.aread()
+            answers.append(found)
+            return answer(found.content, found.headers, found.status_code)
+        return found
 
-        fed.router.tamper = tamper
-        run_id = await fed.submit(small_spec(devices=AGENTS, num_devices=2, num_edges=1, num_rounds=3, min_devices=1))
-        await gate.reached.wait()
-        await fed.start_agent(1, devices=1)
-        await fed.until(lambda: bool(answers))
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, info.rounds) == ("completed", 3)
-        assert fed.n_agents() == 1
+    fed.router.tamper = tamper
+    run_id = await fed.submit(small_spec(devices=AGENTS, num_devices=2, num_edges=1, num_rounds=3, min_devices=1))
+    await gate.reached.wait()
+    await fed.start_agent(1, devices=1)
+    await fed.until(lambda: bool(answers))
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, info.rounds) == ("completed", 3)
+    assert fed.n_agents() == 1
     assert (answers[0].status_code, answers[0].json()["field"]) == (422, "profile")
     assert "unknown profile 'jetsn'; did you mean 'jetson'?" in answers[0].json()["detail"]
 
@@ -114,8 +114,7 @@ async def changed_after(folder: Path, n_rounds: int, *, restarted: bool = False)
         answer = await fed.client.patch(f"/agents/{agent}", json={"profile": "phone_low"})
         assert (answer.json()["profile"], answer.json()["own_profile"]) == ("phone_low", "standard")
         if restarted:
-            await fed.stop("cloud")
-            await fed.start_cloud()
+            await fed.restart_cloud()
             for number in range(2):  # each registers again and names the profile of its environment
                 await fed.stop(f"agent-{number}")
                 await fed.start_agent(number)
@@ -152,9 +151,9 @@ async def test_a_changed_profile_applies_from_the_next_round_on_and_is_recorded(
 
 async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> None:
     async with federation(tmp_path, n_edges=1, agent_devices=(1, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1))
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(
+            small_spec(devices=AGENTS, num_rounds=3, num_devices=2, num_edges=1), closed_at=2
+        )
         agent = (await fed.seats(run_id)).seats[1].agent
         await fed.client.patch(f"/agents/{agent}", json={"profile": "jetson"})
         gate.open.set()
@@ -162,46 +161,42 @@ async def test_the_current_round_keeps_its_initial_profiles(tmp_path: Path) -> N
     assert profiles(done, 1) == ["standard", "standard", "jetson"]
 
 
-async def test_a_changed_profile_survives_restarts_of_cloud_and_agent(
-    tmp_path: Path,
-) -> None:
+async def test_a_changed_profile_survives_restarts_of_cloud_and_agent(tmp_path: Path) -> None:
     plain, events = await changed_after(tmp_path, 2)
     again, events_again = await changed_after(tmp_path, 2, restarted=True)
     assert again.links() == plain.links()
     assert (again.info.model_sha256, events_again) == (plain.info.model_sha256, events)
 
 
-async def test_a_device_can_be_reset_to_its_own_profile(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), profiles=("jetson",)) as fed:
-        url = f"/agents/{fed.agent_id(0)}"
-        for given, counts in (("gateway", "gateway"), (None, "jetson")):
-            answer = await fed.client.patch(url, json={"profile": given})
-            assert answer.status_code == 200, answer.text
-            assert ((await fed.client.get(url)).json()["profile"], answer.json()["online"]) == (counts, True)
+@pytest.mark.layout(n_edges=1, agent_devices=(1,), profiles=("jetson",))
+async def test_a_device_can_be_reset_to_its_own_profile(fed: Federation) -> None:
+    url = f"/agents/{fed.agent_id(0)}"
+    for given, counts in (("gateway", "gateway"), (None, "jetson")):
+        answer = await fed.client.patch(url, json={"profile": given})
+        assert answer.status_code == 200, answer.text
+        assert ((await fed.client.get(url)).json()["profile"], answer.json()["online"]) == (counts, True)
 
 
-async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
-        gate = Gate(fed)
-        run_id = await fed.submit(small_spec(num_devices=2, num_edges=1))
-        await gate.reached.wait()
-        url = f"/agents/{fed.agent_id(0)}"
-        answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
-        assert (answer.status_code, answer.json()["field"]) == (409, "profile")
-        assert f"run {run_id} trains, and its spec assigns the profiles of its devices" in answer.json()["detail"]
-        found = (await fed.client.get(url)).json()
-        assert (found["profile"], found["online"]) == ("standard", True)
-        gate.open.set()
-        assert (await fed.finish(run_id)).status == "completed"
-        assert (await fed.client.patch(url, json={"profile": "jetson"})).json()["profile"] == "jetson"
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
+async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_devices=2, num_edges=1))
+    url = f"/agents/{fed.agent_id(0)}"
+    answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
+    assert (answer.status_code, answer.json()["field"]) == (409, "profile")
+    assert f"run {run_id} trains, and its spec assigns the profiles of its devices" in answer.json()["detail"]
+    found = (await fed.client.get(url)).json()
+    assert (found["profile"], found["online"]) == ("standard", True)
+    gate.open.set()
+    assert (await fed.finish(run_id)).status == "completed"
+    assert (await fed.client.patch(url, json={"profile": "jetson"})).json()["profile"] == "jetson"
 
 
-async def test_an_unknown_profile_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        answer = await fed.client.patch(f"/agents/{fed.agent_id(0)}", json={"profile": "phone_lo"})
-        assert (answer.status_code, answer.json()["field"]) == (422, "profile")
-        assert "unknown profile 'phone_lo'; did you mean 'phone_low'?" in answer.json()["detail"]
-        assert (await fed.client.patch("/agents/a-nobody", json={"profile": "jetson"})).status_code == 404
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_an_unknown_profile_is_refused_with_the_nearest(fed: Federation) -> None:
+    answer = await fed.client.patch(f"/agents/{fed.agent_id(0)}", json={"profile": "phone_lo"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "profile")
+    assert "unknown profile 'phone_lo'; did you mean 'phone_low'?" in answer.json()["detail"]
+    assert (await fed.client.patch("/agents/a-nobody", json={"profile": "jetson"})).status_code == 404
 
 
 # ---- the spec

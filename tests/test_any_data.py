@@ -292,16 +292,8 @@ def experiment(folder: Path, **spec: Any) -> Experiment:
             "partition.bins",
             "bins are cut through one number, the targets of lines are tokens",
         ),
-        (
-            {"data": "line.npz", "partition": {"name": "dirichlet", "by": "group"}},
-            "partition.by",
-            "line has no groups",
-        ),
-        (
-            {"data": "lines.npz", "model": "char_lstm", "vectorised": {"width": 4}},
-            "vectorised",
-            "features.embedding",
-        ),
+        ({"data": "line.npz", "partition": {"name": "dirichlet", "by": "group"}}, "partition.by", "line has no groups"),
+        ({"data": "lines.npz", "model": "char_lstm", "vectorised": {"width": 4}}, "vectorised", "features.embedding"),
         ({"data": "line.npz", "sum_bounds": {"parameters": 2.0**30}}, None, ""),
     ],
 )

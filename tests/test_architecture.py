@@ -194,10 +194,7 @@ def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield node.lineno, module
             yield from ((node.lineno, f"{module}.{alias.name}".lstrip(".")) for alias in node.names)
-        elif isinstance(node, ast.Call) and _dotted(node.func).split(".")[-1] in {
-            "import_module",
-            "__import__",
-        }:
+        elif isinstance(node, ast.Call) and _dotted(node.func).split(".")[-1] in {"import_module", "__import__"}:
             first = node.args[0] if node.args else None
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield node.lineno, first.value

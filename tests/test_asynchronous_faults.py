@@ -105,7 +105,7 @@ async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
 
 async def is_back(fed: Federation, number: int) -> None:
     await fed.start_edge(number)
-    registry = fed.apps["cloud"].state.cloud.registry
+    registry = fed.cloud.registry
     await fed.until(lambda: len(registry.live_edges()) == fed.n_edges)
 
 

@@ -131,8 +131,7 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
     async with federation(tmp_path, agent_devices=(3, 1)) as fed:
         run_id = await fed.submit(spec_of(compression=small_topk(), num_rounds=1))
         await ended(fed, run_id)
-        await fed.stop("agent-0")
-        await fed.start_agent(0)
+        await fed.restart_node("agent-0")
         await fed.until(lambda: fed.n_agents() == 2)
         assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
         done = await ended(fed, run_id)

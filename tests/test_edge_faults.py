@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from shared.service.client import GARBLED_TIMES
 from tests.faults import Reply, at, broken, ending_in, flipped, garbage, half, half_order
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
+from tests.shared.algorithms.layouts import ran
 from tests.test_faults import lost_seats
 
 
@@ -27,69 +27,64 @@ from tests.test_faults import lost_seats
     ids=["garbage", "half an answer", "status 500", "NaN"],
 )
 async def test_a_failing_edge_is_named_and_the_round_continues_with_the_other(
-    tmp_path: Path, reply: Reply, reason: str
+    reply: Reply, reason: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        again = GARBLED_TIMES if reason == "garbled" else 1
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=again)
-        info = await fed.run(small_spec())
-        assert info.status == "completed"
-        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", reason)]
-        assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [
-            ("edge-1", "used", None),
-            ("edge-2", "failed", reason),
-        ]
-        assert (first.n_used, second.n_used) == (3, 6)
-        assert second.failures == ()
+    again = GARBLED_TIMES if reason == "garbled" else 1
+    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=again)
+    info = await fed.run(small_spec())
+    assert info.status == "completed"
+    first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+    assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", reason)]
+    assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [
+        ("edge-1", "used", None),
+        ("edge-2", "failed", reason),
+    ]
+    assert (first.n_used, second.n_used) == (3, 6)
+    assert second.failures == ()
 
 
-async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
-        info = await fed.run(small_spec(quorum=0.9))
-        assert info.status == "failed"
-        assert info.reason == "round 1: quorum of 6 of 6 tasks missed: edge-2: it is broken"
+async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(fed: Federation) -> None:
+    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", broken)
+    info = await fed.run(small_spec(quorum=0.9))
+    assert info.status == "failed"
+    assert info.reason == "round 1: quorum of 6 of 6 tasks missed: edge-2: it is broken"
 
 
-async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        losing: list[asyncio.Task[None]] = []
+async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(fed: Federation) -> None:
+    losing: list[asyncio.Task[None]] = []
 
-        async def lose_edge(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            losing.append(asyncio.create_task(fed.lose("edge-1")))
-            raise httpx2.ReadError("gone", request=request)
+    async def lose_edge(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        losing.append(asyncio.create_task(fed.lose("edge-1")))
+        raise httpx2.ReadError("gone", request=request)
 
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
-        info = await fed.run(small_spec())
-        await asyncio.gather(*losing)
-        assert info.status == "completed"
-        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-        assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
-        assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
+    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
+    info = await fed.run(small_spec())
+    await asyncio.gather(*losing)
+    assert info.status == "completed"
+    first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+    assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
+    assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
 
 
 @pytest.mark.parametrize("reply", [half, half_order, flipped], ids=["half an answer", "half an order", "flipped"])
-async def test_an_occasionally_garbled_body_costs_nothing(tmp_path: Path, reply: Reply) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        undisturbed = await fed.run(small_spec())
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
-        first = await fed.run(small_spec())
-        fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=GARBLED_TIMES - 1)
-        second = await fed.run(small_spec())
-        assert first.model_sha256 == second.model_sha256 == undisturbed.model_sha256
-        assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
+async def test_an_occasionally_garbled_body_costs_nothing(reply: Reply, fed: Federation) -> None:
+    undisturbed = (await ran(small_spec())).info
+    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
+    first = await fed.run(small_spec())
+    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=GARBLED_TIMES - 1)
+    second = await fed.run(small_spec())
+    assert first.model_sha256 == second.model_sha256 == undisturbed.model_sha256
+    assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
 
 
-async def test_a_broken_connection_to_an_edge_is_opened_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        undisturbed = await fed.run(small_spec())
+async def test_a_broken_connection_to_an_edge_is_opened_again(fed: Federation) -> None:
+    undisturbed = (await ran(small_spec())).info
 
-        async def break_after_work(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            await pass_on()
-            raise httpx2.ReadError("reset", request=request)
+    async def break_after_work(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        await pass_on()
+        raise httpx2.ReadError("reset", request=request)
 
-        fed.router.tamper = at(EDGE_PORT, "/rounds", break_after_work, times=1)
-        info = await fed.run(small_spec())
-        assert info.model_sha256 == undisturbed.model_sha256
-        assert (await fed.round(info.run, 1)).failures == ()
+    fed.router.tamper = at(EDGE_PORT, "/rounds", break_after_work, times=1)
+    info = await fed.run(small_spec())
+    assert info.model_sha256 == undisturbed.model_sha256
+    assert (await fed.round(info.run, 1)).failures == ()

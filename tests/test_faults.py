@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -24,6 +23,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.service.client import GARBLED_TIMES
 from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+from tests.shared.algorithms.layouts import ran
 
 LONG_TIMEOUT = {"visit_s": 60}
 SHORT_TIMEOUT = {"visit_s": 12}
@@ -67,28 +67,26 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
     ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
 )
 async def test_a_failing_device_is_named_and_the_round_continues(
-    tmp_path: Path, reply: Reply, timeouts: dict[str, Any], reason: str, message: str
+    reply: Reply, timeouts: dict[str, Any], reason: str, message: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=again)
-        info = await fed.run(small_spec(timeouts=timeouts))
-        assert (info.status, info.reason) == ("completed", None)
-        (seat,) = await seats_of(fed, info.run, 2)
-        first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-        assert lost_seats(first) == {seat: reason}
-        assert message in first.failures[0].detail
-        assert (first.n_used, second.n_used) == (5, 6)
-        assert lost_seats(second) == {}
+    again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
+    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=again)
+    info = await fed.run(small_spec(timeouts=timeouts))
+    assert (info.status, info.reason) == ("completed", None)
+    (seat,) = await seats_of(fed, info.run, 2)
+    first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+    assert lost_seats(first) == {seat: reason}
+    assert message in first.failures[0].detail
+    assert (first.n_used, second.n_used) == (5, 6)
+    assert lost_seats(second) == {}
 
 
-async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT + 4, "/visits", garbage, times=1)
-        info = await fed.run(small_spec(num_rounds=1))
-        (lost,) = await seats_of(fed, info.run, 4)
-        found = await global_model(fed, info.run)
-        experiment = ExperimentCache(None, fed.common.cache_dir).of(parse_spec(info.spec.model_dump(mode="json")))
+async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(fed: Federation) -> None:
+    fed.router.tamper = at(AGENT_PORT + 4, "/visits", garbage, times=1)
+    info = await fed.run(small_spec(num_rounds=1))
+    (lost,) = await seats_of(fed, info.run, 4)
+    found = await global_model(fed, info.run)
+    experiment = ExperimentCache(None, fed.common.cache_dir).of(parse_spec(info.spec.model_dump(mode="json")))
     expected = _mean_by_hand(experiment, without=lost)
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].to(torch.float64), tensor, rtol=0, atol=1e-7)
@@ -111,10 +109,8 @@ def _mean_by_hand(experiment: Experiment, *, without: int) -> dict[str, torch.Te
     return {name: experiment.initial[name].to(torch.float64) + tensor / n for name, tensor in total.items()}
 
 
-async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "plain") as fed:
-        undisturbed = await fed.run(small_spec())
-
+async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(fed: Federation) -> None:
+    undisturbed = (await ran(small_spec())).info
     pairs: list[tuple[bytes, bytes]] = []
 
     async def twice(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
@@ -127,17 +123,16 @@ async def test_a_repeated_order_trains_once_and_is_answered_with_the_same_bytes(
         pairs.append((await first.aread(), await again.aread()))
         return answer(pairs[-1][0], first.headers)
 
-    async with Federation(tmp_path / "twice") as fed:
-        fed.router.tamper = twice
-        info = await fed.run(small_spec())
-        visits = [fed.apps[f"agent-{n}"].state.agent.host.n_visits for n in range(6)]
+    fed.router.tamper = twice
+    info = await fed.run(small_spec())
+    visits = [fed.apps[f"agent-{n}"].state.agent.host.n_visits for n in range(6)]
     assert info.model_sha256 == undisturbed.model_sha256
     assert visits == [3] * 6  # two rounds and the evaluation after the last
     assert len(pairs) == 3 * (6 + 2)
     assert all(first == again for first, again in pairs)
 
 
-async def test_an_answer_from_another_run_is_refused(tmp_path: Path) -> None:
+async def test_an_answer_from_another_run_is_refused(fed: Federation) -> None:
     kept: list[httpx2.Response] = []
 
     async def keep(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
@@ -148,60 +143,56 @@ async def test_an_answer_from_another_run_is_refused(tmp_path: Path) -> None:
     async def stray(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         return answer(kept[0].content, kept[0].headers)
 
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT, "/visits", keep)
-        await fed.run(small_spec(num_rounds=1))
-        fed.router.tamper = at(AGENT_PORT, "/visits", stray, times=1)
-        info = await fed.run(small_spec(seed=1))
-        first = await fed.round(info.run, 1)
-        assert lost_seats(first) == {(await seats_of(fed, info.run, 0))[0]: "wire"}
-        assert "the answer belongs to 'visits/" in first.failures[0].detail
+    fed.router.tamper = at(AGENT_PORT, "/visits", keep)
+    await fed.run(small_spec(num_rounds=1))
+    fed.router.tamper = at(AGENT_PORT, "/visits", stray, times=1)
+    info = await fed.run(small_spec(seed=1))
+    first = await fed.round(info.run, 1)
+    assert lost_seats(first) == {(await seats_of(fed, info.run, 0))[0]: "wire"}
+    assert "the answer belongs to 'visits/" in first.failures[0].detail
 
 
-async def test_an_agent_with_another_token_is_named(tmp_path: Path) -> None:
-    tokens = {"tier_token": "right", "api_token": "api"}
-    async with Federation(tmp_path / "f", common=tokens) as fed:
-        fed.client.headers["authorization"] = "Bearer api"
-        fed.router.tamper = at(AGENT_PORT + 1, "/visits", without_token, times=1)
-        info = await fed.run(small_spec(num_rounds=1))
-        assert lost_seats(await fed.round(info.run, 1)) == {(await seats_of(fed, info.run, 1))[0]: "unauthorised"}
+@pytest.mark.layout(common={"tier_token": "right", "api_token": "api"})
+async def test_an_agent_with_another_token_is_named(fed: Federation) -> None:
+    fed.client.headers["authorization"] = "Bearer api"
+    fed.router.tamper = at(AGENT_PORT + 1, "/visits", without_token, times=1)
+    info = await fed.run(small_spec(num_rounds=1))
+    assert lost_seats(await fed.round(info.run, 1)) == {(await seats_of(fed, info.run, 1))[0]: "unauthorised"}
 
 
 @pytest.mark.slow
-async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limit(tmp_path: Path) -> None:
+async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limit(fed: Federation) -> None:
     async def refused(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         raise httpx2.ConnectError("no route", request=request)
 
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT + 3, "/visits", refused)
-        info = await fed.run(small_spec(num_rounds=1, timeouts=SHORT_TIMEOUT))
-        first = await fed.round(info.run, 1)
-        assert list(lost_seats(first).values()) == ["timeout"]
-        assert "ConnectError: no route" in first.failures[0].detail
+    fed.router.tamper = at(AGENT_PORT + 3, "/visits", refused)
+    info = await fed.run(small_spec(num_rounds=1, timeouts=SHORT_TIMEOUT))
+    first = await fed.round(info.run, 1)
+    assert list(lost_seats(first).values()) == ["timeout"]
+    assert "ConnectError: no route" in first.failures[0].detail
 
 
-async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_time_limit(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        beats, passing = fed.apps["agent-5"].state.agent.membership, list[asyncio.Task[None]]()
+async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_time_limit(fed: Federation) -> None:
+    beats, passing = fed.apps["agent-5"].state.agent.membership, list[asyncio.Task[None]]()
 
-        async def die(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            await beats.stop()
-            passing.append(asyncio.create_task(fed.pass_time(1.1 * fed.ttl_s, fed.agent_id(5))))
-            return await hang(request, pass_on)
+    async def die(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        await beats.stop()
+        passing.append(asyncio.create_task(fed.pass_time(1.1 * fed.ttl_s, fed.agent_id(5))))
+        return await hang(request, pass_on)
 
-        fed.router.tamper = at(AGENT_PORT + 5, "/visits", die, times=1)
-        info = await fed.run(small_spec(timeouts={"visit_s": 3000}))
-        await asyncio.gather(*passing)
-        assert info.status == "completed"
-        seats = await seats_of(fed, info.run, 5)
-        assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
-        second = await fed.round(info.run, 2)
-        assert lost_seats(second) == {seats[0]: "lost"}  # known to be lost, so it got no request
-        assert f"the cloud receives no heartbeats from agent {fed.agent_id(5)}" in second.failures[0].detail
+    fed.router.tamper = at(AGENT_PORT + 5, "/visits", die, times=1)
+    info = await fed.run(small_spec(timeouts={"visit_s": 3000}))
+    await asyncio.gather(*passing)
+    assert info.status == "completed"
+    seats = await seats_of(fed, info.run, 5)
+    assert lost_seats(await fed.round(info.run, 1)) == {seats[0]: "lost"}
+    second = await fed.round(info.run, 2)
+    assert lost_seats(second) == {seats[0]: "lost"}  # known to be lost, so it got no request
+    assert f"the cloud receives no heartbeats from agent {fed.agent_id(5)}" in second.failures[0].detail
 
 
 async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     check, still_awaited = Roster.check_alive, asyncio.Event()
 
@@ -216,79 +207,76 @@ async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(
         return await pass_on()
 
     monkeypatch.setattr(Roster, "check_alive", check_alive)
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT, "/visits", slow, times=1)
-        info = await fed.run(small_spec(num_rounds=1))
-        assert lost_seats(await fed.round(info.run, 1)) == {}
+    fed.router.tamper = at(AGENT_PORT, "/visits", slow, times=1)
+    info = await fed.run(small_spec(num_rounds=1))
+    assert lost_seats(await fed.round(info.run, 1)) == {}
 
 
-async def test_a_sum_with_nan_costs_its_own_seats_only(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(3, 3), n_edges=1) as fed:
-        fed.router.tamper = at(AGENT_PORT, "/visits", ending_in(struct.pack("<d", math.nan)), times=1)
-        info = await fed.run(small_spec(num_edges=1, num_rounds=1))
-        first = await fed.round(info.run, 1)
-        assert lost_seats(first) == dict.fromkeys(await seats_of(fed, info.run, 0), "not_finite")
-        assert "delta head.weight holds NaN" in first.failures[0].detail
-        assert first.n_used == 3
-        assert all(torch.isfinite(tensor).all() for tensor in (await global_model(fed, info.run)).values())
+@pytest.mark.layout(agent_devices=(3, 3), n_edges=1)
+async def test_a_sum_with_nan_costs_its_own_seats_only(fed: Federation) -> None:
+    fed.router.tamper = at(AGENT_PORT, "/visits", ending_in(struct.pack("<d", math.nan)), times=1)
+    info = await fed.run(small_spec(num_edges=1, num_rounds=1))
+    first = await fed.round(info.run, 1)
+    assert lost_seats(first) == dict.fromkeys(await seats_of(fed, info.run, 0), "not_finite")
+    assert "delta head.weight holds NaN" in first.failures[0].detail
+    assert first.n_used == 3
+    assert all(torch.isfinite(tensor).all() for tensor in (await global_model(fed, info.run)).values())
 
 
 # ---- quorum of devices
 
 
-async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT, "/visits", garbage)
-        info = await fed.run(small_spec(quorum=1.0))
-        (seat,) = await seats_of(fed, info.run, 0)
-        assert info.status == "failed"
-        assert info.rounds == 0
-        assert info.reason is not None
-        assert info.reason.startswith(f"round 1: quorum of 6 of 6 tasks missed: device {seat}: wire (")
+async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(fed: Federation) -> None:
+    fed.router.tamper = at(AGENT_PORT, "/visits", garbage)
+    info = await fed.run(small_spec(quorum=1.0))
+    (seat,) = await seats_of(fed, info.run, 0)
+    assert info.status == "failed"
+    assert info.rounds == 0
+    assert info.reason is not None
+    assert info.reason.startswith(f"round 1: quorum of 6 of 6 tasks missed: device {seat}: wire (")
 
-        fed.router.tamper = None
-        await fed.client.post(f"/runs/{info.run}/resume")
-        assert (await fed.finish(info.run)).status == "completed"
+    fed.router.tamper = None
+    await fed.client.post(f"/runs/{info.run}/resume")
+    assert (await fed.finish(info.run)).status == "completed"
 
 
 # ---- wrong orders
 
 
-async def test_invalid_orders_are_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_invalid_orders_are_refused_with_a_reason(fed: Federation) -> None:
     orders: list[bytes] = []
 
     async def keep(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         orders.append(request.content)
         return await pass_on()
 
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = at(AGENT_PORT, "/visits", keep, times=1)
-        await fed.run(small_spec(num_rounds=1))
-        url = f"http://127.0.0.1:{AGENT_PORT}/visits"
+    fed.router.tamper = at(AGENT_PORT, "/visits", keep, times=1)
+    await fed.run(small_spec(num_rounds=1))
+    url = f"http://127.0.0.1:{AGENT_PORT}/visits"
 
-        async def ask(old: bytes, new: bytes) -> tuple[int, str, str]:
-            assert len(old) == len(new)
-            assert orders[0].count(old) == 1
-            got = await fed.client.post(url, content=orders[0].replace(old, new))
-            return got.status_code, got.json()["code"], got.json()["detail"]
+    async def ask(old: bytes, new: bytes) -> tuple[int, str, str]:
+        assert len(old) == len(new)
+        assert orders[0].count(old) == 1
+        got = await fed.client.post(url, content=orders[0].replace(old, new))
+        return got.status_code, got.json()["code"], got.json()["detail"]
 
-        status, code, detail = await ask(b'\\"message\\":0', b'\\"message\\":7')
-        assert (status, code, detail) == (400, "wire", "a task names a message beyond the request's 1")
-        status, code, detail = await ask(b'{\\"seat\\":', b'{\\"tea!\\":')
-        assert (status, code) == (400, "wire")
-        status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')
-        assert (status, code) == (409, "conflict")
-        assert detail == (
-            "the population digest differs from the edge's; do both use the same data set and package versions?"
-        )
-        for body in (b"", b"\0" * 7, b"\xff" * 64, orders[0][:-1]):
-            got = await fed.client.post(url, content=body)
-            assert got.status_code in (400, 413)
-            assert got.headers["content-type"] == "application/problem+json"
-        host = fed.apps["agent-0"].state.agent.host
-        n_visits = host.n_visits
-        got = await fed.client.post(url, content=orders[0], headers={PROFILE_HEADER: "abacus"})
-        assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
-        assert host.n_visits == n_visits  # the order is refused before any training
-        got = await fed.client.post(url, content=orders[0], headers={"strata-crc32": "0" * 8})
-        assert got.json()["detail"] == "the body does not match its checksum"
+    status, code, detail = await ask(b'\\"message\\":0', b'\\"message\\":7')
+    assert (status, code, detail) == (400, "wire", "a task names a message beyond the request's 1")
+    status, code, detail = await ask(b'{\\"seat\\":', b'{\\"tea!\\":')
+    assert (status, code) == (400, "wire")
+    status, code, detail = await ask(b'\\"seed\\":0', b'\\"seed\\":9')
+    assert (status, code) == (409, "conflict")
+    assert detail == (
+        "the population digest differs from the edge's; do both use the same data set and package versions?"
+    )
+    for body in (b"", b"\0" * 7, b"\xff" * 64, orders[0][:-1]):
+        got = await fed.client.post(url, content=body)
+        assert got.status_code in (400, 413)
+        assert got.headers["content-type"] == "application/problem+json"
+    host = fed.apps["agent-0"].state.agent.host
+    n_visits = host.n_visits
+    got = await fed.client.post(url, content=orders[0], headers={PROFILE_HEADER: "abacus"})
+    assert (got.status_code, got.json()["detail"]) == (400, "no profile 'abacus'")
+    assert host.n_visits == n_visits  # the order is refused before any training
+    got = await fed.client.post(url, content=orders[0], headers={"strata-crc32": "0" * 8})
+    assert got.json()["detail"] == "the body does not match its checksum"

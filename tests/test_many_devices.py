@@ -102,9 +102,8 @@ async def test_what_travels_and_is_stored_does_not_grow_with_the_number_of_devic
         async with federation(tmp_path, agent_devices=(n // 2, n // 2)) as fed:
             fed.router.tamper = count
             info = await fed.run(many(num_devices=n, fraction_train=A_ROUND / n))
-            events = await fed.apps["cloud"].state.cloud.repository.events(info.run, "0", None)
-            taken = [event.data for event in events if event.kind == "seat.taken"]
-            stored = await fed.apps["cloud"].state.cloud.repository.placement(info.run)
+            taken = [event.data for event in await fed.events(info.run, "seat.taken")]
+            stored = await fed.cloud.repository.placement(info.run)
         assert [data["n_seats"] for data in taken] == [n // 2, n // 2]
         assert {seat for data in taken for seat in NumberSet.parse(data["seats"])} == set(range(n))
         sizes.append((sum(bodies.values()), len(stored.model_dump_json())))

@@ -84,11 +84,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-async def test_a_run_uses_values_of_all_kinds(tmp_path: Path, package: str) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(SPEC)
-        detail = await fed.round(info.run, 1)
-        seats = await fed.seats(info.run)
+async def test_a_run_uses_values_of_all_kinds(package: str, fed: Federation) -> None:
+    info = await fed.run(SPEC)
+    detail = await fed.round(info.run, 1)
+    seats = await fed.seats(info.run)
     assert info.status == "completed", info.reason
     assert info.accuracy is not None
     assert len(detail.seats) == 4  # two of three seats at each of two edges
@@ -106,52 +105,54 @@ async def test_a_run_uses_values_of_all_kinds(tmp_path: Path, package: str) -> N
         ("data.name", {"data": "sings"}),
     ],
 )
+@pytest.mark.layout(n_edges=1, agent_devices=(6,))
 async def test_wrong_parameters_are_refused_by_their_field(
-    tmp_path: Path, package: str, field: str, spec: dict[str, object]
+    package: str, field: str, spec: dict[str, object], fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
-        answer = await fed.client.post("/runs", json={"spec": {**SPEC, **spec}})
+    answer = await fed.client.post("/runs", json={"spec": {**SPEC, **spec}})
     assert answer.status_code == 422
     assert answer.json()["field"] == field, answer.json()
 
 
 async def test_a_node_without_the_package_refuses_the_run_before_it_starts(
-    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+    package: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        await fed.stop("agent-5")
-        await fed.stop("edge-1")
-        monkeypatch.setattr(device_agent.app, "digests", dict)
-        monkeypatch.setattr(edge_server.app, "digests", lambda: {package: "0" * 64})
-        await fed.start_edge(1)
-        await fed.start_agent(5)
-        registry = fed.apps["cloud"].state.cloud.registry
-        await fed.until(lambda: registry.agents[fed.agent_id(5)].plugins == {} and "edge-2" in registry.live_edges())
-        await fed.until(lambda: registry.edges["edge-2"].plugins == {package: "0" * 64})
-        answer = await fed.client.post("/runs", json={"spec": SPEC})
-        assert answer.status_code == 409
-        detail = answer.json()["detail"]
-        assert f"edge edge-2: its plug-in {package} is {'0' * 12}, the cloud has {digests()[package][:12]}" in detail
-        assert f"agent agent-5: it lacks the plug-in {package}" in detail
-        assert (await fed.run(small_spec())).status == "completed"  # which uses no plug-in
+    await fed.stop("agent-5")
+    await fed.stop("edge-1")
+    monkeypatch.setattr(device_agent.app, "digests", dict)
+    monkeypatch.setattr(edge_server.app, "digests", lambda: {package: "0" * 64})
+    await fed.start_edge(1)
+    await fed.start_agent(5)
+    registry = fed.cloud.registry
+    await fed.until(lambda: registry.agents[fed.agent_id(5)].plugins == {} and "edge-2" in registry.live_edges())
+    await fed.until(lambda: registry.edges["edge-2"].plugins == {package: "0" * 64})
+    answer = await fed.client.post("/runs", json={"spec": SPEC})
+    assert answer.status_code == 409
+    detail = answer.json()["detail"]
+    assert f"edge edge-2: its plug-in {package} is {'0' * 12}, the cloud has {digests()[package][:12]}" in detail
+    assert f"agent agent-5: it lacks the plug-in {package}" in detail
+    assert (await fed.run(small_spec())).status == "completed"  # which uses no plug-in
 
 
+@pytest.mark.layout(agent_devices=(1,) * 5)
 async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
-    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+    package: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1,) * 5) as fed:
-        run_id = await fed.submit({**SPEC, "num_devices": 6, "min_devices": 6, "timeouts": {"ready_s": 2 * HANG_S}})
-        with monkeypatch.context() as patch:
-            patch.setattr(device_agent.app, "digests", dict)
-            await fed.start_agent(5, devices=1)
-        await fed.until(lambda: fed.agent_id(5) in fed.apps["cloud"].state.cloud.registry.agents)
-        await fed.start_agent(6, devices=1)  # the run can start without the one that lacks it
-        info = await fed.until_status(run_id, "failed", "completed")
+    run_id = await fed.submit({**SPEC, "num_devices": 6, "min_devices": 6, "timeouts": {"ready_s": 2 * HANG_S}})
+    with monkeypatch.context() as patch:
+        patch.setattr(device_agent.app, "digests", dict)
+        await fed.start_agent(5, devices=1)
+    await fed.until(lambda: fed.agent_id(5) in fed.cloud.registry.agents)
+    await fed.start_agent(6, devices=1)  # the run can start without the one that lacks it
+    info = await fed.until_status(run_id, "failed", "completed")
     assert info.status == "failed"
     assert "it lacks the plug-in" in str(info.reason)
 
 
-async def test_a_run_does_not_go_on_unasked_with_other_code_of_a_plug_in(tmp_path: Path, package: str) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(6,))
+async def test_a_run_does_not_go_on_unasked_with_other_code_of_a_plug_in(
+    tmp_path: Path, package: str, fed: Federation
+) -> None:
     """All services are restarted on the same new code, so that no node differs from the cloud."""
     began = digests()[package]
 
@@ -159,15 +160,14 @@ async def test_a_run_does_not_go_on_unasked_with_other_code_of_a_plug_in(tmp_pat
         (tmp_path / package / "__init__.py").write_text(f"{PACKAGE}\n# edited\n", encoding="utf-8")
         digest_of.cache_clear()  # as in new processes
 
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
-        run_id = await fed.start_and_pause({**SPEC, "num_edges": 1}, 1)
-        await fed.restart(edit)
-        differs = f"plug-in {package} (sha256): {began[:12]} then, {digests()[package][:12]} now"
-        answer = await fed.client.post(f"/runs/{run_id}/resume")
-        assert (answer.status_code, answer.json()["code"]) == (409, "provenance_changed"), answer.text
-        assert differs in answer.json()["detail"]
-        answer = await fed.client.post(f"/runs/{run_id}/resume", params={"accept_changes": True})
-        assert answer.status_code == 200, answer.text
-        end = await fed.finish(run_id)
+    run_id = await fed.start_and_pause({**SPEC, "num_edges": 1}, 1)
+    await fed.restart(edit)
+    differs = f"plug-in {package} (sha256): {began[:12]} then, {digests()[package][:12]} now"
+    answer = await fed.client.post(f"/runs/{run_id}/resume")
+    assert (answer.status_code, answer.json()["code"]) == (409, "provenance_changed"), answer.text
+    assert differs in answer.json()["detail"]
+    answer = await fed.client.post(f"/runs/{run_id}/resume", params={"accept_changes": True})
+    assert answer.status_code == 200, answer.text
+    end = await fed.finish(run_id)
     assert end.status == "completed"
     assert [change.differences for change in end.changes] == [(differs,)]

@@ -15,6 +15,7 @@ from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import RunInfo
 from tests.faults import at, garbage
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, Gate, PassOn, small_spec
+from tests.shared.algorithms.layouts import ran
 
 LONG = {"visit_s": 3000}
 
@@ -38,11 +39,8 @@ def tables(folder: Path, info: RunInfo) -> list[str]:
     return [re.sub('"agent":"[^"]*"', "", text) for text in texts]
 
 
-async def undisturbed(folder: Path, spec: dict[str, Any], **layout: Any) -> RunInfo:
-    async with Federation(folder, **layout) as fed:
-        info = await fed.run(spec)
-    assert info.status == "completed"
-    return info
+async def undisturbed(spec: dict[str, Any], **layout: Any) -> RunInfo:
+    return (await ran(spec, **layout)).info
 
 
 def lose_on_request(fed: Federation, name: str, port: int, path: str, gone: list[asyncio.Task[None]]) -> None:
@@ -66,17 +64,17 @@ async def test_a_run_with_losses_equals_one_whose_spec_declares_them(tmp_path: P
         losses = losses_of(await rounds_of(fed, info))
     assert [loss["round_no"] for loss in losses] == [1, 2]
     layout = (2, 4)  # a different one
-    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses}, agent_devices=layout)
+    declared = await undisturbed({**spec, "losses": losses}, agent_devices=layout)
     assert declared.model_sha256 == info.model_sha256
-    assert (await undisturbed(tmp_path / "whole", spec)).model_sha256 != info.model_sha256
+    assert (await undisturbed(spec)).model_sha256 != info.model_sha256
 
 
-async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1) as fed:
-        losses = [{"round_no": 1, "seats": [0, 1, 2, 3, 4]}, {"round_no": 2, "seats": [5], "wave": 1}]
-        info = await fed.run(small_spec(num_edges=1, quorum=1.0, losses=losses))
-        assert info.status == "completed"
-        first, second = await rounds_of(fed, info)
+@pytest.mark.layout(n_edges=1)
+async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(fed: Federation) -> None:
+    losses = [{"round_no": 1, "seats": [0, 1, 2, 3, 4]}, {"round_no": 2, "seats": [5], "wave": 1}]
+    info = await fed.run(small_spec(num_edges=1, quorum=1.0, losses=losses))
+    assert info.status == "completed"
+    first, second = await rounds_of(fed, info)
     assert {row.seat: (row.outcome, row.reason) for row in first.seats} == {
         **dict.fromkeys(range(5), ("failed", "left_out")),
         5: ("used", None),
@@ -98,7 +96,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
         gate = Gate(fed, closed_at=2)  # in round 3: round 2 passes without the edge
         await gate.reached.wait()
         await fed.start_edge(1)
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
+        await fed.until(lambda: fed.cloud.registry.edge_is_live("edge-2"))
         gate.open.set()
         info = await fed.finish(run_id)
         await asyncio.gather(*gone)
@@ -114,7 +112,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
     assert [(row.edge, row.outcome) for row in second.edges] == [("edge-1", "used"), ("edge-2", "away")]
     # after its return they visit it again
     assert {row.seat for row in last.seats if row.edge == "edge-2"} == mine
-    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses_of(details)})
+    declared = await undisturbed({**spec, "losses": losses_of(details)})
     assert declared.model_sha256 == info.model_sha256
 
 
@@ -126,7 +124,7 @@ async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_ma
         info = await fed.run(spec)
         await asyncio.gather(*gone)
         details = await rounds_of(fed, info)
-        events = await fed.apps["cloud"].state.cloud.repository.events(info.run, "0", None)
+        events = await fed.events(info.run)
     assert info.status == "completed"
     assert [detail.attempts for detail in details] == [2, 1]
     assert losses_of(details) == []
@@ -134,7 +132,7 @@ async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_ma
     assert [(data["round_no"], data["attempt"]) for data in retried] == [(1, 1)]
     assert "edge-2" in retried[0]["reason"]
     assert {"kind": "edge", "name": "edge-2"} in [e.data for e in events if e.kind == "node.lost"]
-    whole = await undisturbed(tmp_path / "whole", spec)
+    whole = await undisturbed(spec)
     assert info.model_sha256 == whole.model_sha256
 
 
@@ -152,7 +150,7 @@ async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None
     drawn = [sorted(row.seat for row in detail.seats) for detail in details]
     assert drawn == [sorted(row.seat for row in detail.seats) for detail in whole]
     assert losses_of(details)
-    declared = await undisturbed(tmp_path / "declared", {**spec, "losses": losses_of(details)})
+    declared = await undisturbed({**spec, "losses": losses_of(details)})
     assert declared.model_sha256 == info.model_sha256
 
 
@@ -180,36 +178,32 @@ async def test_an_agent_restarted_at_another_address_during_its_visit_is_found_a
         assert (AGENT_PORT + 50, "/visits") in fed.router.calls
     assert losses_of(details) == []
     assert not any(row.fresh_state for detail in details for row in detail.seats)
-    assert info.model_sha256 == (await undisturbed(tmp_path / "whole", small_spec())).model_sha256
+    assert info.model_sha256 == (await undisturbed(small_spec())).model_sha256
 
 
-async def test_events_report_a_silent_node_as_suspect_lost_and_revived(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed)
-        run_id = await fed.submit(small_spec(num_rounds=1, timeouts=LONG))
-        await gate.reached.wait()
-        silent, beats = fed.agent_id(5), fed.apps["agent-5"].state.agent.membership
+async def test_events_report_a_silent_node_as_suspect_lost_and_revived(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=1, timeouts=LONG))
+    silent, beats = fed.agent_id(5), fed.apps["agent-5"].state.agent.membership
 
-        async def reported() -> list[str]:
-            events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
-            return [e.kind for e in events if e.kind.startswith("node.") and e.data["name"] == silent]
+    async def reported() -> list[str]:
+        return [e.kind for e in await fed.events(run_id) if e.kind.startswith("node.") and e.data["name"] == silent]
 
-        async def until_reported(state: str) -> None:
-            while f"node.{state}" not in await reported():  # noqa: ASYNC110 - states are checked a few times per second
-                await asyncio.sleep(0.02)
+    async def until_reported(state: str) -> None:
+        while f"node.{state}" not in await reported():  # noqa: ASYNC110 - states are checked a few times per second
+            await asyncio.sleep(0.02)
 
-        await beats.stop()
-        await fed.pass_time(0.6 * fed.ttl_s, silent)
-        await until_reported("suspect")
-        await fed.pass_time(0.5 * fed.ttl_s, silent)
-        await until_reported("lost")
-        beats.start()
-        await until_reported("revived")
-        await fed.pass_time(1.1 * fed.ttl_s)
-        await until_reported("alive")
-        gate.open.set()
-        await fed.finish(run_id)
-        assert await reported() == ["node.suspect", "node.lost", "node.revived", "node.alive"]
+    await beats.stop()
+    await fed.pass_time(0.6 * fed.ttl_s, silent)
+    await until_reported("suspect")
+    await fed.pass_time(0.5 * fed.ttl_s, silent)
+    await until_reported("lost")
+    beats.start()
+    await until_reported("revived")
+    await fed.pass_time(1.1 * fed.ttl_s)
+    await until_reported("alive")
+    gate.open.set()
+    await fed.finish(run_id)
+    assert await reported() == ["node.suspect", "node.lost", "node.revived", "node.alive"]
 
 
 # ---- the cloud
@@ -222,16 +216,16 @@ async def test_rounds_that_a_killed_cloud_did_not_evaluate_are_evaluated_by_the_
     async with Federation(tmp_path / "whole") as fed:
         whole = await rounds_of(fed, await fed.run(spec))
     async with Federation(tmp_path / "f") as fed:
-        judge = fed.apps["cloud"].state.cloud.runs.services.evaluator
+        judge = fed.cloud.runs.services.evaluator
         stuck = asyncio.Event()
 
         async def never(*args: Any) -> None:
             await stuck.wait()
 
         monkeypatch.setattr(judge, "_evaluate", never)
-        gate = Gate(fed, closed_at=3)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()  # in round 3; rounds 1 and 2 wait for their evaluation
+        gate, run_id = await fed.submit_and_hold(
+            spec, closed_at=3
+        )  # in round 3; rounds 1 and 2 wait for their evaluation
         await fed.stop("cloud")
         gate.open.set()
         await fed.start_cloud()
@@ -251,9 +245,7 @@ async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results
     async with Federation(tmp_path / "whole") as fed:
         whole = tables(tmp_path / "whole", await fed.run(spec))
     async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=4)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(spec, closed_at=4)
         await fed.stop("cloud")
         for table in [tmp_path / "f" / "runs" / run_id / name for name in TABLES]:
             lines = table.read_bytes().splitlines(keepends=True)
@@ -264,74 +256,63 @@ async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results
     assert found == whole
 
 
-async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "whole") as fed:
-        whole = await fed.run(small_spec())
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
-        fed.store_error = "Redis does not answer"
-        gate.open.set()
-        while not str((await fed.info(run_id)).reason).startswith("waiting: Redis"):  # noqa: ASYNC110 - over HTTP
-            await asyncio.sleep(0.05)
-        other = await fed.client.get("/runs/some-other")
-        assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
-        await fed.until(lambda: "ping" in fed.refused_calls)  # by the monitor of the store
-        fed.store_error = None
-        info = await fed.finish(run_id)
-        details = await rounds_of(fed, info)
-        events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
-    assert (info.status, info.model_sha256) == ("completed", whole.model_sha256)
-    assert losses_of(details) == []
-    reasons = [str(event.data.get("reason")) for event in events if event.kind == "run.status"]
+async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
+    fed.store_error = "Redis does not answer"
+    gate.open.set()
+    while not str((await fed.info(run_id)).reason).startswith("waiting: Redis"):  # noqa: ASYNC110 - over HTTP
+        await asyncio.sleep(0.05)
+    other = await fed.client.get("/runs/some-other")
+    assert (other.status_code, other.json()["code"]) == (503, "store_unavailable")
+    await fed.until(lambda: "ping" in fed.refused_calls)  # by the monitor of the store
+    fed.store_error = None
+    info = await fed.finish(run_id)
+    assert (info.status, info.model_sha256) == ("completed", (await undisturbed(small_spec())).model_sha256)
+    assert losses_of(await rounds_of(fed, info)) == []
+    reasons = [str(event.data.get("reason")) for event in await fed.events(run_id, "run.status")]
     assert any("Redis does not answer" in reason for reason in reasons), reasons
 
 
 async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_there_when_they_return(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        kept, gone = [await fed.run(small_spec(algorithm=counter_algorithm)) for _ in range(2)]
-        await fed.stop("agent-3")
-        await fed.stop("edge-1")
-        assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
-        states = fed.folder / "agent-3" / "seats"
-        assert {path.name for path in states.iterdir()} == {f"={kept.run}", f"={gone.run}"}
-        assert [key for key in await fed.store.keys("edge:edge-2:") if gone.run in key]
-        await fed.start_edge(1)
-        await fed.start_agent(3)
-        await fed.until(lambda: {path.name for path in states.iterdir()} == {f"={kept.run}"})
-        await fed.until(lambda: fed.apps["edge-1"].state.edge.membership.registered)
-        left = await fed.store.keys("edge:edge-2:")
+    kept, gone = [await fed.run(small_spec(algorithm=counter_algorithm)) for _ in range(2)]
+    await fed.stop("agent-3")
+    await fed.stop("edge-1")
+    assert (await fed.client.delete(f"/runs/{gone.run}")).status_code == 204
+    states = fed.folder / "agent-3" / "seats"
+    assert {path.name for path in states.iterdir()} == {f"={kept.run}", f"={gone.run}"}
+    assert [key for key in await fed.store.keys("edge:edge-2:") if gone.run in key]
+    await fed.start_edge(1)
+    await fed.start_agent(3)
+    await fed.until(lambda: {path.name for path in states.iterdir()} == {f"={kept.run}"})
+    await fed.until(lambda: fed.apps["edge-1"].state.edge.membership.registered)
+    left = await fed.store.keys("edge:edge-2:")
     assert any(kept.run in key for key in left)
     assert not any(gone.run in key for key in left)
 
 
-async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, counter_algorithm: str) -> None:
+async def test_agents_that_swap_addresses_get_their_own_orders(counter_algorithm: str, fed: Federation) -> None:
     """Containers that are restarted together may swap addresses. Each seat's state is at one agent only."""
     spec = small_spec(num_rounds=3, algorithm=counter_algorithm, timeouts=LONG)
-    async with Federation(tmp_path / "f") as fed:
-        swapped: list[asyncio.Task[None]] = []
+    swapped: list[asyncio.Task[None]] = []
 
-        async def swap() -> None:
-            await fed.stop("agent-2")
-            await fed.stop("agent-3")
-            await fed.start_agent(2, port=AGENT_PORT + 3)
-            await fed.start_agent(3, port=AGENT_PORT + 2)
+    async def swap() -> None:
+        await fed.stop("agent-2")
+        await fed.stop("agent-3")
+        await fed.start_agent(2, port=AGENT_PORT + 3)
+        await fed.start_agent(3, port=AGENT_PORT + 2)
 
-        async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            swapped.append(asyncio.create_task(swap()))
-            raise httpx2.ReadError("killed", request=request)
+    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        swapped.append(asyncio.create_task(swap()))
+        raise httpx2.ReadError("killed", request=request)
 
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
-        gate.open.set()
-        info = await fed.finish(run_id)
-        await asyncio.gather(*swapped)
-        details = await rounds_of(fed, info)
+    gate, run_id = await fed.submit_and_hold(spec, closed_at=2)
+    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+    gate.open.set()
+    info = await fed.finish(run_id)
+    await asyncio.gather(*swapped)
+    details = await rounds_of(fed, info)
     assert swapped
     assert losses_of(details) == []
     assert not any(row.fresh_state for detail in details for row in detail.seats)
@@ -342,9 +323,7 @@ async def test_agents_that_swap_addresses_get_their_own_orders(tmp_path: Path, c
 
 async def test_a_run_whose_state_is_removed_fails_and_names_the_folder(tmp_path: Path) -> None:
     async with Federation(tmp_path) as fed:
-        gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=6))
-        await gate.reached.wait()
+        gate, run = await fed.submit_and_hold(small_spec(num_rounds=6), closed_at=2)
         shutil.rmtree(tmp_path / "cloud")
         gate.open.set()
         info = await fed.finish(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,11 +152,10 @@ async def test_visits_begin_with_their_wave_and_end_with_their_edge() -> None:
             assert ended == pytest.approx(edge.simulated_s - edge.up_s)
 
 
-async def test_stragglers_are_shown_and_take_longer(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}
-        info = await fed.run(spec_of(devices=ratio, num_rounds=1))
-        seats, first = (await fed.seats(info.run)).seats, await fed.round(info.run, 1)
+async def test_stragglers_are_shown_and_take_longer(fed: Federation) -> None:
+    ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}
+    info = await fed.run(spec_of(devices=ratio, num_rounds=1))
+    seats, first = (await fed.seats(info.run)).seats, await fed.round(info.run, 1)
     slow = {seat.seat for seat in seats if seat.straggler}
     assert Counter(seat.compute_sps for seat in seats) == {500: 4, 62.5: 2}
     a_sample = {row.seat: row.compute_s / row.n_samples for row in first.seats}
@@ -229,11 +227,10 @@ async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(counter_a
 
 
 async def test_held_updates_and_dropped_visits_can_be_combined(
-    tmp_path: Path, counter_algorithm: str, monkeypatch: pytest.MonkeyPatch
+    counter_algorithm: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(refuse_spec(devices={"profile": {"drop_rate": 0.5}}, quorum=1.0))
-        rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
+    info = await fed.run(refuse_spec(devices={"profile": {"drop_rate": 0.5}}, quorum=1.0))
+    rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
     assert info.status == "completed"
     assert {"used", "refused", "failed"} == {row.outcome for row in rows}
     assert {row.reason for row in rows if row.outcome == "failed"} == {"dropped"}
@@ -246,16 +243,16 @@ def trace(*intervals: tuple[float, float], **more: Any) -> dict[str, Any]:
     return {"availability": {"name": "trace", "intervals": intervals, **more}}
 
 
-async def test_an_unavailable_device_is_not_visited(tmp_path: Path) -> None:
+@pytest.mark.layout(n_edges=1)
+async def test_an_unavailable_device_is_not_visited(fed: Federation) -> None:
     halves = {
         "availability": {"name": "trace", "traces": [[[0, 1e9]], []]}
     }  # even seats are available, odd ones are not
-    async with Federation(tmp_path / "f", n_edges=1) as fed:
-        info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
-        first = await fed.round(info.run, 1)
-        agents = {seat.seat: seat.agent for seat in (await fed.seats(info.run)).seats}
-        ports = {fed.agent_id(number): AGENT_PORT + number for number in range(6)}
-        asked = Counter(port for port, path in fed.router.calls if path == "/visits")
+    info = await fed.run(spec_of(halves, num_edges=1, num_rounds=1))
+    first = await fed.round(info.run, 1)
+    agents = {seat.seat: seat.agent for seat in (await fed.seats(info.run)).seats}
+    ports = {fed.agent_id(number): AGENT_PORT + number for number in range(6)}
+    asked = Counter(port for port, path in fed.router.calls if path == "/visits")
     off = [row for row in first.seats if row.reason == "unavailable"]
     assert [row.seat for row in off] == [row.seat for row in first.seats if row.outcome == "failed"] == [1, 3, 5]
     assert all((row.simulated_s, row.energy_j, row.down_bytes, row.up_bytes) == (0, 0, 0, 0) for row in off)
@@ -301,10 +298,7 @@ async def test_an_edge_with_unavailable_devices_does_not_delay_others() -> None:
 
 _PHONE = {"name": "phone_low", "drop_rate": 0.3, "delay_s": {"name": "normal", "mean": 5, "sd": 1}}
 _JETSON = {"name": "jetson", "availability": {"name": "on_off", "mean_on_s": 20, "mean_off_s": 10}}
-MIXED = {
-    "profiles": [{"profile": _PHONE, "share": 0.5}, {"profile": _JETSON, "share": 0.5}],
-    "straggler_ratio": 0.3,
-}
+MIXED = {"profiles": [{"profile": _PHONE, "share": 0.5}, {"profile": _JETSON, "share": 0.5}], "straggler_ratio": 0.3}
 
 
 async def test_the_record_depends_neither_on_hosts_nor_on_the_start_order_of_agents() -> None:

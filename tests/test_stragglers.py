@@ -24,14 +24,6 @@ from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import Ended, ended, federation, ran, run
 
 SLOW: dict[str, Any] = {"delay_s": {"name": "uniform", "low": 0, "high": 100}, "latency_s": 0}
-LAYOUTS: list[dict[str, Any]] = [
-    {"agent_devices": (6,)},
-    {
-        "agent_devices": (1, 2, 1, 2),
-        "order": (3, 1, 0, 2),
-        "profiles": ("phone_low", "jetson", "phone_low", "standard"),
-    },
-]
 
 
 def spec_of(profile: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -53,21 +45,59 @@ def lasted(detail: RoundDetail) -> dict[int, float]:
     return {edge.home: edge.simulated_s - edge.down_s - edge.up_s for edge in detail.edges}
 
 
-async def same_everywhere(spec: dict[str, Any]) -> Ended:
-    """Run a spec in several layouts and orders of arrival; all records must agree."""
-    first, other = [await ran(spec, **layout) for layout in LAYOUTS]
+async def on_one_host(spec: dict[str, Any]) -> Ended:
+    """Run a spec on one agent, which sends sums; the specs of `ANYWHERE` have the same record on others."""
+    return await ran(spec, agent_devices=(6,))
+
+
+def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
+    """Six devices of 50 samples; seat 3 is late with its visits, which take 40 s at the others."""
+    quick = {"profile": {"name": "standard", "latency_s": 0, "delay_s": 40}, "share": 5 / 6}
+    slow = {"profile": {"name": "standard", "latency_s": 0, "delay_s": delay_s}, "share": 1 / 6}
+    devices = {"profiles": [quick, slow], "edge_latency_s": 0}
+    return small_spec(devices=devices, round_deadline_s=60, **{"late": "next_round", "seed": 1, **more})
+
+
+CHOICE: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
+SOME: dict[str, Any] = {"select": "random", "fraction_train": 0.6, "overselection": 0.5}
+QUICK = {"delay_s": {"name": "uniform", "low": 0, "high": 90}, "jitter_s": 0.01, "latency_s": 0.1}
+LONG = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
+ALL_SLOW = {"profile": SLOW, "edge_latency_s": 0}
+BOFL = {"name": "bofl", "params": {"delta": 2}}
+ANYWHERE: dict[str, dict[str, Any]] = {
+    "used late": one_slow(num_rounds=4, staleness_discount=0.25),
+    "refused": refuse_spec(devices=ALL_SLOW, num_rounds=4, report_deadline_s=60),
+    "surplus": spec_of(num_rounds=3, **SOME),
+    "late": spec_of(num_rounds=3, round_deadline_s=60),
+    "in time": spec_of(QUICK, edge_rounds=2, round_deadline_s=99.0),
+    "held out": spec_of(num_rounds=2, held_out_fraction=0.34, round_deadline_s=60),
+    "bofl": spec_of(algorithm=BOFL, num_rounds=3, report_deadline_s=70),
+    "busy": spec_of(LONG, num_rounds=3, round_deadline_s=60, late="next_round"),
+    "edge rounds": one_slow(num_rounds=2, edge_rounds=2),
+    "fastest": one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop"),
+    "power of choice": small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **CHOICE),
+}
+
+
+@pytest.mark.matrix(3)
+@pytest.mark.parametrize("what", ANYWHERE)
+async def test_the_record_of_a_run_depends_neither_on_hosts_nor_on_their_order(
+    what: str, counter_algorithm: str
+) -> None:
+    profiles = ("phone_low", "jetson", "phone_low", "standard")
+    first = await on_one_host(ANYWHERE[what])
+    other = await ran(ANYWHERE[what], agent_devices=(1, 2, 1, 2), order=(3, 1, 0, 2), profiles=profiles)
     assert other.links() == first.links()
     assert other.info.model_sha256 == first.info.model_sha256
     assert [detail.figures for detail in other.rounds] == [detail.figures for detail in first.rounds]
-    return first
 
 
 # ---- the deadline
 
 
 async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host() -> None:
-    free = rows_of(await ran(spec_of(num_rounds=3)))
-    done = await same_everywhere(spec_of(num_rounds=3, round_deadline_s=60))
+    free = rows_of(await on_one_host(spec_of(num_rounds=3)))
+    done = await on_one_host(ANYWHERE["late"])
     slow = {key for key, row in free.items() if row.simulated_s > 60}
     assert 3 < len(slow) < 15
     rows = rows_of(done)
@@ -83,7 +113,7 @@ async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host() -> N
 
 
 async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_deadline() -> None:
-    done = await ran(spec_of(num_rounds=4, round_deadline_s=80))
+    done = await on_one_host(spec_of(num_rounds=4, round_deadline_s=80))
     seen = set()
     for detail in done.rounds:
         for edge in detail.edges:
@@ -96,9 +126,9 @@ async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_d
 
 
 async def test_a_run_with_late_seats_equals_one_that_leaves_them_out() -> None:
-    done = await ran(spec_of(num_rounds=3, round_deadline_s=60))
+    done = await on_one_host(spec_of(num_rounds=3, round_deadline_s=60))
     losses = [{"round_no": detail.round_no, "seats": with_reason(detail, "late")} for detail in done.rounds]
-    quiet = await ran(spec_of(num_rounds=3, losses=losses))
+    quiet = await on_one_host(spec_of(num_rounds=3, losses=losses))
     assert done.info.model_sha256 == quiet.info.model_sha256
     assert [detail.failures for detail in done.rounds] == [()] * 3
 
@@ -108,9 +138,8 @@ async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seco
 
     Orders carry the spec: `99.0` is as long as the `null` of no deadline.
     """
-    quick = {"delay_s": {"name": "uniform", "low": 0, "high": 90}, "jitter_s": 0.01, "latency_s": 0.1}
-    free = await ran(spec_of(quick, edge_rounds=2), agent_devices=(1,) * 6)
-    done = await same_everywhere(spec_of(quick, edge_rounds=2, round_deadline_s=99.0))
+    free = await ran(spec_of(QUICK, edge_rounds=2), agent_devices=(1,) * 6)
+    done = await on_one_host(ANYWHERE["in time"])
     assert done.info.model_sha256 == free.info.model_sha256
     assert done.links() == free.links()
     assert [lasted(detail) for detail in done.rounds] == [lasted(detail) for detail in free.rounds]
@@ -118,7 +147,7 @@ async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seco
 
 
 async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update() -> None:
-    done = await ran(spec_of(num_rounds=2, round_deadline_s=1e-9))
+    done = await on_one_host(spec_of(num_rounds=2, round_deadline_s=1e-9))
     for detail in done.rounds:
         assert with_reason(detail, "late") == list(range(6))
         assert max(row.simulated_s for row in detail.seats) <= 1e-9
@@ -131,9 +160,9 @@ async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update() -
 async def test_a_late_seats_bytes_count_up_to_the_deadline() -> None:
     """Sending takes 100 times as long as the deadline: a hundredth of the update is sent."""
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
-    free = rows_of(await ran(spec_of(narrow, num_rounds=1)))
+    free = rows_of(await on_one_host(spec_of(narrow, num_rounds=1)))
     whole_s = min(row.simulated_s for row in free.values())
-    done = await ran(spec_of(narrow, num_rounds=1, round_deadline_s=whole_s / 100))
+    done = await on_one_host(spec_of(narrow, num_rounds=1, round_deadline_s=whole_s / 100))
     for key, row in rows_of(done).items():
         assert (row.outcome, row.reason) == ("refused", "late")
         assert row.up_bytes == pytest.approx(free[key].up_bytes / 100, rel=0.1)
@@ -144,13 +173,13 @@ async def test_a_late_seats_bytes_count_up_to_the_deadline() -> None:
 
 
 async def test_each_edge_round_has_its_own_deadline() -> None:
-    done = await ran(spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
+    done = await on_one_host(spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
     (first,) = done.rounds
     assert {(row.edge_round, row.outcome) for row in first.seats} == {(n, "used") for n in range(3)}
 
 
 async def test_a_dropped_visit_is_awaited_until_the_deadline() -> None:
-    done = await ran(spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
+    done = await on_one_host(spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
     for detail in done.rounds:
         for edge in detail.edges:
             dropped = any(row.reason == "dropped" for row in detail.seats if row.edge == edge.edge)
@@ -161,8 +190,8 @@ async def test_a_dropped_visit_is_awaited_until_the_deadline() -> None:
 async def test_no_seat_works_after_the_edge_has_stopped_waiting() -> None:
     """Some seats would drop after the deadline: they are interrupted like late ones."""
     slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
-    free = rows_of(await ran(spec_of(slow, num_rounds=3)))
-    done = await ran(spec_of(slow, num_rounds=3, round_deadline_s=40))
+    free = rows_of(await on_one_host(spec_of(slow, num_rounds=3)))
+    done = await on_one_host(spec_of(slow, num_rounds=3, round_deadline_s=40))
     dropped = {key: row for key, row in rows_of(done).items() if row.reason == "dropped"}
     cut = [key for key in dropped if free[key].simulated_s > 40]
     assert 2 < len(cut) < len(dropped)
@@ -187,8 +216,7 @@ async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, mon
 
 
 async def test_held_out_seats_are_tested_without_a_wait() -> None:
-    spec = spec_of(num_rounds=2, held_out_fraction=0.34, round_deadline_s=60)
-    done = await same_everywhere(spec)
+    done = await on_one_host(ANYWHERE["held out"])
     for detail in done.rounds:
         tested = [row for row in detail.seats if row.outcome == "evaluated"]
         assert len(tested) == 2
@@ -204,7 +232,7 @@ async def test_held_out_seats_are_tested_without_a_wait() -> None:
 
 
 async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(counter_algorithm: str) -> None:
-    done = await ran(spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
+    done = await on_one_host(spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
     visits = {key: row.figures["visits"] for key, row in rows_of(done).items() if row.outcome == "used"}
     assert visits
     assert all(count == round_no for (round_no, _), count in visits.items())
@@ -214,8 +242,7 @@ async def test_a_late_seat_reverts_its_state_where_the_algorithm_says_so_and_adm
     counter_algorithm: str,
 ) -> None:
     """The probe refuses odd bids (round + seat) and reverts: a state counts the visits that were used."""
-    spec = refuse_spec(devices={"profile": SLOW, "edge_latency_s": 0}, num_rounds=4, report_deadline_s=60)
-    done = await same_everywhere(spec)
+    done = await on_one_host(ANYWHERE["refused"])
     used = dict.fromkeys(range(6), 0)
     reasons = set()
     for (round_no, seat), row in sorted(rows_of(done).items()):
@@ -234,7 +261,7 @@ async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_
 ) -> None:
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9}
     spec = refuse_spec(devices={"profile": narrow, "edge_latency_s": 0}, num_rounds=1, round_deadline_s=3)
-    done = await ran(spec)
+    done = await on_one_host(spec)
     for (_, seat), row in rows_of(done).items():
         even = (1 + seat) % 2 == 0
         assert (row.outcome, row.label) == ("refused", "even" if even else "odd")
@@ -244,8 +271,7 @@ async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_
 
 async def test_bofl_judges_the_reports_that_arrived_in_time() -> None:
     """The leader is the most accurate seat in time; a late seat has no class and no counted refusal."""
-    spec = spec_of(algorithm={"name": "bofl", "params": {"delta": 2}}, num_rounds=3, report_deadline_s=70)
-    done = await same_everywhere(spec)
+    done = await on_one_host(ANYWHERE["bofl"])
     late = 0
     for detail in done.rounds:
         for edge in detail.edges:
@@ -265,8 +291,8 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(counter_algorith
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
     more = {"devices": {"profile": slow, "edge_latency_s": 0}, "num_rounds": 1, "algorithm": params}
-    free = await ran(small_spec(**more))
-    done = await ran(small_spec(**more, round_deadline_s=60))
+    free = await on_one_host(small_spec(**more))
+    done = await on_one_host(small_spec(**more, round_deadline_s=60))
     again = [row for row in free.rounds[0].seats if row.wave == 1]
     late = [row for row in done.rounds[0].seats if row.wave == 1]
     assert [(row.seat, row.outcome) for row in again] == [(0, "idle"), (2, "idle"), (4, "idle")]
@@ -277,7 +303,7 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(counter_algorith
 
 async def test_after_the_deadline_no_further_wave_starts(counter_algorithm: str) -> None:
     more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
-    done = await ran(spec_of(num_rounds=4, round_deadline_s=70, **more))
+    done = await on_one_host(spec_of(num_rounds=4, round_deadline_s=70, **more))
     closed = 0
     for detail in done.rounds:
         for edge in detail.edges:
@@ -297,9 +323,8 @@ async def test_after_the_deadline_no_further_wave_starts(counter_algorithm: str)
 
 async def test_with_overselection_the_first_answers_are_admitted() -> None:
     """Two of three seats per home are wanted; with 50 % more all three are selected, and the slowest is surplus."""
-    more: dict[str, Any] = {"select": "random", "fraction_train": 0.6}
-    free = rows_of(await ran(spec_of(num_rounds=3)))
-    done = await same_everywhere(spec_of(num_rounds=3, overselection=0.5, **more))
+    free = rows_of(await on_one_host(spec_of(num_rounds=3)))
+    done = await on_one_host(ANYWHERE["surplus"])
     for detail in done.rounds:
         for edge in detail.edges:
             own = {row.seat: row for row in detail.seats if row.edge == edge.edge}
@@ -329,8 +354,7 @@ async def test_a_single_seat_is_never_surplus() -> None:
 
 
 async def test_if_too_few_answer_all_answers_are_admitted() -> None:
-    more: dict[str, Any] = {"select": "random", "fraction_train": 0.6, "overselection": 0.5}
-    done = await ran(spec_of(num_rounds=5, round_deadline_s=40, **more))
+    done = await on_one_host(spec_of(num_rounds=5, round_deadline_s=40, **SOME))
     by_home = [[r for r in d.seats if r.edge == e.edge] for d in done.rounds for e in d.edges]
     counts = {(sum(r.outcome == "used" for r in own), frozenset(r.reason for r in own)) for own in by_home}
     assert all(n_used <= 2 for n_used, _ in counts)
@@ -344,7 +368,7 @@ async def test_if_too_few_answer_all_answers_are_admitted() -> None:
 
 async def test_a_late_update_is_used_in_the_next_round_with_less_weight() -> None:
     """One seat is slow: its update of round 1 from 50 samples has a quarter of that weight in round 2."""
-    done = await same_everywhere(one_slow(num_rounds=4, staleness_discount=0.25))
+    done = await on_one_host(ANYWHERE["used late"])
     found = [[(r.outcome, r.reason, r.n_samples) for r in d.seats if r.seat == 3] for d in done.rounds]
     late, busy = ("refused", "late", 50), ("failed", "busy", 0)
     used = [("used_late", f"late in round {round_no}", 12) for round_no in (1, 3)]
@@ -384,8 +408,7 @@ async def test_a_device_is_busy_until_its_late_update_arrives() -> None:
 
 
 async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free() -> None:
-    slow = {"delay_s": {"name": "uniform", "low": 200, "high": 300}}
-    done = await same_everywhere(spec_of(slow, num_rounds=3, round_deadline_s=60, late="next_round"))
+    done = await on_one_host(ANYWHERE["busy"])
     first, second, third = done.rounds
     assert (first.n_used, second.n_used) == (0, 0)
     assert with_reason(second, "busy") == list(range(6))
@@ -395,9 +418,9 @@ async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free() -
 
 
 async def test_late_updates_count_where_the_edge_forms_a_model() -> None:
-    done = await same_everywhere(one_slow(num_rounds=2, edge_rounds=2))
+    done = await on_one_host(ANYWHERE["edge rounds"])
     assert [r.seat for r in done.rounds[1].seats if r.outcome == "used_late"] == [3]
-    dropped = await ran({**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
+    dropped = await on_one_host({**one_slow(num_rounds=2, edge_rounds=2), "late": "drop"})
     assert done.info.model_sha256 != dropped.info.model_sha256
 
 
@@ -413,7 +436,7 @@ async def run_round_after_restarts(fed: Federation, run_id: str) -> Ended:
 
 
 async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> None:
-    plain = await ran(one_slow(num_rounds=2))
+    plain = await on_one_host(one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
         run_id = await fed.submit(one_slow(num_rounds=1))
         again = await run_round_after_restarts(fed, run_id)
@@ -442,7 +465,7 @@ async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_
         run_id = await fed.submit(one_slow(num_rounds=5))
         await reached.wait()
         await fed.start_edge(1)
-        await fed.until(lambda: fed.apps["cloud"].state.cloud.registry.edge_is_live("edge-2"))
+        await fed.until(lambda: fed.cloud.registry.edge_is_live("edge-2"))
         back.set()
         done = await ended(fed, run_id)
         await asyncio.gather(*gone)
@@ -464,8 +487,7 @@ def test_late_updates_of_retired_seats_are_not_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")],
+    ("name", "why"), [("probe_refuse", "it decides by reports"), ("probe_counter", r"collected per client \(visits\)")]
 )
 def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str, counter_algorithm: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:
@@ -478,16 +500,12 @@ def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str
 
 async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline() -> None:
     """A third of the devices is four times slower: of 4 epochs they have time for one but not for two."""
-    devices = {
-        "profile": {"compute_sps": 0.01, "latency_s": 0},
-        "straggler_ratio": 1 / 3,
-        "straggler_slowdown": 4,
-        "edge_latency_s": 0,
-    }
+    devices = {"profile": {"compute_sps": 0.01, "latency_s": 0}, "edge_latency_s": 0}
+    devices |= {"straggler_ratio": 1 / 3, "straggler_slowdown": 4}
     spec = small_spec(devices=devices, local_epochs=4, batch_size=10, num_rounds=2, model="mlp")
-    whole_s = max(row.simulated_s for row in rows_of(await ran(spec)).values())
-    late = await ran({**spec, "round_deadline_s": whole_s / 3})
-    done = await same_everywhere({**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
+    whole_s = max(row.simulated_s for row in rows_of(await on_one_host(spec)).values())
+    late = await on_one_host({**spec, "round_deadline_s": whole_s / 3})
+    done = await on_one_host({**spec, "round_deadline_s": whole_s / 3, "partial_work": True})
     slow = {key for key, row in rows_of(late).items() if row.reason == "late"}
     assert len(slow) == 4  # two seats in two rounds
     for key, row in rows_of(done).items():
@@ -500,13 +518,13 @@ async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline() -> None
 
 async def test_a_seat_without_enough_time_does_one_step_and_is_late() -> None:
     spec = spec_of({"delay_s": 90}, num_rounds=1, batch_size=10, round_deadline_s=60, partial_work=True)
-    done = await ran(spec)
+    done = await on_one_host(spec)
     assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
 
 
 async def test_with_enough_time_partial_work_is_all_of_the_work() -> None:
-    free = await ran(spec_of())
-    done = await ran(spec_of(round_deadline_s=1000, partial_work=True))
+    free = await on_one_host(spec_of())
+    done = await on_one_host(spec_of(round_deadline_s=1000, partial_work=True))
     assert done.info.model_sha256 == free.info.model_sha256
     assert {row.work_share for row in rows_of(done).values()} == {1}
 
@@ -515,8 +533,7 @@ async def test_with_enough_time_partial_work_is_all_of_the_work() -> None:
 
 
 async def test_fastest_leaves_out_slow_seats() -> None:
-    spec = one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop")
-    done = await same_everywhere(spec)
+    done = await on_one_host(ANYWHERE["fastest"])
     chosen = [sorted(row.seat for row in detail.seats) for detail in done.rounds]
     assert chosen == [[0, 1, 2, 5]] * 3  # at home 0 the lowest of equals, at home 1 those that are not seat 3
     assert max(detail.simulated_s for detail in done.rounds) < 41
@@ -524,8 +541,7 @@ async def test_fastest_leaves_out_slow_seats() -> None:
 
 async def test_power_of_choice_uses_the_losses_of_the_last_visits() -> None:
     """All seats are candidates, and one of three is selected: first each once, then always the one of highest loss."""
-    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
-    done = await same_everywhere(small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **more))
+    done = await on_one_host(ANYWHERE["power of choice"])
     known: dict[int, float] = {}
     for detail in done.rounds:
         for home in (0, 1):
@@ -539,20 +555,11 @@ async def test_power_of_choice_uses_the_losses_of_the_last_visits() -> None:
 
 
 async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
-    more: dict[str, Any] = {"select": "power_of_choice", "fraction_train": 1 / 3, "fraction_candidates": 1.0}
-    plain = await ran(small_spec(**{**more, "num_rounds": 4}))
+    plain = await on_one_host(small_spec(**{**CHOICE, "num_rounds": 4}))
     async with federation(tmp_path) as fed:
-        run_id = await fed.submit(small_spec(**{**more, "num_rounds": 3}))
+        run_id = await fed.submit(small_spec(**{**CHOICE, "num_rounds": 3}))
         again = await run_round_after_restarts(fed, run_id)
     assert again.info.model_sha256 == plain.info.model_sha256
-
-
-def one_slow(delay_s: float = 70, **more: Any) -> dict[str, Any]:
-    """Six devices of 50 samples; seat 3 is late with its visits, which take 40 s at the others."""
-    quick = {"profile": {"name": "standard", "latency_s": 0, "delay_s": 40}, "share": 5 / 6}
-    slow = {"profile": {"name": "standard", "latency_s": 0, "delay_s": delay_s}, "share": 1 / 6}
-    devices = {"profiles": [quick, slow], "edge_latency_s": 0}
-    return small_spec(devices=devices, round_deadline_s=60, **{"late": "next_round", "seed": 1, **more})
 
 
 def with_losses(spec: dict[str, Any], round_no: int | None, seats: list[int]) -> dict[str, Any]:

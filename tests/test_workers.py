@@ -82,8 +82,7 @@ def test_failures_skips_and_warnings_are_told_as_without_processes(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fatal", "how"),
-    [("import os; os.kill(os.getpid(), 9)", "signal 9"), ("import os; os._exit(3)", "exit status 3")],
+    ("fatal", "how"), [("import os; os.kill(os.getpid(), 9)", "signal 9"), ("import os; os._exit(3)", "exit status 3")]
 )
 def test_tests_of_a_process_that_died_have_failed(tmp_path: Path, fatal: str, how: str) -> None:
     found, lines = of_tests(tmp_path, a=f"def test_dies(): {fatal}\ndef test_after(): pass", b="def test_right(): pass")

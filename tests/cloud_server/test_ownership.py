@@ -14,7 +14,8 @@ from cloud_server.settings import CloudSettings
 from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from shared.storage.key_value import Batch, FencedStore, StandingBy, StoreUnavailable
-from tests.federation import CLOUD_PORT, Federation, Gate, PersistentStore, small_spec
+from tests.federation import CLOUD_PORT, Federation, PersistentStore, small_spec
+from tests.shared.algorithms.layouts import ran
 
 SECOND_PORT = 9050
 LEASE_S = 60.0
@@ -41,7 +42,7 @@ async def start_second(fed: Federation, state_dir: str) -> Cloud:
 
 
 def first(fed: Federation) -> Cloud:
-    found: Cloud = fed.apps["cloud"].state.cloud
+    found: Cloud = fed.cloud
     return found
 
 
@@ -56,9 +57,7 @@ async def document(fed: Federation, run_id: str) -> bytes:
 async def test_another_installation_stands_by_says_so_and_changes_nothing(tmp_path: Path) -> None:
     async with federation(tmp_path / "f") as fed:
         done = await fed.run(small_spec())
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
         before = await document(fed, done.run), await document(fed, run_id)
         second = await start_second(fed, "elsewhere")
         url = f"http://127.0.0.1:{SECOND_PORT}"
@@ -88,9 +87,7 @@ async def test_another_installation_stands_by_says_so_and_changes_nothing(tmp_pa
 async def test_a_cloud_that_hangs_is_replaced_after_its_lease_and_then_writes_nothing(tmp_path: Path) -> None:
     async with federation(tmp_path / "f") as fed:
         done = await fed.run(small_spec())
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
         second, hung = await start_second(fed, "elsewhere"), first(fed)
         await hung.ownership._checking.stop()
         fed.clock.skip(LEASE_S / 2)
@@ -115,7 +112,7 @@ async def test_a_cloud_that_hangs_is_replaced_after_its_lease_and_then_writes_no
 @pytest.mark.parametrize("ends", ["is killed", "goes on"])
 async def test_the_same_installation_takes_over_at_once(tmp_path: Path, ends: str) -> None:
     async with federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
+        plain = (await ran(small_spec())).info
         if ends == "goes on":
             second, before = await start_second(fed, "cloud"), first(fed)
             assert second.ownership.held.is_set()
@@ -129,9 +126,7 @@ async def test_the_same_installation_takes_over_at_once(tmp_path: Path, ends: st
             assert before.ownership.held.is_set()
             assert (await owner(fed)).token == 3
             return
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
         await first(fed).ownership._checking.stop()  # which would take it again
         first(fed).ownership._mine = None  # gives nothing back, as a killed process
         await fed.stop("cloud")

@@ -19,6 +19,7 @@ from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
 from shared.service.needs import Needs
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+from tests.shared.algorithms.layouts import ran
 
 HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
 
@@ -56,81 +57,74 @@ async def test_the_ids_of_tiers_wait_for_the_disk_only_with_fsync(
 # ---- restarts
 
 
-async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_current_round(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(6,))
+async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_current_round(fed: Federation) -> None:
     """A paused agent that continues reads an order that the edge has given up."""
     orders: list[bytes] = []
     stale: list[httpx2.Response] = []
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(6,)) as fed:
 
-        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            if request.url.path == "/uploads" and request.content not in orders:
-                orders.append(request.content)
-                if len(orders) == 2:
-                    stale.append(await fed.client.post(str(request.url), content=orders[0]))
-            return await pass_on()
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        if request.url.path == "/uploads" and request.content not in orders:
+            orders.append(request.content)
+            if len(orders) == 2:
+                stale.append(await fed.client.post(str(request.url), content=orders[0]))
+        return await pass_on()
 
-        fed.router.tamper = tamper
-        info = await fed.run(small_spec(num_edges=1, round_deadline_s=1e6))
-        rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
+    fed.router.tamper = tamper
+    info = await fed.run(small_spec(num_edges=1, round_deadline_s=1e6))
+    rows = [row for number in (1, 2) for row in (await fed.round(info.run, number)).seats]
     assert [row.outcome for row in rows] == ["used"] * 12
     assert [answer.status_code for answer in stale] == [200]
     assert b"the agent no longer holds this update" in stale[0].content
 
 
-async def test_an_agent_restarted_between_rounds_keeps_id_and_states(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec(num_rounds=3))
-        info = await fed.run(small_spec(num_rounds=1))
-        ids = [fed.agent_id(number) for number in range(6)]
-        for number in range(6):
-            await fed.stop(f"agent-{number}")
-            await fed.start_agent(number)
-        assert [fed.agent_id(number) for number in range(6)] == ids
-        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
-        end = await fed.finish(info.run)
-        assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
-        for number in (2, 3):
-            rows = (await fed.round(info.run, number)).seats
-            assert [(row.outcome, row.fresh_state) for row in rows] == [("used", False)] * 6
+async def test_an_agent_restarted_between_rounds_keeps_id_and_states(fed: Federation) -> None:
+    plain = (await ran(small_spec(num_rounds=3))).info
+    info = await fed.run(small_spec(num_rounds=1))
+    ids = [fed.agent_id(number) for number in range(6)]
+    for number in range(6):
+        await fed.stop(f"agent-{number}")
+        await fed.start_agent(number)
+    assert [fed.agent_id(number) for number in range(6)] == ids
+    end = await fed.add_rounds(info.run, 2)
+    assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
+    for number in (2, 3):
+        rows = (await fed.round(info.run, number)).seats
+        assert [(row.outcome, row.fresh_state) for row in rows] == [("used", False)] * 6
 
 
+@pytest.mark.layout(agent_devices=(1, 1), n_edges=1)
 async def test_an_agent_that_lost_its_folder_starts_with_fresh_state_and_the_record_says_so(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1), n_edges=1) as fed:
-        spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counter_algorithm)
-        info = await fed.run(spec)
-        (seat,) = [s.seat for s in (await fed.seats(info.run)).seats if s.agent == fed.agent_id(1)]
-        for path in (tmp_path / "f" / "agent-1" / "seats").rglob("*"):
-            if path.is_file():
-                path.unlink()
-        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
-        await fed.finish(info.run)
-        rows = (await fed.round(info.run, 2)).seats
-        assert {row.seat for row in rows if row.fresh_state} == {seat}
+    spec = small_spec(num_devices=2, num_edges=1, num_rounds=1, algorithm=counter_algorithm)
+    info = await fed.run(spec)
+    (seat,) = [s.seat for s in (await fed.seats(info.run)).seats if s.agent == fed.agent_id(1)]
+    for path in (fed.folder / "agent-1" / "seats").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    await fed.add_rounds(info.run, 1)
+    rows = (await fed.round(info.run, 2)).seats
+    assert {row.seat for row in rows if row.fresh_state} == {seat}
 
 
-async def test_an_agent_restarted_during_its_visit_gets_its_order_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
-        restarted: list[asyncio.Task[None]] = []
+async def test_an_agent_restarted_during_its_visit_gets_its_order_again(fed: Federation) -> None:
+    plain = (await ran(small_spec())).info
+    restarted: list[asyncio.Task[None]] = []
 
-        async def restart() -> None:
-            await fed.stop("agent-1")
-            await fed.start_agent(1)
+    async def restart() -> None:
+        await fed.restart_node("agent-1")
 
-        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            if request.url.path == "/visits" and request.url.port == AGENT_PORT + 1 and not restarted:
-                restarted.append(asyncio.create_task(restart()))
-            return await pass_on()
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        if request.url.path == "/visits" and request.url.port == AGENT_PORT + 1 and not restarted:
+            restarted.append(asyncio.create_task(restart()))
+        return await pass_on()
 
-        fed.router.tamper = tamper
-        info = await fed.run(small_spec())
-        await asyncio.gather(*restarted)
-        assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
-        assert (await fed.round(info.run, 1)).failures == ()
+    fed.router.tamper = tamper
+    info = await fed.run(small_spec())
+    await asyncio.gather(*restarted)
+    assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
+    assert (await fed.round(info.run, 1)).failures == ()
 
 
 # ---- heartbeats

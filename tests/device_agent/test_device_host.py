@@ -15,56 +15,54 @@ from device_agent import device_host
 from shared.federation.messages import WaveId
 from shared.federation.real_time import RealDuration
 from shared.service.idempotency import KEEP_S
-from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
+from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 
 
-async def test_an_agent_says_which_seat_trains_and_how_many_orders_wait(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        host = fed.apps["agent-0"].state.agent.host
-        assert (host.visiting, host.waiting, host.n_visits) == (None, 0, 0)
-        seats_during_visits: list[tuple[int | None, int]] = []
-        begin = host._on_visit_start
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_an_agent_says_which_seat_trains_and_how_many_orders_wait(fed: Federation) -> None:
+    host = fed.apps["agent-0"].state.agent.host
+    assert (host.visiting, host.waiting, host.n_visits) == (None, 0, 0)
+    seats_during_visits: list[tuple[int | None, int]] = []
+    begin = host._on_visit_start
 
-        def on_start(seat: int) -> None:
-            begin(seat)
-            seats_during_visits.append((host.visiting, host.waiting))
+    def on_start(seat: int) -> None:
+        begin(seat)
+        seats_during_visits.append((host.visiting, host.waiting))
 
-        host._on_visit_start = on_start
-        await fed.run(small_spec(num_edges=1, num_devices=1))
-        # Two rounds and the evaluation after them.
-        assert seats_during_visits == [(0, 1)] * 3
-        assert (host.visiting, host.waiting, host.n_visits) == (None, 0, 3)
-
-
-async def test_an_agent_forgets_the_answers_of_a_run_that_orders_nothing_any_more(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        orders, late_s = fed.apps["agent-0"].state.agent.orders, 0.0
-        orders.clock = lambda: time.monotonic() + late_s
-        first = (await fed.run(small_spec(num_edges=1, num_devices=1))).run
-        gate = Gate(fed, closed_at=2)
-        second = await fed.submit(small_spec(num_edges=1, num_devices=1))
-        await gate.reached.wait()
-        assert {queue.run_id for queue in orders._work} == {first, second}
-        late_s = KEEP_S
-        gate.open.set()
-        await fed.finish(second)
-        assert {queue.run_id for queue in orders._work} == {second}
+    host._on_visit_start = on_start
+    await fed.run(small_spec(num_edges=1, num_devices=1))
+    # Two rounds and the evaluation after them.
+    assert seats_during_visits == [(0, 1)] * 3
+    assert (host.visiting, host.waiting, host.n_visits) == (None, 0, 3)
 
 
-async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_and_not_before(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,), heartbeat_s=0.2) as fed:
-        gate = Gate(fed, path="/uploads")
-        run_id = await fed.submit(small_spec(num_edges=1, num_devices=1, round_deadline_s=1e6))
-        await gate.reached.wait()
-        host = fed.apps["agent-0"].state.agent.host
-        await host.forget("another")
-        assert [held_for for held_for, *_ in host._held] == [run_id]
-        await fed.control(run_id, "stop")
-        await fed.finish(run_id)
-        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
-        assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
-        await fed.until(lambda: not host._held)
-        gate.open.set()
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_an_agent_forgets_the_answers_of_a_run_that_orders_nothing_any_more(fed: Federation) -> None:
+    orders, late_s = fed.apps["agent-0"].state.agent.orders, 0.0
+    orders.clock = lambda: time.monotonic() + late_s
+    first = (await fed.run(small_spec(num_edges=1, num_devices=1))).run
+    gate, second = await fed.submit_and_hold(small_spec(num_edges=1, num_devices=1), closed_at=2)
+    assert {queue.run_id for queue in orders._work} == {first, second}
+    late_s = KEEP_S
+    gate.open.set()
+    await fed.finish(second)
+    assert {queue.run_id for queue in orders._work} == {second}
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(1,), heartbeat_s=0.2)
+async def test_updates_that_are_held_for_a_run_are_dropped_when_it_is_deleted_and_not_before(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(
+        small_spec(num_edges=1, num_devices=1, round_deadline_s=1e6), path="/uploads"
+    )
+    host = fed.apps["agent-0"].state.agent.host
+    await host.forget("another")
+    assert [held_for for held_for, *_ in host._held] == [run_id]
+    await fed.control(run_id, "stop")
+    await fed.finish(run_id)
+    await fed.until(lambda: not fed.cloud.runs.training)
+    assert (await fed.client.delete(f"/runs/{run_id}")).status_code == 204
+    await fed.until(lambda: not host._held)
+    gate.open.set()
 
 
 def test_held_updates_wait_for_their_wave_and_those_of_another_run_for_a_while() -> None:
@@ -82,22 +80,22 @@ def test_held_updates_wait_for_their_wave_and_those_of_another_run_for_a_while()
     assert not kept("other", 1, 9, now - KEEP_S - 1)
 
 
-async def test_what_an_agent_measures_of_its_visits(tmp_path: Path) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(2,))
+async def test_what_an_agent_measures_of_its_visits(fed: Federation) -> None:
     moved = {"down": 0, "up": 0}
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,)) as fed:
 
-        async def count(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            answer = await pass_on()
-            if request.url.path == "/visits":
-                moved["down"] += len(request.content)
-                moved["up"] += len(await answer.aread())
-            return answer
+    async def count(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        answer = await pass_on()
+        if request.url.path == "/visits":
+            moved["down"] += len(request.content)
+            moved["up"] += len(await answer.aread())
+        return answer
 
-        fed.router.tamper = count
-        began = time.monotonic()
-        await fed.run(small_spec(num_edges=1, num_devices=2))
-        lasted = time.monotonic() - began
-        text = (await fed.client.get(f"http://127.0.0.1:{AGENT_PORT}/metrics")).text
+    fed.router.tamper = count
+    began = time.monotonic()
+    await fed.run(small_spec(num_edges=1, num_devices=2))
+    lasted = time.monotonic() - began
+    text = (await fed.client.get(f"http://127.0.0.1:{AGENT_PORT}/metrics")).text
     found = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if not line.startswith("#")}
     assert found["strata_agent_visits_begun_total"] == 6  # two rounds and the evaluation after them
     assert found['strata_agent_socket_bytes_total{direction="down"}'] == moved["down"] > 0

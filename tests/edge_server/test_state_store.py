@@ -17,8 +17,8 @@ from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
 from shared.storage.states import Version
 from tests.fakes.memory_store import MemoryStore
-from tests.federation import EDGE_PORT, Federation, Gate, small_spec
-from tests.shared.algorithms.layouts import resolved
+from tests.federation import EDGE_PORT, Federation, small_spec
+from tests.shared.algorithms.layouts import ran, resolved
 
 
 def blobs(fed: Federation, number: int) -> list[str]:
@@ -41,88 +41,79 @@ async def visit_counts(fed: Federation, run_id: str, round_no: int) -> set[int]:
     return {int(row.figures["visits"]) for row in rows if row.wave == max(r.wave for r in rows)}
 
 
-async def test_a_placement_that_an_edge_does_not_hold_is_sent_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
-        for number in (1, 2):
-            (key,) = await fed.store.keys(redis_keys.edge_placements(f"edge-{number}", run_id))
-            await fed.store.delete(key)
-        fed.router.calls.clear()
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert info.model_sha256 == plain.model_sha256
-        # The cloud ordered the evaluation after round 2, then sent the placement, then repeated the order.
-        assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
-            (EDGE_PORT, "/placements")
-        ) == 1
+async def test_a_placement_that_an_edge_does_not_hold_is_sent_again(fed: Federation) -> None:
+    plain = (await ran(small_spec())).info
+    gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
+    for number in (1, 2):
+        (key,) = await fed.store.keys(redis_keys.edge_placements(f"edge-{number}", run_id))
+        await fed.store.delete(key)
+    fed.router.calls.clear()
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert info.model_sha256 == plain.model_sha256
+    # The cloud ordered the evaluation after round 2, then sent the placement, then repeated the order.
+    assert [call for call in fed.router.calls if call[0] >= EDGE_PORT and call[0] < EDGE_PORT + 2].count(
+        (EDGE_PORT, "/placements")
+    ) == 1
 
 
-async def test_an_edge_keeps_one_placement_however_often_seats_move(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
-        await gate.reached.wait()
-        await fed.start_agent(6, devices=2)
-        await fed.until(lambda: fed.n_agents() == 7)
-        gate.open.set()
-        await fed.finish(run_id)
-        assert [len(await fed.store.keys(redis_keys.edge_placements(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
+async def test_an_edge_keeps_one_placement_however_often_seats_move(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=4, max_devices=8), closed_at=2)
+    await fed.start_agent(6, devices=2)
+    await fed.until(lambda: fed.n_agents() == 7)
+    gate.open.set()
+    await fed.finish(run_id)
+    assert [len(await fed.store.keys(redis_keys.edge_placements(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
 
 
 async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec(num_rounds=12, algorithm=counter_algorithm))
-        assert info.status == "completed"
-        for number in (0, 1):
-            states = await fed.store.scan(redis_keys.edge_states(f"edge-{number + 1}", info.run, number))
-            assert [key.rpartition(":")[2][:8] for key in states] == ["00000011", "00000012"]
-            assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
-            assert len(blobs(fed, number)) <= 2
-        # The cloud: one state, and a table for each round.
-        assert len(list((tmp_path / "f" / "cloud" / "blobs").iterdir())) == 1 + 12
-        # The agents: at most the last committed state and the one before it, for each seat.
-        for number in range(6):
-            kept = list((tmp_path / "f" / f"agent-{number}" / "seats").glob("*/*"))
-            assert [len(list(seat.iterdir())) for seat in kept] == [2]
+    info = await fed.run(small_spec(num_rounds=12, algorithm=counter_algorithm))
+    assert info.status == "completed"
+    for number in (0, 1):
+        states = await fed.store.scan(redis_keys.edge_states(f"edge-{number + 1}", info.run, number))
+        assert [key.rpartition(":")[2][:8] for key in states] == ["00000011", "00000012"]
+        assert {value.decode() for value in states.values()} <= set(blobs(fed, number))
+        assert len(blobs(fed, number)) <= 2
+    # The cloud: one state, and a table for each round.
+    assert len(list((fed.folder / "cloud" / "blobs").iterdir())) == 1 + 12
+    # The agents: at most the last committed state and the one before it, for each seat.
+    for number in range(6):
+        kept = list((fed.folder / f"agent-{number}" / "seats").glob("*/*"))
+        assert [len(list(seat.iterdir())) for seat in kept] == [2]
 
 
-async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(tmp_path: Path, counter_algorithm: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(2,), heartbeat_s=0.2) as fed:
-        spec = small_spec(num_edges=1, num_devices=2, algorithm=counter_algorithm)
-        first, second = await fed.run(spec), await fed.run(spec)
-        folder = tmp_path / "f" / "agent-0" / "seats"
-        assert (await fed.client.delete(f"/runs/{first.run}")).status_code == 204
-        await fed.until(lambda: {path.name for path in folder.iterdir()} == {f"={second.run}"})
-        left = await fed.store.keys(redis_keys.edge_runs("edge-1"))
-        assert {redis_keys.run_at_edge("edge-1", key) for key in left} == {second.run}
-        await fed.client.delete(f"/runs/{second.run}")
-        await fed.until(lambda: not list(folder.iterdir()) and not blobs(fed, 0))
-        assert await fed.store.keys(redis_keys.edge_runs("edge-1")) == []
+@pytest.mark.layout(n_edges=1, agent_devices=(2,), heartbeat_s=0.2)
+async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(counter_algorithm: str, fed: Federation) -> None:
+    spec = small_spec(num_edges=1, num_devices=2, algorithm=counter_algorithm)
+    first, second = await fed.run(spec), await fed.run(spec)
+    folder = fed.folder / "agent-0" / "seats"
+    assert (await fed.client.delete(f"/runs/{first.run}")).status_code == 204
+    await fed.until(lambda: {path.name for path in folder.iterdir()} == {f"={second.run}"})
+    left = await fed.store.keys(redis_keys.edge_runs("edge-1"))
+    assert {redis_keys.run_at_edge("edge-1", key) for key in left} == {second.run}
+    await fed.client.delete(f"/runs/{second.run}")
+    await fed.until(lambda: not list(folder.iterdir()) and not blobs(fed, 0))
+    assert await fed.store.keys(redis_keys.edge_runs("edge-1")) == []
 
 
-async def test_states_count_each_round_once_although_edges_and_agents_restart_between_them(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(edge_spec(num_rounds=3))
-        assert [await edge_counts(fed, plain.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
-        assert [await visit_counts(fed, plain.run, n) for n in (1, 2, 3)] == [{2}, {4}, {6}]
+async def test_states_count_each_round_once_although_edges_and_agents_restart_between_them(fed: Federation) -> None:
+    plain = await fed.run(edge_spec(num_rounds=3))
+    assert [await edge_counts(fed, plain.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
+    assert [await visit_counts(fed, plain.run, n) for n in (1, 2, 3)] == [{2}, {4}, {6}]
 
-        info = await fed.run(edge_spec(num_rounds=1))
-        for name in ("edge-0", "edge-1", "agent-0", "agent-1"):
-            await fed.stop(name)
-        for number in (1, 0):
-            await fed.start_edge(number)
-            await fed.start_agent(number)
-        await fed.until(lambda: fed.n_agents() == 6)
-        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
-        end = await fed.finish(info.run)
-        assert [await edge_counts(fed, info.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
-        assert [await visit_counts(fed, info.run, n) for n in (1, 2, 3)] == [{2}, {4}, {6}]
-        assert end.model_sha256 == plain.model_sha256
+    info = await fed.run(edge_spec(num_rounds=1))
+    for name in ("edge-0", "edge-1", "agent-0", "agent-1"):
+        await fed.stop(name)
+    for number in (1, 0):
+        await fed.start_edge(number)
+        await fed.start_agent(number)
+    await fed.until(lambda: fed.n_agents() == 6)
+    end = await fed.add_rounds(info.run, 2)
+    assert [await edge_counts(fed, info.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
+    assert [await visit_counts(fed, info.run, n) for n in (1, 2, 3)] == [{2}, {4}, {6}]
+    assert end.model_sha256 == plain.model_sha256
 
 
 async def test_the_newest_checkpoint_is_handed_out_once_and_then_read_from_its_file_and_both_are_equal(
@@ -158,16 +149,13 @@ async def test_the_newest_checkpoint_is_handed_out_once_and_then_read_from_its_f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("visit", [3, 4], ids=["first wave", "second wave"])
-async def test_states_count_no_visit_twice_when_a_round_is_repeated(tmp_path: Path, visit: int) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(edge_spec())
-        gate = Gate(fed, closed_at=visit)  # in round 2
-        run_id = await fed.submit(edge_spec())
-        await gate.reached.wait()
-        await fed.stop("cloud")
-        gate.open.set()
-        await fed.start_cloud()
-        end = await fed.finish(run_id)
-        assert await edge_counts(fed, run_id, 2) == [2, 2]
-        assert await visit_counts(fed, run_id, 2) == {4}
-        assert end.model_sha256 == plain.model_sha256
+async def test_states_count_no_visit_twice_when_a_round_is_repeated(visit: int, fed: Federation) -> None:
+    plain = await fed.run(edge_spec())
+    gate, run_id = await fed.submit_and_hold(edge_spec(), closed_at=visit)  # in round 2
+    await fed.stop("cloud")
+    gate.open.set()
+    await fed.start_cloud()
+    end = await fed.finish(run_id)
+    assert await edge_counts(fed, run_id, 2) == [2, 2]
+    assert await visit_counts(fed, run_id, 2) == {4}
+    assert end.model_sha256 == plain.model_sha256

@@ -27,11 +27,11 @@ TEXT = '{"spec": {"lr": 0.1}}'
         (TEXT.encode("utf-8-sig"), 400, "BOM"),
     ],
 )
-async def test_the_api_refuses_what_has_two_meanings(tmp_path: Path, content: bytes, status: int, said: str) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        refused = await fed.client.post("/runs", content=content, headers=JSON)
-        assert (refused.status_code, said in refused.json()["detail"]) == (status, True), refused.text
-        assert (await fed.client.get("/runs")).json() == {"runs": [], "unreadable": []}
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_the_api_refuses_what_has_two_meanings(content: bytes, status: int, said: str, fed: Federation) -> None:
+    refused = await fed.client.post("/runs", content=content, headers=JSON)
+    assert (refused.status_code, said in refused.json()["detail"]) == (status, True), refused.text
+    assert (await fed.client.get("/runs")).json() == {"runs": [], "unreadable": []}
 
 
 @pytest.mark.parametrize(

@@ -46,27 +46,27 @@ def unknown_process(answer: Any) -> FastAPI:
     ids=["another nonce", "more than a nonce", "no object", "a redirect", "nothing"],
 )
 @pytest.mark.parametrize("path", ["/agents", "/edges"])
+@pytest.mark.layout(n_edges=0, agent_devices=())
 async def test_a_node_that_does_not_show_the_nonce_is_not_registered(
-    tmp_path: Path, path: str, answer: Any, message: str
+    path: str, answer: Any, message: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        fed.router.apps[9400] = unknown_process(answer)
-        fed.router.apps[9401] = elsewhere = unknown_process({"nonce": NONCE})
-        hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
-        refused = await fed.client.post(path, json=hello)
-        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert message in refused.json()["detail"]
-        assert elsewhere.state.asked == 0
-        assert (await fed.client.get("/agents")).json() == {"agents": []}
-        assert (await fed.client.get("/edges")).json() == {"edges": []}
+    fed.router.apps[9400] = unknown_process(answer)
+    fed.router.apps[9401] = elsewhere = unknown_process({"nonce": NONCE})
+    hello = HELLO if path == "/agents" else {"edge": "e", "port": 9400, "nonce": NONCE}
+    refused = await fed.client.post(path, json=hello)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert message in refused.json()["detail"]
+    assert elsewhere.state.asked == 0
+    assert (await fed.client.get("/agents")).json() == {"agents": []}
+    assert (await fed.client.get("/edges")).json() == {"edges": []}
 
 
-async def test_a_node_with_a_closed_port_is_not_registered(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        refused = await fed.client.post("/agents", json=HELLO)
-        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        for wrong in ({"port": 0}, {"nonce": "short"}, {"agent": "../x"}, {"devices": 0}, {"url": "http://evil"}):
-            assert (await fed.client.post("/agents", json={**HELLO, **wrong})).status_code == 422
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_a_node_with_a_closed_port_is_not_registered(fed: Federation) -> None:
+    refused = await fed.client.post("/agents", json=HELLO)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    for wrong in ({"port": 0}, {"nonce": "short"}, {"agent": "../x"}, {"devices": 0}, {"url": "http://evil"}):
+        assert (await fed.client.post("/agents", json={**HELLO, **wrong})).status_code == 422
 
 
 async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) -> None:
@@ -89,156 +89,150 @@ async def test_callers_outside_the_allowed_networks_are_refused(tmp_path: Path) 
 # ---- tokens
 
 
-async def test_each_token_is_accepted_on_its_own_routes_only(tmp_path: Path) -> None:
-    async with Federation(
-        tmp_path / "f", n_edges=1, agent_devices=(1,), common={"tier_token": "tier", "api_token": "api"}
-    ) as fed:
-        api = [("GET", "/runs"), ("POST", "/runs"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/metrics")]
-        tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
-        below = [
-            ("POST", f"http://127.0.0.1:{EDGE_PORT}/rounds"),
-            ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
-            ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
-            ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
-            ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),
-        ]
+@pytest.mark.layout(n_edges=1, agent_devices=(1,), common={"tier_token": "tier", "api_token": "api"})
+async def test_each_token_is_accepted_on_its_own_routes_only(fed: Federation) -> None:
+    api = [("GET", "/runs"), ("POST", "/runs"), ("GET", "/topology"), ("PUT", "/topology"), ("GET", "/metrics")]
+    tier = [("POST", "/agents"), ("POST", "/edges"), ("POST", "/heartbeats")]
+    below = [
+        ("POST", f"http://127.0.0.1:{EDGE_PORT}/rounds"),
+        ("PUT", f"http://127.0.0.1:{EDGE_PORT}/placements"),
+        ("GET", f"http://127.0.0.1:{EDGE_PORT}/nonce"),
+        ("POST", f"http://127.0.0.1:{AGENT_PORT}/visits"),
+        ("POST", f"http://127.0.0.1:{AGENT_PORT}/uploads"),
+    ]
 
-        async def status(method: str, url: str, token: str | None) -> int:
-            headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            body: dict[str, int] | None = {} if method in ("POST", "PUT") else None
-            return (await fed.client.request(method, url, headers=headers, json=body)).status_code
+    async def status(method: str, url: str, token: str | None) -> int:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        body: dict[str, int] | None = {} if method in ("POST", "PUT") else None
+        return (await fed.client.request(method, url, headers=headers, json=body)).status_code
 
-        for method, url in api + tier + below:
-            for wrong in (None, "", "guess", "api" if (method, url) in tier + below else "tier"):
-                assert await status(method, url, wrong) == 401, (method, url, wrong)
-        for method, url in api:
-            assert await status(method, url, "api") in (200, 422)
-        for method, url in below:
-            assert await status(method, url, "tier") in (200, 204, 400, 422)
-        for path in ("/healthz", "/readyz"):
-            assert await status("GET", path, None) == 200
-        refused = await fed.client.get("/runs", headers={"authorization": "Basic api"})
-        assert refused.json()["detail"] == "the API token is missing or wrong"
-        assert "api" not in refused.text.replace("API", "")
+    for method, url in api + tier + below:
+        for wrong in (None, "", "guess", "api" if (method, url) in tier + below else "tier"):
+            assert await status(method, url, wrong) == 401, (method, url, wrong)
+    for method, url in api:
+        assert await status(method, url, "api") in (200, 422)
+    for method, url in below:
+        assert await status(method, url, "tier") in (200, 204, 400, 422)
+    for path in ("/healthz", "/readyz"):
+        assert await status("GET", path, None) == 200
+    refused = await fed.client.get("/runs", headers={"authorization": "Basic api"})
+    assert refused.json()["detail"] == "the API token is missing or wrong"
+    assert "api" not in refused.text.replace("API", "")
 
 
 # ---- health
 
 
-async def test_readiness_names_what_is_missing(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        assert (await fed.client.get("/healthz")).json()["status"] == "ok"
-        answer = await fed.client.get("/readyz")
-        assert (answer.status_code, answer.json()["missing"]) == (503, ["an edge", "a device"])
-        await fed.start_edge(0)
-        await fed.until(lambda: bool(fed.apps["cloud"].state.cloud.registry.live_edges()))
-        assert (await fed.client.get("/readyz")).json()["missing"] == ["a device"]
-        await fed.start_agent(0, devices=1)
-        await fed.until(lambda: fed.n_agents() == 1)
-        answer = await fed.client.get("/readyz")
-        assert (answer.status_code, answer.json()["missing"]) == (200, [])
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_readiness_names_what_is_missing(fed: Federation) -> None:
+    assert (await fed.client.get("/healthz")).json()["status"] == "ok"
+    answer = await fed.client.get("/readyz")
+    assert (answer.status_code, answer.json()["missing"]) == (503, ["an edge", "a device"])
+    await fed.start_edge(0)
+    await fed.until(lambda: bool(fed.cloud.registry.live_edges()))
+    assert (await fed.client.get("/readyz")).json()["missing"] == ["a device"]
+    await fed.start_agent(0, devices=1)
+    await fed.until(lambda: fed.n_agents() == 1)
+    answer = await fed.client.get("/readyz")
+    assert (answer.status_code, answer.json()["missing"]) == (200, [])
 
-        async def ping() -> None:
-            raise StoreUnavailable("redis is away")
+    async def ping() -> None:
+        raise StoreUnavailable("redis is away")
 
-        fed.store.ping = ping  # type: ignore[method-assign]
-        answer = await fed.client.get("/readyz")
-        assert (answer.status_code, answer.json()["missing"]) == (503, ["Redis: redis is away"])
-        assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == [
-            "Redis: redis is away"
-        ]
+    fed.store.ping = ping  # type: ignore[method-assign]
+    answer = await fed.client.get("/readyz")
+    assert (answer.status_code, answer.json()["missing"]) == (503, ["Redis: redis is away"])
+    assert (await fed.client.get(f"http://127.0.0.1:{EDGE_PORT}/readyz")).json()["missing"] == ["Redis: redis is away"]
 
 
-async def test_metrics_count_nodes_and_runs(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(2, 3)) as fed:
-        lines = (await fed.client.get("/metrics")).text.splitlines()
-        there = {"strata_cloud_devices 5.0", "strata_cloud_training 0.0", "strata_cloud_run_rounds 0.0"}
-        states = {f'strata_cloud_{tier}{{state="alive"}} 2.0' for tier in ("agents", "edges")}
-        assert there | states <= set(lines)
+@pytest.mark.layout(agent_devices=(2, 3))
+async def test_metrics_count_nodes_and_runs(fed: Federation) -> None:
+    lines = (await fed.client.get("/metrics")).text.splitlines()
+    there = {"strata_cloud_devices 5.0", "strata_cloud_training 0.0", "strata_cloud_run_rounds 0.0"}
+    states = {f'strata_cloud_{tier}{{state="alive"}} 2.0' for tier in ("agents", "edges")}
+    assert there | states <= set(lines)
 
 
-async def test_service_discovery_lists_the_live_tiers_for_prometheus(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
-        edges = [
-            {"targets": [f"127.0.0.1:{EDGE_PORT + n}"], "labels": {"tier": "edge", "edge": f"edge-{n + 1}"}}
-            for n in range(2)
-        ]
-        agents = [f"127.0.0.1:{AGENT_PORT}", f"127.0.0.1:{AGENT_PORT + 1}"]
-        found = (await fed.client.get("/metrics/targets")).json()
-        assert found == [*edges, {"targets": agents, "labels": {"tier": "agent"}}]
-        await fed.lose("agent-1")
-        found = (await fed.client.get("/metrics/targets")).json()
-        assert found == [*edges, {"targets": agents[:1], "labels": {"tier": "agent"}}]
+@pytest.mark.layout(agent_devices=(1, 1))
+async def test_service_discovery_lists_the_live_tiers_for_prometheus(fed: Federation) -> None:
+    edges = [
+        {"targets": [f"127.0.0.1:{EDGE_PORT + n}"], "labels": {"tier": "edge", "edge": f"edge-{n + 1}"}}
+        for n in range(2)
+    ]
+    agents = [f"127.0.0.1:{AGENT_PORT}", f"127.0.0.1:{AGENT_PORT + 1}"]
+    found = (await fed.client.get("/metrics/targets")).json()
+    assert found == [*edges, {"targets": agents, "labels": {"tier": "agent"}}]
+    await fed.lose("agent-1")
+    found = (await fed.client.get("/metrics/targets")).json()
+    assert found == [*edges, {"targets": agents[:1], "labels": {"tier": "agent"}}]
 
 
 # ---- views
 
 
-async def test_topology_shows_edges_devices_and_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(2, 1), profiles=("jetson", "phone_low")) as fed:
-        found = (await fed.client.get("/topology")).json()
-        assert (found["n_devices"], found["n_agents"], found["wanted"]) == (3, 2, {})
-        assert [edge["edge"] for edge in found["edges"]] == ["edge-1", "edge-2"]
-        assert sum(edge["n_agents"] for edge in found["edges"]) == 2
-        assert found["edges"] == [
-            {**edge, "last_seen_s": old["last_seen_s"]}
-            for edge, old in zip((await fed.client.get("/edges")).json()["edges"], found["edges"], strict=True)
-        ]
-        one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
-        assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "jetson", "alive")
-        assert {device["name"] for device in found["agents"]} == {"agent-0", "agent-1"}
+@pytest.mark.layout(agent_devices=(2, 1), profiles=("jetson", "phone_low"))
+async def test_topology_shows_edges_devices_and_seats(fed: Federation) -> None:
+    found = (await fed.client.get("/topology")).json()
+    assert (found["n_devices"], found["n_agents"], found["wanted"]) == (3, 2, {})
+    assert [edge["edge"] for edge in found["edges"]] == ["edge-1", "edge-2"]
+    assert sum(edge["n_agents"] for edge in found["edges"]) == 2
+    assert found["edges"] == [
+        {**edge, "last_seen_s": old["last_seen_s"]}
+        for edge, old in zip((await fed.client.get("/edges")).json()["edges"], found["edges"], strict=True)
+    ]
+    one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
+    assert (one["name"], one["devices"], one["profile"], one["state"]) == ("agent-0", 2, "jetson", "alive")
+    assert {device["name"] for device in found["agents"]} == {"agent-0", "agent-1"}
 
 
-async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
-        agent = fed.agent_id(1)
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1), ttl_s=300.0)
+async def test_a_silent_agent_is_suspect_then_lost_and_revives_with_a_heartbeat(fed: Federation) -> None:
+    agent = fed.agent_id(1)
 
-        def state() -> str:
-            return str(agent_info(fed.apps["cloud"].state.cloud.registry, agent).state)
+    def state() -> str:
+        return str(agent_info(fed.cloud.registry, agent).state)
 
-        await fed.stop("agent-1")
-        for share, expected in ((0.4, "alive"), (0.2, "suspect"), (0.5, "lost")):
-            await fed.pass_time(share * fed.ttl_s, agent)
-            assert state() == expected
-        await fed.start_agent(1)
-        await fed.until(lambda: state() != "lost")
-        assert state() == "revived"
-        await fed.pass_time(0.9 * fed.ttl_s)
-        assert state() == "revived"
-        await fed.pass_time(0.2 * fed.ttl_s)
-        assert state() == "alive"
+    await fed.stop("agent-1")
+    for share, expected in ((0.4, "alive"), (0.2, "suspect"), (0.5, "lost")):
+        await fed.pass_time(share * fed.ttl_s, agent)
+        assert state() == expected
+    await fed.start_agent(1)
+    await fed.until(lambda: state() != "lost")
+    assert state() == "revived"
+    await fed.pass_time(0.9 * fed.ttl_s)
+    assert state() == "revived"
+    await fed.pass_time(0.2 * fed.ttl_s)
+    assert state() == "alive"
 
 
 async def test_an_edge_reports_a_new_agent_without_waiting_for_its_next_heartbeat(tmp_path: Path) -> None:
     fed = Federation(tmp_path / "f", n_edges=1, agent_devices=(1,))
     fed.heartbeat_s = 3600.0
     async with fed:
-        assert agent_info(fed.apps["cloud"].state.cloud.registry, fed.agent_id(0)).edge == "edge-1"
+        assert agent_info(fed.cloud.registry, fed.agent_id(0)).edge == "edge-1"
 
 
-async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(tmp_path: Path) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(1,), common={"tier_token": "t", "api_token": "a"})
+async def test_the_cloud_sends_the_tier_token_to_registered_tiers_only(fed: Federation) -> None:
     seen: dict[int, set[str]] = {}
 
     async def note(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         seen.setdefault(request.url.port or 80, set()).add(request.headers.get("authorization", ""))
         return await pass_on()
 
-    async with Federation(
-        tmp_path / "f", n_edges=1, agent_devices=(1,), common={"tier_token": "t", "api_token": "a"}
-    ) as fed:
-        fed.router.tamper = note
-        fed.client.headers["authorization"] = "Bearer a"
-        assert (await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))).status == "completed"
-        await fed.until(lambda: len(seen[CLOUD_PORT]) == 2)  # a heartbeat
+    fed.router.tamper = note
+    fed.client.headers["authorization"] = "Bearer a"
+    assert (await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))).status == "completed"
+    await fed.until(lambda: len(seen[CLOUD_PORT]) == 2)  # a heartbeat
     assert seen == {CLOUD_PORT: {"Bearer t", "Bearer a"}, EDGE_PORT: {"Bearer t"}, AGENT_PORT: {"Bearer t"}}
 
 
 # ---- the document
 
 
-async def test_the_openapi_document_is_complete(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        document = (await fed.client.get("/openapi.json")).json()
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_the_openapi_document_is_complete(fed: Federation) -> None:
+    document = (await fed.client.get("/openapi.json")).json()
     paths = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     assert paths == {
         ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/metrics/targets"),
@@ -280,22 +274,22 @@ def _references(node: Any) -> set[str]:
     return set().union(*(_references(value) for value in node)) if isinstance(node, list) else set()
 
 
-async def test_algorithms_come_with_the_schemas_of_their_parameters(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        listed = {a["name"]: a for a in (await fed.client.get("/algorithms")).json()["algorithms"]}
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_algorithms_come_with_the_schemas_of_their_parameters(fed: Federation) -> None:
+    listed = {a["name"]: a for a in (await fed.client.get("/algorithms")).json()["algorithms"]}
     assert {"fedavg", "fedprox"} <= set(listed)
     assert "McMahan" in listed["fedavg"]["paper"]
     assert listed["fedavg"]["params"]["properties"] == {}
     assert "mu" in listed["fedprox"]["params"]["properties"]
 
 
-async def test_an_oversized_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=()) as fed:
-        for port, path, limit in (
-            (CLOUD_PORT, "runs", 2**20),
-            (CLOUD_PORT, "heartbeats", 2**24),
-            (EDGE_PORT, "heartbeats", 2**24),
-        ):
-            url = f"http://127.0.0.1:{port}/{path}"
-            answer = await fed.client.post(url, content=b"", headers={"content-length": str(limit + 1)})
-            assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+@pytest.mark.layout(n_edges=1, agent_devices=())
+async def test_an_oversized_body_is_refused_before_it_is_read(fed: Federation) -> None:
+    for port, path, limit in (
+        (CLOUD_PORT, "runs", 2**20),
+        (CLOUD_PORT, "heartbeats", 2**24),
+        (EDGE_PORT, "heartbeats", 2**24),
+    ):
+        url = f"http://127.0.0.1:{port}/{path}"
+        answer = await fed.client.post(url, content=b"", headers={"content-length": str(limit + 1)})
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")

@@ -28,7 +28,7 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
     monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
     async with Federation(tmp_path / "fed") as fed:
         fed.router.tamper = tamper
-        views = RunViews(fed.apps["cloud"].state.cloud)
+        views = RunViews(fed.cloud)
         run = await fed.submit(small_spec(num_rounds=100_000, twins=True))
         while len((view := await views.with_seats(run)).twins) < 2:  # noqa: ASYNC110 - polls as a page does
             await asyncio.sleep(0.02)
@@ -56,7 +56,7 @@ async def test_visits_in_flight_of_asynchronous_devices_come_from_the_edges_as_t
     monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
     sync = {"devices": {"mode": "asynchronous", "buffer": 1}, "edges": "synchronous"}
     async with Federation(tmp_path / "fed") as fed:
-        views = RunViews(fed.apps["cloud"].state.cloud)
+        views = RunViews(fed.cloud)
         run = await fed.submit(small_spec(num_rounds=100_000, sync=sync))
         oldest, seen = 0, set[int]()
         while oldest < 2 or len(seen) < 2:
@@ -76,7 +76,7 @@ async def test_a_run_opened_before_its_start_has_the_scores_of_its_own_metric_an
 ) -> None:
     monkeypatch.setattr(run_views, "SEATS_EVERY_S", 0.0)
     async with Federation(tmp_path / "fed", n_edges=1) as fed:
-        cloud = fed.apps["cloud"].state.cloud
+        cloud = fed.cloud
         views = RunViews(cloud)
         run = await fed.submit(small_spec(metrics=["perplexity"]))
         pending = await views.with_seats(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -44,126 +43,120 @@ async def topology(fed: Federation) -> dict[str, Any]:
     return dict((await fed.client.get("/topology")).json())
 
 
-async def events_of(fed: Federation, run: str, *kinds: str) -> list[dict[str, Any]]:
-    repository = fed.apps["cloud"].state.cloud.repository
-    return [event.data for event in await repository.events(run, "0", 0.0) if event.kind in kinds]
-
-
 # ---- the wanted number
 
 
-async def test_without_a_fleet_a_scale_request_is_refused_with_advice(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        refused = await put(fed, 7)
-        assert (refused.status_code, refused.json()["field"]) == (409, "devices")
-        assert "docker compose --profile scale up -d fleet" in refused.json()["detail"]
-        assert "strata up" in refused.json()["detail"]
-        found = await topology(fed)
-        assert (found["wanted"], found["present"], found["fleet"]) == ({}, {}, None)
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_without_a_fleet_a_scale_request_is_refused_with_advice(fed: Federation) -> None:
+    refused = await put(fed, 7)
+    assert (refused.status_code, refused.json()["field"]) == (409, "devices")
+    assert "docker compose --profile scale up -d fleet" in refused.json()["detail"]
+    assert "strata up" in refused.json()["detail"]
+    found = await topology(fed)
+    assert (found["wanted"], found["present"], found["fleet"]) == ({}, {}, None)
 
 
-async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1)) as fed:
-        assert await send_report(fed, report_of(fed, error="no room")) == {"wanted": {}, "released": []}
-        for _ in range(2):  # repeating the request changes nothing
-            answer = await put(fed, 12)
-            assert answer.status_code == 200, answer.text
-            assert (answer.json()["wanted"], answer.json()["present"]) == ({"device": 12}, {"device": 2})
-        fleet = (await topology(fed))["fleet"]
-        assert (fleet["fleet"], fleet["services"], fleet["running"]) == ("f-1", {"device": 1}, {"device": 2})
-        assert (fleet["error"], fleet["wanted"], fleet["leaving"]) == ("no room", {}, [])
-        assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
-        assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
-        await fed.stop("cloud")
-        await fed.start_cloud()  # the wanted number survives a restart of the cloud
-        assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
-        assert (await send_report(fed, report_of(fed, begins=True)))["wanted"] == {}
-
-
-async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        await send_report(fed, report(services={"device": 4, "device_slow": None}))
-        wrong: list[tuple[Any, str, str]] = [
-            (8, "devices", "the fleet scales device, device_slow: say how many of each"),
-            ({"phone": 8}, "devices.phone", "unknown service 'phone'; known: device, device_slow"),
-            ({"device": 10}, "devices.device", "hosts 4 devices: 10 is not a multiple of 4; 8 and 12 are"),
-            ({"device": 8, "device_slow": 999_999}, "devices", "1000007 devices, at most 1000000"),
-        ]
-        for devices, field, message in wrong:
-            refused = await put(fed, devices)
-            assert (refused.status_code, refused.json()["field"]) == (422, field), devices
-            assert message in refused.json()["detail"]
-        for devices in (-1, 1_000_001, 1.5, "many", None, {"device": -4}):
-            refused = await put(fed, devices)
-            assert (refused.status_code, refused.json()["field"]) == (422, "devices"), devices
-        assert (await topology(fed))["wanted"] == {}
-        assert (await put(fed, {"device": 8})).json()["wanted"] == {"device": 8}
-        both = await put(fed, {"device_slow": 3})
-        assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
-
-
-async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_request(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        await send_report(fed, report(services={"device": 1, "device_slow": 1}))
-        await put(fed, {"device": 50_000, "device_slow": 50_000})
-        await send_report(fed, report())
-        answer = await put(fed, 60_000)  # too many if those of the other service still counted
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
+async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(fed: Federation) -> None:
+    assert await send_report(fed, report_of(fed, error="no room")) == {"wanted": {}, "released": []}
+    for _ in range(2):  # repeating the request changes nothing
+        answer = await put(fed, 12)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["wanted"] == {"device": 60_000}
-        assert (await send_report(fed, report()))["wanted"] == {"device": 60_000}
+        assert (answer.json()["wanted"], answer.json()["present"]) == ({"device": 12}, {"device": 2})
+    fleet = (await topology(fed))["fleet"]
+    assert (fleet["fleet"], fleet["services"], fleet["running"]) == ("f-1", {"device": 1}, {"device": 2})
+    assert (fleet["error"], fleet["wanted"], fleet["leaving"]) == ("no room", {}, [])
+    assert 0 <= fleet["last_seen_s"] <= fleet["since_s"]
+    assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
+    await fed.restart_cloud()  # the wanted number survives a restart of the cloud
+    assert (await send_report(fed, report_of(fed)))["wanted"] == {"device": 12}
+    assert (await send_report(fed, report_of(fed, begins=True)))["wanted"] == {}
 
 
-async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=(), ttl_s=300.0) as fed:
-        await send_report(fed, report())
-        other = {**report(), "fleet": "f-2"}
-        refused = await fed.client.post("/fleet", json=other)
-        assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
-        cloud = fed.apps["cloud"].state.cloud
-        await fed.pass_time(0.9 * fed.ttl_s)
-        assert cloud.fleet.info() is not None
-        await fed.pass_time(0.2 * fed.ttl_s)
-        assert cloud.fleet.info() is None
-        assert (await put(fed, 3)).status_code == 409
-        await send_report(fed, other)
-        assert (await topology(fed))["fleet"]["fleet"] == "f-2"
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_a_request_beyond_the_fleets_limits_is_refused_by_field(fed: Federation) -> None:
+    await send_report(fed, report(services={"device": 4, "device_slow": None}))
+    wrong: list[tuple[Any, str, str]] = [
+        (8, "devices", "the fleet scales device, device_slow: say how many of each"),
+        ({"phone": 8}, "devices.phone", "unknown service 'phone'; known: device, device_slow"),
+        ({"device": 10}, "devices.device", "hosts 4 devices: 10 is not a multiple of 4; 8 and 12 are"),
+        ({"device": 8, "device_slow": 999_999}, "devices", "1000007 devices, at most 1000000"),
+    ]
+    for devices, field, message in wrong:
+        refused = await put(fed, devices)
+        assert (refused.status_code, refused.json()["field"]) == (422, field), devices
+        assert message in refused.json()["detail"]
+    for devices in (-1, 1_000_001, 1.5, "many", None, {"device": -4}):
+        refused = await put(fed, devices)
+        assert (refused.status_code, refused.json()["field"]) == (422, "devices"), devices
+    assert (await topology(fed))["wanted"] == {}
+    assert (await put(fed, {"device": 8})).json()["wanted"] == {"device": 8}
+    both = await put(fed, {"device_slow": 3})
+    assert both.json()["wanted"] == {"device": 8, "device_slow": 3}
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_a_request_for_a_service_that_was_removed_is_dropped_by_the_next_request(fed: Federation) -> None:
+    await send_report(fed, report(services={"device": 1, "device_slow": 1}))
+    await put(fed, {"device": 50_000, "device_slow": 50_000})
+    await send_report(fed, report())
+    answer = await put(fed, 60_000)  # too many if those of the other service still counted
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["wanted"] == {"device": 60_000}
+    assert (await send_report(fed, report()))["wanted"] == {"device": 60_000}
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=(), ttl_s=300.0)
+async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(fed: Federation) -> None:
+    await send_report(fed, report())
+    other = {**report(), "fleet": "f-2"}
+    refused = await fed.client.post("/fleet", json=other)
+    assert (refused.status_code, refused.json()["detail"]) == (409, "fleet f-1 is connected already")
+    cloud = fed.cloud
+    await fed.pass_time(0.9 * fed.ttl_s)
+    assert cloud.fleet.info() is not None
+    await fed.pass_time(0.2 * fed.ttl_s)
+    assert cloud.fleet.info() is None
+    assert (await put(fed, 3)).status_code == 409
+    await send_report(fed, other)
+    assert (await topology(fed))["fleet"]["fleet"] == "f-2"
 
 
 # ---- agents that leave
 
 
-async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
-        await send_report(fed, report_of(fed))
-        gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=9, num_devices=4, max_devices=6))
-        await gate.reached.wait()  # in round 2
-        await fed.start_agent(4, devices=1)
-        await fed.start_agent(5, devices=1)
-        await fed.until(lambda: fed.n_agents() == 6)
-        gate = let_round_continue(fed, gate, 2)
-        await gate.reached.wait()  # in round 4, at least one with all six
-        gone = ["agent-1", "agent-4", "agent-5"]
-        leaving = report_of(fed, leaving=gone)
-        assert (await send_report(fed, leaving))["released"] == []  # the current round needs them
-        states = {device["name"]: device["state"] for device in (await topology(fed))["agents"]}
-        assert {name for name, state in states.items() if state == "leaving"} == set(gone)
-        assert (await topology(fed))["present"] == {"device": 3}
-        gate = let_round_continue(fed, gate, 2)
-        await gate.reached.wait()
-        assert sorted((await send_report(fed, leaving))["released"]) == gone
-        ids = {name: fed.agent_id(int(name[-1])) for name in gone}
-        for name in gone:
-            await fed.stop(name)
-            del fed.apps[name]
-        await send_report(fed, report_of(fed, left=gone))
-        gate.open.set()
-        info = await fed.finish(run)
-        rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
-        seats = (await fed.seats(run)).seats
-        left = await events_of(fed, run, "seat.left")
-        lost = await events_of(fed, run, "contribution.lost", "node.suspect", "node.lost", "seat.moved")
-        shown = (await fed.client.get(f"/agents/{ids['agent-1']}")).json()
+@pytest.mark.layout(agent_devices=(1,) * 4)
+async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(fed: Federation) -> None:
+    await send_report(fed, report_of(fed))
+    gate, run = await fed.submit_and_hold(
+        small_spec(num_rounds=9, num_devices=4, max_devices=6), closed_at=2
+    )  # in round 2
+    await fed.start_agent(4, devices=1)
+    await fed.start_agent(5, devices=1)
+    await fed.until(lambda: fed.n_agents() == 6)
+    gate = let_round_continue(fed, gate, 2)
+    await gate.reached.wait()  # in round 4, at least one with all six
+    gone = ["agent-1", "agent-4", "agent-5"]
+    leaving = report_of(fed, leaving=gone)
+    assert (await send_report(fed, leaving))["released"] == []  # the current round needs them
+    states = {device["name"]: device["state"] for device in (await topology(fed))["agents"]}
+    assert {name for name, state in states.items() if state == "leaving"} == set(gone)
+    assert (await topology(fed))["present"] == {"device": 3}
+    gate = let_round_continue(fed, gate, 2)
+    await gate.reached.wait()
+    assert sorted((await send_report(fed, leaving))["released"]) == gone
+    ids = {name: fed.agent_id(int(name[-1])) for name in gone}
+    for name in gone:
+        await fed.stop(name)
+        del fed.apps[name]
+    await send_report(fed, report_of(fed, left=gone))
+    gate.open.set()
+    info = await fed.finish(run)
+    rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
+    seats = (await fed.seats(run)).seats
+    left = [event.data for event in await fed.events(run, "seat.left")]
+    lost = await fed.events(run, "contribution.lost", "node.suspect", "node.lost", "seat.moved")
+    shown = (await fed.client.get(f"/agents/{ids['agent-1']}")).json()
     assert info.status == "completed"
     n_used = [detail.n_used for detail in rounds]
     assert (n_used[0], max(n_used), n_used[-1]) == (4, 6, 3)
@@ -183,56 +176,53 @@ def let_round_continue(fed: Federation, gate: Gate, closed_at: int) -> Gate:
     return after
 
 
-async def test_a_returning_agent_gets_its_own_seat_with_its_state(tmp_path: Path, counter_algorithm: str) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1,) * 4) as fed:
-        gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=12, num_devices=4, algorithm=counter_algorithm))
-        await gate.reached.wait()
-        before = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats}
-        gone = ["agent-1", "agent-2"]
-        ids = [fed.agent_id(1), fed.agent_id(2)]
-        await send_report(fed, report_of(fed, leaving=gone))
-        gate = let_round_continue(fed, gate, 2)
-        await gate.reached.wait()
-        for name in gone:
-            await fed.stop(name)
-        await send_report(fed, report_of(fed, left=gone))
-        await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not the agent of the lowest seat
-        await fed.until(lambda: fed.n_agents() == 3)
-        gate.open.set()
-        info = await fed.finish(run)
-        after = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats if seat.agent}
-        rows = [row for number in range(1, info.rounds + 1) for row in (await fed.round(run, number)).seats]
-        last = await fed.round(run, info.rounds)
+@pytest.mark.layout(agent_devices=(1,) * 4)
+async def test_a_returning_agent_gets_its_own_seat_with_its_state(counter_algorithm: str, fed: Federation) -> None:
+    gate, run = await fed.submit_and_hold(
+        small_spec(num_rounds=12, num_devices=4, algorithm=counter_algorithm), closed_at=2
+    )
+    before = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats}
+    gone = ["agent-1", "agent-2"]
+    ids = [fed.agent_id(1), fed.agent_id(2)]
+    await send_report(fed, report_of(fed, leaving=gone))
+    gate = let_round_continue(fed, gate, 2)
+    await gate.reached.wait()
+    for name in gone:
+        await fed.stop(name)
+    await send_report(fed, report_of(fed, left=gone))
+    await fed.start_agent(max(1, 2, key=lambda number: before[ids[number - 1]]))  # not the agent of the lowest seat
+    await fed.until(lambda: fed.n_agents() == 3)
+    gate.open.set()
+    info = await fed.finish(run)
+    after = {seat.agent: seat.seat for seat in (await fed.seats(run)).seats if seat.agent}
+    rows = [row for number in range(1, info.rounds + 1) for row in (await fed.round(run, number)).seats]
+    last = await fed.round(run, info.rounds)
     back = max(ids, key=lambda agent: before[agent])
     assert after == {agent: seat for agent, seat in before.items() if agent not in ids or agent == back}
     assert (info.status, last.n_used) == ("completed", 3)
     assert [row for row in rows if row.fresh_state] == []
 
 
-async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=300.0) as fed:
-        await send_report(fed, report_of(fed, leaving=["agent-1"]))
-        registry = fed.apps["cloud"].state.cloud.registry
-        await fed.pass_time(0.9 * fed.ttl_s)
-        assert len(registry.live_agents()) == 1
-        await fed.pass_time(0.2 * fed.ttl_s)
-        assert len(registry.live_agents()) == 2
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1), ttl_s=300.0)
+async def test_agents_announced_as_leaving_count_again_when_the_fleet_falls_silent(fed: Federation) -> None:
+    await send_report(fed, report_of(fed, leaving=["agent-1"]))
+    registry = fed.cloud.registry
+    await fed.pass_time(0.9 * fed.ttl_s)
+    assert len(registry.live_agents()) == 1
+    await fed.pass_time(0.2 * fed.ttl_s)
+    assert len(registry.live_agents()) == 2
 
 
-async def test_an_edge_does_not_wait_for_an_agent_that_has_left(tmp_path: Path) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1), ttl_s=2 * HANG_S)
+async def test_an_edge_does_not_wait_for_an_agent_that_has_left(fed: Federation) -> None:
     """An agent that was stopped during its visit is lost at once, long before its TTL."""
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1, 1), ttl_s=2 * HANG_S) as fed:
-        await send_report(fed, report_of(fed))
-        gate = Gate(fed)
-        run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=2))
-        await gate.reached.wait()
-        gone = fed.agent_id(0)
-        await fed.stop("agent-0")
-        await send_report(fed, report_of(fed, left=["agent-0"]))
-        info = await fed.finish(run)
-        failures = (await fed.round(run, 1)).failures
-    assert info.status == "completed"
+    await send_report(fed, report_of(fed))
+    _, run = await fed.submit_and_hold(small_spec(num_rounds=1, num_edges=1, num_devices=2))
+    gone = fed.agent_id(0)
+    await fed.stop("agent-0")
+    await send_report(fed, report_of(fed, left=["agent-0"]))
+    assert (await fed.finish(run)).status == "completed"
+    failures = (await fed.round(run, 1)).failures
     assert [(failure.reason, failure.detail) for failure in failures] == [("lost", f"agent {gone} has left")]
 
 
@@ -249,71 +239,57 @@ class CountingDict(dict[str, Any]):
         return super().items()
 
 
-async def test_agents_and_seats_are_searched_once_however_many_agents_leave(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=0, agent_devices=()) as fed:
-        cloud = fed.apps["cloud"].state.cloud
-        names = tuple(f"agent-{number}" for number in range(300))
-        entries = [
-            AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard", versions={}) for n in names
-        ]
-        agents = cloud.registry.agents = CountingDict({entry.agent: entry for entry in entries})
-        cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
-        report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
-        orders = await cloud.fleet.receive_report(report)
-        assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
-        assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (
-            1,
-            2,
-        )  # agents that are leaving and agents that have left
-        cloud.registry.agents = {}
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_agents_and_seats_are_searched_once_however_many_agents_leave(fed: Federation) -> None:
+    cloud = fed.cloud
+    names = tuple(f"agent-{number}" for number in range(300))
+    entries = [AgentEntry(agent=f"a-{n}", name=n, url="", devices=1, profile="standard", versions={}) for n in names]
+    agents = cloud.registry.agents = CountingDict({entry.agent: entry for entry in entries})
+    cloud.fleet.seats_by_agent = Mock(return_value={"a-agent-7": (3,), "a-agent-9": (0, 4)})
+    report = FleetReport(fleet="f", services={"device": 1}, leaving=names)
+    orders = await cloud.fleet.receive_report(report)
+    assert set(names) - set(orders.released) == {"agent-7", "agent-9"}
+    assert (cloud.fleet.seats_by_agent.call_count, agents.n) == (1, 2)  # those that are leaving and that have left
+    cloud.registry.agents = {}
 
 
-async def test_the_seats_of_each_agent_are_shown(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(3, 1)) as fed:
-        gate = Gate(fed)
-        run = await fed.submit(small_spec(num_rounds=1, num_edges=1, num_devices=4))
-        await gate.reached.wait()
-        found: dict[str, list[int]] = {}
-        for seat in (await fed.seats(run)).seats:
-            found.setdefault(str(seat.agent), []).append(seat.seat)
-        shown = {device["agent"]: list(NumberSet.parse(device["seats"])) for device in (await topology(fed))["agents"]}
-        assert shown == found
-        assert sorted(map(len, shown.values())) == [1, 3]
-        one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
-        assert list(NumberSet.parse(one["seats"])) == found[fed.agent_id(0)]
-        gate.open.set()
-        await fed.finish(run)
+@pytest.mark.layout(n_edges=1, agent_devices=(3, 1))
+async def test_the_seats_of_each_agent_are_shown(fed: Federation) -> None:
+    gate, run = await fed.submit_and_hold(small_spec(num_rounds=1, num_edges=1, num_devices=4))
+    found: dict[str, list[int]] = {}
+    for seat in (await fed.seats(run)).seats:
+        found.setdefault(str(seat.agent), []).append(seat.seat)
+    shown = {device["agent"]: list(NumberSet.parse(device["seats"])) for device in (await topology(fed))["agents"]}
+    assert shown == found
+    assert sorted(map(len, shown.values())) == [1, 3]
+    one = (await fed.client.get(f"/agents/{fed.agent_id(0)}")).json()
+    assert list(NumberSet.parse(one["seats"])) == found[fed.agent_id(0)]
+    gate.open.set()
+    await fed.finish(run)
 
 
 # ---- taken offline
 
 
-async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=9, num_devices=3))
-        await gate.reached.wait()
-        agent = fed.agent_id(2)
-        (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
-        answer = await fed.client.patch(f"/agents/{agent}", json={"online": False})
-        assert (answer.json()["online"], answer.json()["state"], answer.json()["seats"]) == (
-            False,
-            "offline",
-            str(seat),
-        )
-        gate = let_round_continue(fed, gate, 2)
-        await gate.reached.wait()
-        assert (await fed.seats(run)).seats[seat].state == "offline"
-        await fed.stop("agent-2")
-        await fed.start_agent(2)  # it stays offline after a restart
-        await fed.until(lambda: fed.n_agents() == 2)
-        assert (await fed.client.get(f"/agents/{agent}")).json()["online"] is False
-        answer = await fed.client.patch(f"/agents/{agent}", json={"online": True})
-        assert answer.json()["online"] is True
-        await fed.until(lambda: fed.n_agents() == 3)
-        gate.open.set()
-        info = await fed.finish(run)
-        rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
+@pytest.mark.layout(agent_devices=(1, 1, 1))
+async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(fed: Federation) -> None:
+    gate, run = await fed.submit_and_hold(small_spec(num_rounds=9, num_devices=3), closed_at=2)
+    agent = fed.agent_id(2)
+    (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
+    answer = await fed.client.patch(f"/agents/{agent}", json={"online": False})
+    assert (answer.json()["online"], answer.json()["state"], answer.json()["seats"]) == (False, "offline", str(seat))
+    gate = let_round_continue(fed, gate, 2)
+    await gate.reached.wait()
+    assert (await fed.seats(run)).seats[seat].state == "offline"
+    await fed.restart_node("agent-2")  # it stays offline after a restart
+    await fed.until(lambda: fed.n_agents() == 2)
+    assert (await fed.client.get(f"/agents/{agent}")).json()["online"] is False
+    answer = await fed.client.patch(f"/agents/{agent}", json={"online": True})
+    assert answer.json()["online"] is True
+    await fed.until(lambda: fed.n_agents() == 3)
+    gate.open.set()
+    info = await fed.finish(run)
+    rounds = [await fed.round(run, number) for number in range(1, info.rounds + 1)]
     assert info.status == "completed"
     rows = [next(row for row in detail.seats if row.seat == seat) for detail in rounds]
     offline = [row.outcome == "failed" for row in rows]
@@ -324,48 +300,48 @@ async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(t
     assert sum(offline) == len(failures)
 
 
-async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        run = await fed.submit(small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}))
-        await gate.reached.wait()
-        agent = fed.agent_id(1)
-        (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
-        await fed.client.patch(f"/agents/{agent}", json={"online": False})
-        gate.open.set()
-        info = await fed.finish(run)
+@pytest.mark.layout(agent_devices=(1, 1))
+async def test_offline_agents_are_named_and_do_not_count_towards_the_minimum(fed: Federation) -> None:
+    gate, run = await fed.submit_and_hold(
+        small_spec(num_rounds=9, num_devices=2, min_devices=2, timeouts={"ready_s": 1}), closed_at=2
+    )
+    agent = fed.agent_id(1)
+    (seat,) = [s.seat for s in (await fed.seats(run)).seats if s.agent == agent]
+    await fed.client.patch(f"/agents/{agent}", json={"online": False})
+    gate.open.set()
+    info = await fed.finish(run)
     assert info.status == "failed"
     assert str(info.reason).endswith(f"devices: 1 of 2 (edges: 2, need 1); offline devices: [{seat}]")
 
 
+@pytest.mark.layout(agent_devices=(1, 1))
 async def test_simultaneous_changes_of_one_agent_all_take_effect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
-        registry, agent, put_now = fed.apps["cloud"].state.cloud.registry, fed.agent_id(1), fed.store.put
-        go_on = asyncio.Event()
+    registry, agent, put_now = fed.cloud.registry, fed.agent_id(1), fed.store.put
+    go_on = asyncio.Event()
 
-        async def put_late(*args: Any) -> None:
-            await go_on.wait()
-            await put_now(*args)
+    async def put_late(*args: Any) -> None:
+        await go_on.wait()
+        await put_now(*args)
 
-        monkeypatch.setattr(registry.stored.store, "put", put_late)
-        moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
-        changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
-        await asyncio.sleep(0)
-        registry.agents[agent] = moved  # as after a registration
-        go_on.set()
-        await changes
-        found = registry.agents[agent]
-        kept = await fed.store.get(redis_keys.cloud_agent(agent))
+    monkeypatch.setattr(registry.stored.store, "put", put_late)
+    moved = registry.agents[agent].replace(url="http://127.0.0.9:1")
+    changes = asyncio.gather(registry.change(agent, online=False), registry.mark_left(agent))
+    await asyncio.sleep(0)
+    registry.agents[agent] = moved  # as after a registration
+    go_on.set()
+    await changes
+    found = registry.agents[agent]
+    kept = await fed.store.get(redis_keys.cloud_agent(agent))
     assert found == moved.replace(online=False, left=True)
     assert json.loads(kept or b"{}") == found.model_dump(mode="json")
 
 
-async def test_only_existing_fields_of_known_devices_can_be_changed(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        assert (await fed.client.patch("/agents/a-nobody", json={"online": False})).status_code == 404
-        url = f"/agents/{fed.agent_id(0)}"
-        for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):
-            assert (await fed.client.patch(url, json=wrong)).status_code == 422, wrong
-        assert (await fed.client.get(url)).json()["online"] is True
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_only_existing_fields_of_known_devices_can_be_changed(fed: Federation) -> None:
+    assert (await fed.client.patch("/agents/a-nobody", json={"online": False})).status_code == 404
+    url = f"/agents/{fed.agent_id(0)}"
+    for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):
+        assert (await fed.client.patch(url, json=wrong)).status_code == 422, wrong
+    assert (await fed.client.get(url)).json()["online"] is True

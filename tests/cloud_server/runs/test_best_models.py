@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,60 +152,58 @@ def ends_at(values: list[float], patience: int) -> int:
     return len(values)
 
 
-async def test_a_run_ends_by_its_validation_part_and_keeps_the_best_model(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        whole = await fed.run(SHAKY)
-        values = curve([await fed.round(whole.run, number) for number in range(1, 13)])
-        end = ends_at(values, 2)
-        best = 1 + int(np.argmax(values[:end]))
-        assert 2 <= end < 12
-        assert best < end
-        info = await fed.run({**SHAKY, "stop": {"patience": 2}})
-        assert (info.status, info.rounds) == ("completed", end)
-        said = f"accuracy on the validation part has not become better than {values[best - 1]:.4g} after round {best}"
-        assert (info.reason or "").startswith(said)
-        last = await fed.round(info.run, end)
-        assert last.model_sha256 == (await fed.round(whole.run, end)).model_sha256  # nothing else has changed
-        assert info.best is not None
-        assert (info.best.round_no, info.best.value, info.best.on) == (best, values[best - 1], "validation")
-        assert info.models == ("global", "best")
-        assert "validation: 30 of the test samples, which neither train nor test a model" in "\n".join(info.plan)
-        body = (await fed.client.get(f"/runs/{info.run}/models/best")).content
-        of_round = await fed.run({**SHAKY, "num_rounds": best})
-        expected = (await fed.client.get(f"/runs/{of_round.run}/models/global")).content
-        assert body == expected
-        folder = tmp_path / "f" / "runs" / info.run
-        assert load_file(folder / "model_best.safetensors").keys() == load(body).keys()
-        assert (folder / "model_best.safetensors").read_bytes() == body
-        assert (folder / "model.safetensors").read_bytes() != body
-        # The value is that of the model on samples that are in no test set.
-        experiment = await experiment_of(info)
-        model, data = experiment.model.eval(), experiment.data
-        models.write_state(model, load(body))
-        (part,) = experiment.population.validation
-        hits = model(as_batch(np.asarray(data.test_x)[part.samples.indices])).argmax(1).numpy()
-        assert np.mean(hits == np.asarray(data.test_y)[part.samples.indices]) == info.best.value
-        # Added rounds wait anew, but for a value better than the best so far.
-        more = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 4, "stop": {"patience": 4}})
-        assert more.status_code == 200
-        longer = await fed.finish(info.run)
-        assert longer.rounds == (end + 4 if max(values[end : end + 4]) <= values[best - 1] else longer.rounds)
-        assert longer.model_sha256 == (await fed.round(whole.run, longer.rounds)).model_sha256
-        assert longer.best is not None
-        assert longer.best.round_no == 1 + int(np.argmax(values[: longer.rounds]))
-        plain = await fed.run(small_spec())
-        refused = await fed.client.post(f"/runs/{plain.run}/rounds", json={"num_rounds": 1, "stop": {"patience": 4}})
-        assert (refused.status_code, refused.json()["field"]) == (422, "stop.patience")
-        none = await fed.client.get(f"/runs/{plain.run}/models/best")
-        assert none.status_code == 404
-        assert "a best one is kept with `validation`" in none.json()["detail"]
+async def test_a_run_ends_by_its_validation_part_and_keeps_the_best_model(fed: Federation) -> None:
+    whole = await fed.run(SHAKY)
+    values = curve([await fed.round(whole.run, number) for number in range(1, 13)])
+    end = ends_at(values, 2)
+    best = 1 + int(np.argmax(values[:end]))
+    assert 2 <= end < 12
+    assert best < end
+    info = await fed.run({**SHAKY, "stop": {"patience": 2}})
+    assert (info.status, info.rounds) == ("completed", end)
+    said = f"accuracy on the validation part has not become better than {values[best - 1]:.4g} after round {best}"
+    assert (info.reason or "").startswith(said)
+    last = await fed.round(info.run, end)
+    assert last.model_sha256 == (await fed.round(whole.run, end)).model_sha256  # nothing else has changed
+    assert info.best is not None
+    assert (info.best.round_no, info.best.value, info.best.on) == (best, values[best - 1], "validation")
+    assert info.models == ("global", "best")
+    assert "validation: 30 of the test samples, which neither train nor test a model" in "\n".join(info.plan)
+    body = (await fed.client.get(f"/runs/{info.run}/models/best")).content
+    of_round = await fed.run({**SHAKY, "num_rounds": best})
+    expected = (await fed.client.get(f"/runs/{of_round.run}/models/global")).content
+    assert body == expected
+    folder = fed.folder / "runs" / info.run
+    assert load_file(folder / "model_best.safetensors").keys() == load(body).keys()
+    assert (folder / "model_best.safetensors").read_bytes() == body
+    assert (folder / "model.safetensors").read_bytes() != body
+    # The value is that of the model on samples that are in no test set.
+    experiment = await experiment_of(info)
+    model, data = experiment.model.eval(), experiment.data
+    models.write_state(model, load(body))
+    (part,) = experiment.population.validation
+    hits = model(as_batch(np.asarray(data.test_x)[part.samples.indices])).argmax(1).numpy()
+    assert np.mean(hits == np.asarray(data.test_y)[part.samples.indices]) == info.best.value
+    # Added rounds wait anew, but for a value better than the best so far.
+    more = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 4, "stop": {"patience": 4}})
+    assert more.status_code == 200
+    longer = await fed.finish(info.run)
+    assert longer.rounds == (end + 4 if max(values[end : end + 4]) <= values[best - 1] else longer.rounds)
+    assert longer.model_sha256 == (await fed.round(whole.run, longer.rounds)).model_sha256
+    assert longer.best is not None
+    assert longer.best.round_no == 1 + int(np.argmax(values[: longer.rounds]))
+    plain = await fed.run(small_spec())
+    refused = await fed.client.post(f"/runs/{plain.run}/rounds", json={"num_rounds": 1, "stop": {"patience": 4}})
+    assert (refused.status_code, refused.json()["field"]) == (422, "stop.patience")
+    none = await fed.client.get(f"/runs/{plain.run}/models/best")
+    assert none.status_code == 404
+    assert "a best one is kept with `validation`" in none.json()["detail"]
 
 
-async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(tmp_path: Path) -> None:
+async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(fed: Federation) -> None:
     spec = {name: value for name, value in SHAKY.items() if name != "validation"}
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run({**spec, "stop": {"patience": 1, "metric": "loss", "on": "test"}})
-        losses = [(await fed.round(info.run, number)).loss or 0.0 for number in range(1, info.rounds + 1)]
+    info = await fed.run({**spec, "stop": {"patience": 1, "metric": "loss", "on": "test"}})
+    losses = [(await fed.round(info.run, number)).loss or 0.0 for number in range(1, info.rounds + 1)]
     assert info.rounds == ends_at([100 - loss for loss in losses], 1) < 12
     assert (info.reason or "").startswith("loss on the test set has not become better")
     assert info.best is not None
@@ -214,14 +211,13 @@ async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(tmp_path: P
     assert str(info.best).endswith("on the test set, on which it was chosen")
 
 
-async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(tmp_path: Path) -> None:
+async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(fed: Federation) -> None:
     spec = {**SHAKY, "validation": {"fraction": 0.2, "of": "clients"}, "algorithm": "fedbuff", "num_rounds": 6}
     spec |= {"sync": {"edges": {"mode": "asynchronous"}}, "stop": {"patience": 6}}
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(spec)
-        rows = [await fed.round(info.run, number) for number in range(1, info.rounds + 1)]
-        values = curve(rows)
-        body = (await fed.client.get(f"/runs/{info.run}/models/best")).content
+    info = await fed.run(spec)
+    rows = [await fed.round(info.run, number) for number in range(1, info.rounds + 1)]
+    values = curve(rows)
+    body = (await fed.client.get(f"/runs/{info.run}/models/best")).content
     assert info.best is not None
     assert info.best.round_no == 1 + int(np.argmax(values))
     experiment = await experiment_of(info)
@@ -232,18 +228,16 @@ async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(tmp_
     assert np.mean(predicted == np.asarray(data.train_y)[places]) == info.best.value
 
 
-async def test_the_best_model_survives_a_restart_of_the_cloud(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        whole = await fed.run({**SHAKY, "num_rounds": 8})
-        expected = (await fed.client.get(f"/runs/{whole.run}/models/best")).content
-        run_id = await fed.start_and_pause({**SHAKY, "num_rounds": 8}, 4)
-        paused = await fed.info(run_id)
-        best = (await fed.client.get(f"/runs/{run_id}/models/best")).content
-        assert paused.best is not None
-        await fed.stop("cloud")
-        await fed.start_cloud()
-        assert (await fed.client.get(f"/runs/{run_id}/models/best")).content == best
-        await fed.control(run_id, "resume")
-        info = await fed.finish(run_id)
-        assert (info.model_sha256, info.best) == (whole.model_sha256, whole.best)
-        assert (await fed.client.get(f"/runs/{run_id}/models/best")).content == expected
+async def test_the_best_model_survives_a_restart_of_the_cloud(fed: Federation) -> None:
+    whole = await fed.run({**SHAKY, "num_rounds": 5})
+    expected = (await fed.client.get(f"/runs/{whole.run}/models/best")).content
+    run_id = await fed.start_and_pause({**SHAKY, "num_rounds": 5}, 3)
+    paused = await fed.info(run_id)
+    best = (await fed.client.get(f"/runs/{run_id}/models/best")).content
+    assert paused.best is not None
+    await fed.restart_cloud()
+    assert (await fed.client.get(f"/runs/{run_id}/models/best")).content == best
+    await fed.control(run_id, "resume")
+    info = await fed.finish(run_id)
+    assert (info.model_sha256, info.best) == (whole.model_sha256, whole.best)
+    assert (await fed.client.get(f"/runs/{run_id}/models/best")).content == expected

@@ -21,7 +21,7 @@ async def ended(folder: Path, limits: dict[str, int], **changes: Any) -> RunInfo
     """A run of two devices of one agent at an edge, where each tier takes so many bytes."""
     cloud = {"max_body_bytes": limits["cloud"]} if "cloud" in limits else {}
     async with Federation(folder, n_edges=1, agent_devices=(2,), cloud=cloud) as fed:
-        registry = fed.apps["cloud"].state.cloud.registry
+        registry = fed.cloud.registry
         if "edge" in limits:
             registry.edges["edge-1"] = registry.edges["edge-1"].replace(max_body_bytes=limits["edge"])
         for name, entry in list(registry.agents.items()) if "agent" in limits else []:

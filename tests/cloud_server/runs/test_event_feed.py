@@ -19,7 +19,7 @@ from shared.runtime.compute_thread import ComputeThread
 from shared.storage.blobs import Blobs
 from tests.cloud_server.streaming import opened
 from tests.fakes.memory_store import MemoryStore
-from tests.federation import Federation, Gate, small_spec
+from tests.federation import Federation, small_spec
 from tests.strata.samples import a_run
 
 RUN = "r1"
@@ -168,23 +168,21 @@ async def test_the_number_of_clients_is_bounded(tmp_path: Path) -> None:
     assert it.feeds.n_clients == 0
 
 
-async def test_too_many_clients_are_told_when_to_come_back(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", cloud={"max_event_clients": 1}) as fed:
-        gate = Gate(fed)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
-        path = f"/runs/{run_id}/events"
-        async with opened(fed.apps["cloud"], path) as stream:
-            await anext(stream.events())
-            refused = await fed.client.get(path)
-            assert (refused.status_code, refused.json()["code"]) == (503, "busy")
-            assert int(refused.headers["retry-after"]) > 0
-        async with opened(fed.apps["cloud"], path) as stream:
-            await anext(stream.events())
-            gate.open.set()
-            await fed.finish(run_id)
-        assert (await fed.client.get(path)).status_code == 200
-        assert fed.apps["cloud"].state.cloud.events.n_clients == 0
+@pytest.mark.layout(cloud={"max_event_clients": 1})
+async def test_too_many_clients_are_told_when_to_come_back(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec())
+    path = f"/runs/{run_id}/events"
+    async with opened(fed.apps["cloud"], path) as stream:
+        await anext(stream.events())
+        refused = await fed.client.get(path)
+        assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+        assert int(refused.headers["retry-after"]) > 0
+    async with opened(fed.apps["cloud"], path) as stream:
+        await anext(stream.events())
+        gate.open.set()
+        await fed.finish(run_id)
+    assert (await fed.client.get(path)).status_code == 200
+    assert fed.cloud.events.n_clients == 0
 
 
 async def test_a_stream_ends_when_its_run_is_deleted(tmp_path: Path) -> None:

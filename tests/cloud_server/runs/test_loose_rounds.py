@@ -14,32 +14,31 @@ import pytest
 from shared.federation.order_keys import read_order_key
 from shared.wire import codec
 from tests.cloud_server.runs.plain_flights import LATENCIES, SPEEDS, Cloud, Combine, by_samples, fedasync, fedbuff
-from tests.federation import EDGE_PORT, Gate, PassOn, small_spec
+from tests.federation import EDGE_PORT, Federation, Gate, PassOn, small_spec
 from tests.shared.algorithms.conftest import small_models  # noqa: F401 - a fixture
-from tests.shared.algorithms.layouts import Ended, ended, federation, run
+from tests.shared.algorithms.layouts import Ended, ended, federation, ran, run
 from tests.shared.algorithms.plain_linear import joined
 
 EVEN: dict[str, Any] = {
-    "devices": {
-        "profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": 1e5},
-        "edge_latency_s": 0,
-    },
+    "devices": {"profile": {"up_bps": 1e15, "down_bps": 1e15, "latency_s": 0, "delay_s": 1e5}, "edge_latency_s": 0},
     "edge_link": {"name": "backhaul", "up_bps": 1e15, "down_bps": 1e15},
 }
 """Devices and links of equal speed: against such delays the few bytes by which bodies differ take no time."""
+THREE: dict[str, Any] = {"n_edges": 3, "agent_devices": (2, 4)}
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+ALL, TWO = {"mode": "asynchronous", "buffer": "all"}, {"mode": "semi_synchronous", "wanted": 2}
+
+
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
-    "edges",
-    [{"mode": "asynchronous", "buffer": "all"}, {"mode": "semi_synchronous", "wanted": 2}],
-    ids=["asynchronous", "semi-synchronous"],
+    ("algorithm", "edges"), [("fedavg", ALL), ("scaffold", TWO), ("scaffold", ALL), ("fedavg", TWO)]
 )
 async def test_with_equal_speeds_and_constant_weights_all_edges_count_as_in_a_synchronous_run(
-    tmp_path: Path, edges: dict[str, Any], algorithm: str
+    algorithm: str, edges: dict[str, Any]
 ) -> None:
-    spec = small_spec(num_rounds=3, algorithm=algorithm, **EVEN)
-    plain, loose = await run(tmp_path, spec), await run(tmp_path, {**spec, "sync": {"edges": edges}})
+    spec = small_spec(num_rounds=2, algorithm=algorithm, **EVEN)
+    plain, loose = await ran(spec, agent_devices=(6,)), await ran({**spec, "sync": {"edges": edges}})
     assert [detail.model_sha256 for detail in loose.rounds] == [detail.model_sha256 for detail in plain.rounds]
     lasted = [detail.simulated_s for detail in plain.rounds]
     assert [detail.simulated_s for detail in loose.rounds] == pytest.approx(lasted, rel=1e-12)
@@ -47,38 +46,40 @@ async def test_with_equal_speeds_and_constant_weights_all_edges_count_as_in_a_sy
     assert {row.staleness for detail in loose.rounds for row in detail.edges} == {0}
 
 
-POLYNOMIAL = {"name": "polynomial", "a": 0.5}
+AVG, POLYNOMIAL = {"name": "fedavg"}, {"name": "polynomial", "a": 0.5}
+HINGE = {"name": "hinge", "a": 2.0, "b": 0}
+BUFF, ASYNC, MIXED = (
+    {"name": name, "params": params}
+    for name, params in (
+        ("fedbuff", {"server_lr": 0.7}),
+        ("fedasync", {"alpha": 1.0, "rho": 0.0}),
+        ("fedasync", {"alpha": 0.6, "rho": 0.0}),
+    )
+)
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize(
-    ("edges", "algorithm", "combine"),
+    ("mode", "edges", "algorithm", "combine"),
     [
-        ({"mode": "asynchronous", "staleness": POLYNOMIAL}, {"name": "fedavg"}, by_samples),
-        ({"mode": "asynchronous", "buffer": 2}, {"name": "fedavg"}, by_samples),
-        ({"mode": "asynchronous", "buffer": 2, "staleness": POLYNOMIAL}, {"name": "fedavg"}, by_samples),
-        ({"mode": "asynchronous", "buffer": "all", "staleness": POLYNOMIAL}, {"name": "fedavg"}, by_samples),
-        (
-            {"mode": "asynchronous", "buffer": 3, "staleness": {"name": "hinge", "a": 2.0, "b": 0}},
-            {"name": "fedbuff", "params": {"server_lr": 0.7}},
-            fedbuff,
-        ),
-        ({"mode": "asynchronous"}, {"name": "fedasync", "params": {"alpha": 1.0, "rho": 0.0}}, fedasync(1.0)),
-        (
-            {"mode": "asynchronous", "buffer": 2, "staleness": POLYNOMIAL},
-            {"name": "fedasync", "params": {"alpha": 0.6, "rho": 0.0}},
-            fedasync(0.6),
-        ),
-        ({"mode": "semi_synchronous", "wanted": 1}, {"name": "fedavg"}, by_samples),
-        ({"mode": "semi_synchronous", "wanted": 2, "staleness": POLYNOMIAL}, {"name": "fedavg"}, by_samples),
-        ({"mode": "semi_synchronous", "deadline_s": 2.3, "staleness": POLYNOMIAL}, {"name": "fedavg"}, by_samples),
-        ({"mode": "semi_synchronous", "deadline_s": 0.9}, {"name": "fedavg"}, by_samples),
-        ({"mode": "semi_synchronous", "wanted": 2, "deadline_s": 2.0}, {"name": "fedavg"}, by_samples),
+        ("asynchronous", {"buffer": 2, "staleness": POLYNOMIAL}, AVG, by_samples),
+        ("asynchronous", {"buffer": 3, "staleness": HINGE}, BUFF, fedbuff),
+        ("asynchronous", {}, ASYNC, fedasync(1.0)),
+        ("semi_synchronous", {"wanted": 2, "staleness": POLYNOMIAL}, AVG, by_samples),
+        ("semi_synchronous", {"deadline_s": 2.3}, AVG, by_samples),
+        ("asynchronous", {"staleness": POLYNOMIAL}, AVG, by_samples),
+        ("asynchronous", {"buffer": "all", "staleness": POLYNOMIAL}, AVG, by_samples),
+        ("asynchronous", {"buffer": 2, "staleness": POLYNOMIAL}, MIXED, fedasync(0.6)),
+        ("semi_synchronous", {"wanted": 1}, AVG, by_samples),
+        ("semi_synchronous", {"deadline_s": 0.9}, AVG, by_samples),
+        ("semi_synchronous", {"wanted": 2, "deadline_s": 2.0}, AVG, by_samples),
     ],
 )
 async def test_a_run_is_that_of_the_reference(
-    tmp_path: Path, edges: dict[str, Any], algorithm: dict[str, Any], combine: Combine
+    tmp_path: Path, mode: str, edges: dict[str, Any], algorithm: dict[str, Any], combine: Combine
 ) -> None:
-    done = await run(tmp_path, {**SPEEDS, "num_rounds": 7, "algorithm": algorithm, "sync": {"edges": edges}}, n_edges=3)
+    sync = {"edges": {"mode": mode, **edges}}
+    done = await run(tmp_path, {**SPEEDS, "num_rounds": 7, "algorithm": algorithm, "sync": sync}, **THREE)
     plain = Cloud(done.experiment, combine).run()
     at_s = 0.0
     for detail, version in zip(done.rounds, plain.made, strict=True):
@@ -102,13 +103,14 @@ async def test_a_run_is_that_of_the_reference(
 # ---- wall time, pauses, crashes
 
 
+ASYNCHRONOUS = {"edges": {"mode": "asynchronous", "buffer": 3}}
+SEMI = {"edges": {"mode": "semi_synchronous", "wanted": 1}}
+
+
 def uneven(**more: Any) -> dict[str, Any]:
     """Returns a spec of devices that remember and differ in speed; a quick edge answers twice while others do once."""
-    sync = {"edges": {"mode": "asynchronous", "buffer": 3}}
-    return {**SPEEDS, "model": "mlp", "batch_size": 16, "algorithm": "scaffold", "num_rounds": 4, "sync": sync, **more}
-
-
-SEMI = {"edges": {"mode": "semi_synchronous", "wanted": 1}}
+    spec = {**SPEEDS, "model": "mlp", "batch_size": 16, "algorithm": "scaffold", "num_rounds": 4}
+    return {**spec, "sync": ASYNCHRONOUS, **more}
 
 
 def simulated(done: Ended) -> list[dict[str, Any]]:
@@ -121,43 +123,39 @@ def simulated(done: Ended) -> list[dict[str, Any]]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("sync", [None, SEMI], ids=["asynchronous", "semi-synchronous"])
-async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, Any] | None) -> None:
-    spec = uneven(**({"sync": sync} if sync else {}))
-    plain = await run(tmp_path, spec, n_edges=3)
+@pytest.mark.parametrize(("sync", "seed"), [(ASYNCHRONOUS, 1), (SEMI, 1), (ASYNCHRONOUS, 2), (SEMI, 2)])
+async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, Any], seed: int) -> None:
+    plain, draws = await ran(uneven(sync=sync), **THREE), np.random.default_rng(seed)
     assert max(row.staleness for detail in plain.rounds for row in detail.edges) > 0
-    for seed in (1, 2):
-        draws = np.random.default_rng(seed)
 
-        async def later(
-            request: httpx2.Request, pass_on: PassOn, draws: np.random.Generator = draws
-        ) -> httpx2.Response:
-            wait_s = draws.exponential(0.15) if request.url.path == "/rounds" else 0.0
-            await asyncio.sleep(wait_s / 2)
-            response = await pass_on()
-            await asyncio.sleep(wait_s / 2)
-            return response
+    async def later(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        wait_s = draws.exponential(0.15) if request.url.path == "/rounds" else 0.0
+        await asyncio.sleep(wait_s / 2)
+        response = await pass_on()
+        await asyncio.sleep(wait_s / 2)
+        return response
 
-        delayed = await run(tmp_path, spec, tamper=later, n_edges=3)
-        assert simulated(delayed) == simulated(plain)
-        assert delayed.info.model_sha256 == plain.info.model_sha256
+    delayed = await run(tmp_path, uneven(sync=sync), tamper=later, **THREE)
+    assert simulated(delayed) == simulated(plain)
+    assert delayed.info.model_sha256 == plain.info.model_sha256
 
 
-@pytest.mark.matrix(2)
-@pytest.mark.parametrize("how", ["stop", "pause", "crash"])
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
-    ("sync", "edge", "order"),
-    [(None, 0, 2), (None, 0, 4), (None, 1, 3), (None, 2, 2), (SEMI, 0, 3), (SEMI, 2, 1)],
-)
+    ("how", "sync", "edge", "order"),
+    [
+        ("crash", ASYNCHRONOUS, 0, 2), ("stop", SEMI, 0, 3), ("pause", ASYNCHRONOUS, 1, 3),
+        ("crash", ASYNCHRONOUS, 2, 2), ("stop", ASYNCHRONOUS, 0, 4), ("pause", SEMI, 2, 1),
+        ("crash", SEMI, 2, 1), ("stop", ASYNCHRONOUS, 2, 2), ("pause", ASYNCHRONOUS, 0, 2),
+    ],
+)  # fmt: skip
 async def test_a_run_interrupted_in_mid_flight_ends_with_the_same_bytes(
-    tmp_path: Path, how: str, sync: dict[str, Any] | None, edge: int, order: int
+    tmp_path: Path, how: str, sync: dict[str, Any], edge: int, order: int
 ) -> None:
-    spec = uneven(**({"sync": sync} if sync else {}))
-    async with federation(tmp_path, n_edges=3) as fed:
-        plain = await ended(fed, await fed.submit(spec))
-        gate = Gate(fed, order, "/rounds", EDGE_PORT + edge)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
+    spec = uneven(sync=sync)
+    plain = await ran(spec, **THREE)
+    async with federation(tmp_path, n_edges=3, agent_devices=(6,)) as fed:
+        gate, run_id = await fed.submit_and_hold(spec, closed_at=order, path="/rounds", port=EDGE_PORT + edge)
         if how == "crash":
             await fed.stop("cloud")
             gate.open.set()
@@ -194,12 +192,11 @@ async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path
                 await asyncio.sleep(3600)
         return await pass_on()
 
-    async with federation(tmp_path, n_edges=3) as fed:
+    async with federation(tmp_path, **THREE) as fed:
         fed.router.tamper = record
         run_id = await fed.submit(uneven())
         await reached.wait()
-        await fed.stop("cloud")
-        await fed.start_cloud()
+        await fed.restart_cloud()
         await ended(fed, run_id)
     orders = {(edge, number) for edge, number, _ in sent}
     assert {(edge, number) for edge, number, _ in sent[:7]} < orders
@@ -208,25 +205,30 @@ async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path
 
 async def test_earlier_models_are_kept_as_long_as_an_order_in_flight_carries_them(tmp_path: Path) -> None:
     """The first flight of edge 2 ends in version 6, its second in version 13."""
-    spec, kept = {**SPEEDS, "sync": {"edges": "asynchronous"}}, []
-    for num_rounds in (2, 7, 12):
-        async with federation(tmp_path, n_edges=3) as fed:
-            done = await ended(fed, run_id := await fed.submit({**spec, "num_rounds": num_rounds}))
-            stored = await fed.apps["cloud"].state.cloud.repository.checkpoint(run_id, done.experiment)
-        assert stored is not None
-        checkpoint = stored[0]
-        in_flight = {flight.version for flight in checkpoint.flights}
-        assert checkpoint.states.keys() == in_flight - {num_rounds}
-        kept.append(min(in_flight))
+    kept, spec = [], {**SPEEDS, "sync": {"edges": "asynchronous"}, "num_rounds": 2}
+    async with federation(tmp_path, **THREE) as fed:
+        run_id = await fed.submit(spec)
+        for more in (5, 5, 0):
+            done = await ended(fed, run_id)
+            stored = await fed.cloud.repository.checkpoint(run_id, done.experiment)
+            assert stored is not None
+            in_flight = {flight.version for flight in stored[0].flights}
+            assert stored[0].states.keys() == in_flight - {done.info.rounds}
+            kept.append(min(in_flight))
+            if more:
+                await add_rounds(fed, run_id, more)
     assert kept[0] == 0 < kept[1] < kept[2]
 
 
+async def add_rounds(fed: Federation, run_id: str, n: int) -> None:
+    assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": n})).status_code == 200
+
+
 async def test_added_rounds_go_on_with_what_was_in_flight(tmp_path: Path) -> None:
-    async with federation(tmp_path, n_edges=3) as fed:
-        four = await ended(fed, await fed.submit(uneven(num_rounds=4)))
-        run_id = await fed.submit(uneven(num_rounds=2))
-        await fed.finish(run_id)
-        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
+    four = await ran(uneven(), **THREE)
+    async with federation(tmp_path, **THREE) as fed:
+        run_id = (await fed.run(uneven(num_rounds=2))).run
+        await add_rounds(fed, run_id, 2)
         more = await ended(fed, run_id)
     assert simulated(more) == simulated(four)
     assert (more.info.model_sha256, more.info.accuracy) == (four.info.model_sha256, four.info.accuracy)
@@ -240,8 +242,8 @@ async def test_an_edge_whose_devices_are_all_off_answers_when_the_first_is_on_ag
     always, later = [[0.0, 1e6]], [[20.0, 1e6]]
     trace = {"name": "trace", "traces": [always, later, always]}
     devices = {**SPEEDS["devices"], "profile": {**SPEEDS["devices"]["profile"], "availability": trace}}
-    spec = uneven(num_rounds=14, devices=devices, sync={"edges": {"mode": "asynchronous", "buffer": 2}})
-    done = await run(tmp_path, spec, n_edges=3)
+    sync = {"edges": {"mode": "asynchronous", "buffer": 2}}
+    done = await run(tmp_path, {**SPEEDS, "num_rounds": 14, "devices": devices, "sync": sync}, **THREE)
     rows = [row for detail in done.rounds for row in detail.edges if row.home == 1]
     assert [(row.outcome, row.reason) for row in rows[:2]] == [("idle", "unavailable"), ("used", None)]
     assert rows[0].staleness_s == 20.0
@@ -255,11 +257,9 @@ async def test_an_edge_whose_devices_are_all_off_answers_when_the_first_is_on_ag
 @pytest.mark.parametrize("mode", ["asynchronous", "semi_synchronous"])
 async def test_a_lost_edge_is_recorded_and_the_run_goes_on(tmp_path: Path, mode: str) -> None:
     edges = {"mode": mode, **({"buffer": 1} if mode == "asynchronous" else {"wanted": 1})}
-    spec = uneven(num_rounds=14, sync={"edges": edges}, timeouts={"reseat_after_s": 600})
-    async with federation(tmp_path, n_edges=3) as fed:
-        gate = Gate(fed, 2, "/rounds", EDGE_PORT + 1)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
+    spec = uneven(num_rounds=10, sync={"edges": edges}, timeouts={"reseat_after_s": 600})
+    async with federation(tmp_path, **THREE) as fed:
+        _, run_id = await fed.submit_and_hold(spec, closed_at=2, path="/rounds", port=EDGE_PORT + 1)
         await fed.lose("edge-1")
         done = await ended(fed, run_id)
     failed = [(detail, row) for detail in done.rounds for row in detail.edges if row.outcome == "failed"]
@@ -277,12 +277,10 @@ async def test_a_lost_edge_is_recorded_and_the_run_goes_on(tmp_path: Path, mode:
 
 
 async def test_no_device_visits_two_edges_at_a_time_while_its_own_is_lost_and_when_that_is_back(tmp_path: Path) -> None:
-    spec = uneven(num_rounds=24, sync={"edges": "asynchronous"}, timeouts={"reseat_after_s": 600})
-    async with federation(tmp_path, n_edges=3) as fed:
-        registry = fed.apps["cloud"].state.cloud.registry
-        gate = Gate(fed, 2, "/rounds", EDGE_PORT + 1)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
+    spec = uneven(num_rounds=16, sync={"edges": "asynchronous"}, timeouts={"reseat_after_s": 600})
+    async with federation(tmp_path, **THREE) as fed:
+        registry = fed.cloud.registry
+        gate, run_id = await fed.submit_and_hold(spec, closed_at=2, path="/rounds", port=EDGE_PORT + 1)
         await fed.lose("edge-1")
         gate = Gate(fed, 3, "/rounds", EDGE_PORT)
         await gate.reached.wait()
@@ -308,10 +306,10 @@ async def test_no_device_visits_two_edges_at_a_time_while_its_own_is_lost_and_wh
 
 
 async def test_a_run_that_loses_all_its_edges_fails_and_says_why(tmp_path: Path) -> None:
-    async with federation(tmp_path, n_edges=3) as fed:
-        gate = Gate(fed, 2, "/rounds", EDGE_PORT)
-        run_id = await fed.submit(uneven(timeouts={"ready_s": 1}))
-        await gate.reached.wait()
+    async with federation(tmp_path, **THREE) as fed:
+        _, run_id = await fed.submit_and_hold(
+            uneven(timeouts={"ready_s": 1}), closed_at=2, path="/rounds", port=EDGE_PORT
+        )
         for number in range(3):
             await fed.lose(f"edge-{number}")
         end = await fed.finish(run_id)
@@ -327,7 +325,7 @@ async def test_a_run_that_loses_all_its_edges_fails_and_says_why(tmp_path: Path)
 async def test_the_first_version_after_each_multiple_of_seconds_is_evaluated(
     tmp_path: Path, sync: dict[str, Any]
 ) -> None:
-    done = await run(tmp_path, {**SPEEDS, "num_rounds": 6, "eval_every_s": 3.0, "sync": sync}, n_edges=3)
+    done = await run(tmp_path, {**SPEEDS, "num_rounds": 6, "eval_every_s": 3.0, "sync": sync}, **THREE)
     at_s, due = 0.0, []
     for detail in done.rounds:
         before, at_s = at_s, at_s + detail.simulated_s

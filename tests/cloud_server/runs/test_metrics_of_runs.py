@@ -32,62 +32,61 @@ async def experiment_of(info: RunInfo) -> Experiment:
     return Experiment(info.spec, open_data(info.spec.data, data_dir=None, cache_dir=data_cache()))
 
 
-async def test_metrics_of_a_run_are_recorded_and_equal_those_of_its_model(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec(lr=0.1))
-        info = await fed.run(small_spec(lr=0.1, metrics=METRICS, stop={"target": 2.0}))
-        assert [metric.label for metric in info.metrics] == ["f1", "accuracy", "top_k(k=3)", "auc", "perplexity"]
-        assert (info.model_sha256, info.accuracy, info.loss) == (plain.model_sha256, plain.accuracy, plain.loss)
-        experiment = await experiment_of(info)
-        last = await fed.round(info.run, 2)
-        scores = (last.evaluation or {})["global"]
-        body = (await fed.client.get(f"/runs/{info.run}/models/global")).content
-        model = experiment.model.eval()
-        models.write_state(model, load(body))
-        data, tests = experiment.data, experiment.population.test.indices
-        logits = model(as_batch(np.asarray(data.test_x)[tests])).detach()
-        labels = np.asarray(data.test_y)[tests]
-        expected = {
-            "f1": f1_score(labels, logits.argmax(1), average="macro"),
-            "top_k(k=3)": top_k_accuracy_score(labels, logits.numpy(), k=3, labels=np.arange(10)),
-            "perplexity": math.exp(scores.loss or 0),
-            "auc": roc_auc_score(labels, torch.softmax(logits.double(), 1).numpy(), multi_class="ovr"),
-        }
-        assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-6)
-        assert info.score == info.scores["f1"] == scores.metrics["f1"]
-        # Over clients: each metric, from each seat's own states.
-        rows = [row for row in last.seats if row.own_metrics]
-        values = [row.own_metrics["f1"] for row in rows]
-        assert len(values) == 6
-        assert last.clients["own"] == Spread.of(values)
-        assert last.clients["own"].worst_decile == min(values)
-        assert last.clients["own"].variance == pytest.approx(np.var(values))
-        assert last.client_accuracy == pytest.approx(np.mean([row.own_accuracy for row in rows]))
-        assert list(last.client_metrics) == ["accuracy", "top_k(k=3)", "auc", "perplexity"]
-        assert last.client_metrics["accuracy"]["own"] == Spread.of([row.own_accuracy or 0 for row in rows])
-        received = [row.received_metrics["perplexity"] for row in rows]
-        spread = last.client_metrics["perplexity"]["received"]
-        assert spread == Spread.of(received, higher_is_better=False)
-        assert spread.worst_decile == max(received)
-        assert info.client_metrics.keys() == last.client_metrics.keys()
-        clients = info.final["clients_received"].metrics
-        assert set(clients) == set(scores.metrics)
-        with (tmp_path / "f" / "runs" / info.run / "rounds.csv").open() as file:
-            lines = list(csv.DictReader(file))
-        assert float(lines[1]["f1"]) == scores.metrics["f1"]
-        assert float(lines[1]["top_k(k=3)"]) == scores.metrics["top_k(k=3)"]
-        kept = read_rounds(tmp_path / "f" / "runs" / info.run)[1].client_metrics
-        assert kept["auc"]["own"].mean == pytest.approx(np.mean([row.own_metrics["auc"] for row in rows]))
-        assert kept == last.client_metrics
-        of_plain = tmp_path / "f" / "runs" / plain.run
-        assert not any("client_metrics" in (of_plain / name).read_text() for name in ("rounds.csv", "run.json"))
+async def test_metrics_of_a_run_are_recorded_and_equal_those_of_its_model(fed: Federation) -> None:
+    plain = await fed.run(small_spec(lr=0.1))
+    info = await fed.run(small_spec(lr=0.1, metrics=METRICS, stop={"target": 2.0}))
+    assert [metric.label for metric in info.metrics] == ["f1", "accuracy", "top_k(k=3)", "auc", "perplexity"]
+    assert (info.model_sha256, info.accuracy, info.loss) == (plain.model_sha256, plain.accuracy, plain.loss)
+    experiment = await experiment_of(info)
+    last = await fed.round(info.run, 2)
+    scores = (last.evaluation or {})["global"]
+    body = (await fed.client.get(f"/runs/{info.run}/models/global")).content
+    model = experiment.model.eval()
+    models.write_state(model, load(body))
+    data, tests = experiment.data, experiment.population.test.indices
+    logits = model(as_batch(np.asarray(data.test_x)[tests])).detach()
+    labels = np.asarray(data.test_y)[tests]
+    expected = {
+        "f1": f1_score(labels, logits.argmax(1), average="macro"),
+        "top_k(k=3)": top_k_accuracy_score(labels, logits.numpy(), k=3, labels=np.arange(10)),
+        "perplexity": math.exp(scores.loss or 0),
+        "auc": roc_auc_score(labels, torch.softmax(logits.double(), 1).numpy(), multi_class="ovr"),
+    }
+    assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert info.score == info.scores["f1"] == scores.metrics["f1"]
+    # Over clients: each metric, from each seat's own states.
+    rows = [row for row in last.seats if row.own_metrics]
+    values = [row.own_metrics["f1"] for row in rows]
+    assert len(values) == 6
+    assert last.clients["own"] == Spread.of(values)
+    assert last.clients["own"].worst_decile == min(values)
+    assert last.clients["own"].variance == pytest.approx(np.var(values))
+    assert last.client_accuracy == pytest.approx(np.mean([row.own_accuracy for row in rows]))
+    assert list(last.client_metrics) == ["accuracy", "top_k(k=3)", "auc", "perplexity"]
+    assert last.client_metrics["accuracy"]["own"] == Spread.of([row.own_accuracy or 0 for row in rows])
+    received = [row.received_metrics["perplexity"] for row in rows]
+    spread = last.client_metrics["perplexity"]["received"]
+    assert spread == Spread.of(received, higher_is_better=False)
+    assert spread.worst_decile == max(received)
+    assert info.client_metrics.keys() == last.client_metrics.keys()
+    clients = info.final["clients_received"].metrics
+    assert set(clients) == set(scores.metrics)
+    with (fed.folder / "runs" / info.run / "rounds.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert float(lines[1]["f1"]) == scores.metrics["f1"]
+    assert float(lines[1]["top_k(k=3)"]) == scores.metrics["top_k(k=3)"]
+    kept = read_rounds(fed.folder / "runs" / info.run)[1].client_metrics
+    assert kept["auc"]["own"].mean == pytest.approx(np.mean([row.own_metrics["auc"] for row in rows]))
+    assert kept == last.client_metrics
+    of_plain = fed.folder / "runs" / plain.run
+    assert not any("client_metrics" in (of_plain / name).read_text() for name in ("rounds.csv", "run.json"))
 
 
 def shapes(body: bytes) -> list[tuple[str, tuple[int, ...]]]:
     return sorted((name, tuple(tensor.shape)) for name, tensor in load(body).items())
 
 
-async def test_a_spec_without_metrics_sends_no_states(tmp_path: Path) -> None:
+async def test_a_spec_without_metrics_sends_no_states(fed: Federation) -> None:
     bodies: list[bytes] = []
 
     async def listen(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
@@ -97,60 +96,56 @@ async def test_a_spec_without_metrics_sends_no_states(tmp_path: Path) -> None:
             return httpx2.Response(200, content=bodies[-1], headers=response.headers)
         return response
 
-    async with Federation(tmp_path / "f") as fed:
-        fed.router.tamper = listen
-        await fed.run(small_spec())
-        plain, bodies[:] = list(bodies), []
-        await fed.run(small_spec(metrics=["accuracy"]))
-        assert len(plain) == len(bodies) == 6  # two edges, two rounds, and the final evaluation
-        # Tensors alone: the records beside them hold wall times, whose length varies.
-        assert [shapes(body) for body in bodies] == [shapes(body) for body in plain]
-        assert not any(b"states" in body for body in [*plain, *bodies])
-        bodies.clear()
-        await fed.run(small_spec(metrics=["f1"]))
-        assert [b"states" in body for body in bodies] == [True] * 6
+    fed.router.tamper = listen
+    await fed.run(small_spec())
+    plain, bodies[:] = list(bodies), []
+    await fed.run(small_spec(metrics=["accuracy"]))
+    assert len(plain) == len(bodies) == 6  # two edges, two rounds, and the final evaluation
+    # Tensors alone: the records beside them hold wall times, whose length varies.
+    assert [shapes(body) for body in bodies] == [shapes(body) for body in plain]
+    assert not any(b"states" in body for body in [*plain, *bodies])
+    bodies.clear()
+    await fed.run(small_spec(metrics=["f1"]))
+    assert [b"states" in body for body in bodies] == [True] * 6
 
 
-async def test_a_run_ends_when_a_metric_falls_to_its_target(tmp_path: Path) -> None:
+async def test_a_run_ends_when_a_metric_falls_to_its_target(fed: Federation) -> None:
     spec = small_spec(num_rounds=8, lr=0.1, metrics=["perplexity"])
-    async with Federation(tmp_path / "f") as fed:
-        whole = await fed.run(spec)
-        rounds = [await fed.round(whole.run, number) for number in range(1, 9)]
-        curve = [(row.evaluation or {})["global"].metrics["perplexity"] for row in rounds]
-        target = sorted(curve)[3]
-        first = next(n for n in range(2, 9) if max(curve[n - 2 : n]) <= target)
-        assert 2 <= first < 8
-        info = await fed.run({**spec, "stop": {"target": target, "times": 2}})
-        assert (info.status, info.rounds) == ("completed", first)
-        assert (info.reason or "").startswith(f"perplexity {curve[first - 1]:.4g} reached stop.target")
-        more = {"num_rounds": 1, "stop": {"metric": "f1", "target": 0.5}}
-        refused = await fed.client.post(f"/runs/{info.run}/rounds", json=more)
-        assert (refused.status_code, refused.json()["field"]) == (422, "stop.metric")
+    whole = await fed.run(spec)
+    rounds = [await fed.round(whole.run, number) for number in range(1, 9)]
+    curve = [(row.evaluation or {})["global"].metrics["perplexity"] for row in rounds]
+    target = sorted(curve)[3]
+    first = next(n for n in range(2, 9) if max(curve[n - 2 : n]) <= target)
+    assert 2 <= first < 8
+    info = await fed.run({**spec, "stop": {"target": target, "times": 2}})
+    assert (info.status, info.rounds) == ("completed", first)
+    assert (info.reason or "").startswith(f"perplexity {curve[first - 1]:.4g} reached stop.target")
+    more = {"num_rounds": 1, "stop": {"metric": "f1", "target": 0.5}}
+    refused = await fed.client.post(f"/runs/{info.run}/rounds", json=more)
+    assert (refused.status_code, refused.json()["field"]) == (422, "stop.metric")
 
 
-async def test_clients_models_end_a_run_by_the_mean_of_a_further_metric(tmp_path: Path) -> None:
+async def test_clients_models_end_a_run_by_the_mean_of_a_further_metric(fed: Federation) -> None:
     spec = small_spec(algorithm="local_sgd", num_rounds=6, lr=0.1, metrics=["accuracy", "perplexity"])
-    async with Federation(tmp_path / "f") as fed:
-        whole = await fed.run(spec)
-        rounds = [await fed.round(whole.run, number) for number in range(1, 7)]
-        means = [row.client_metrics["perplexity"]["own"].mean for row in rounds]
-        target = sorted(means)[2]
-        info = await fed.run({**spec, "stop": {"metric": "perplexity", "target": target}})
-        assert info.rounds == 1 + next(at for at, mean in enumerate(means) if mean <= target)
-        assert info.rounds < 6
-        folder = tmp_path / "f" / "runs" / whole.run
-        curve = compare([folder], metric="perplexity").curves[0]
-        assert [point.value for point in curve.points] == means
-        assert curve.clients == whole.client_metrics["perplexity"]["own"]
+    whole = await fed.run(spec)
+    rounds = [await fed.round(whole.run, number) for number in range(1, 7)]
+    means = [row.client_metrics["perplexity"]["own"].mean for row in rounds]
+    target = sorted(means)[2]
+    info = await fed.run({**spec, "stop": {"metric": "perplexity", "target": target}})
+    assert info.rounds == 1 + next(at for at, mean in enumerate(means) if mean <= target)
+    assert info.rounds < 6
+    folder = fed.folder / "runs" / whole.run
+    curve = compare([folder], metric="perplexity").curves[0]
+    assert [point.value for point in curve.points] == means
+    assert curve.clients == whole.client_metrics["perplexity"]["own"]
 
 
-async def test_a_named_loss_is_what_devices_minimise(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
-        same = await fed.run(small_spec(loss="cross_entropy"))
-        focal = await fed.run(small_spec(loss={"name": "focal", "params": {"gamma": 1.0}}))
-        assert plain.model_sha256 == same.model_sha256 != focal.model_sha256
-        assert (focal.loss or 9) < (plain.loss or 0)  # of equal predictions the focal loss is the smaller
+async def test_a_named_loss_is_what_devices_minimise(fed: Federation) -> None:
+    plain = await fed.run(small_spec())
+    same = await fed.run(small_spec(loss="cross_entropy"))
+    focal = await fed.run(small_spec(loss={"name": "focal", "params": {"gamma": 1.0}}))
+    assert plain.model_sha256 == same.model_sha256 != focal.model_sha256
+    assert (focal.loss or 9) < (plain.loss or 0)  # of equal predictions the focal loss is the smaller
 
 
 @pytest.fixture

@@ -83,56 +83,53 @@ def test_binding_of_no_seats_is_empty_and_seats_without_agents_are_named() -> No
 # ---- enough devices
 
 
-async def test_too_few_devices_fail_the_run_with_their_number(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
-        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
-        assert (info.status, info.reason) == (
-            "failed",
-            "waited 1 s for devices: 2 of 6 (edges: 2, need 2)",
-        )
-        info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
-        assert info.reason == "waited 0.5 s for edges: 2 of 3 (devices: 2, need 6)"
-        await fed.start_agent(2, devices=1)
-        await fed.until(lambda: fed.n_agents() == 3)
-        info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
-        assert info.status == "completed"
+@pytest.mark.layout(agent_devices=(1, 1))
+async def test_too_few_devices_fail_the_run_with_their_number(fed: Federation) -> None:
+    info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 1}))
+    assert (info.status, info.reason) == ("failed", "waited 1 s for devices: 2 of 6 (edges: 2, need 2)")
+    info = await fed.run(small_spec(num_edges=3, timeouts={"ready_s": 0.5}))
+    assert info.reason == "waited 0.5 s for edges: 2 of 3 (devices: 2, need 6)"
+    await fed.start_agent(2, devices=1)
+    await fed.until(lambda: fed.n_agents() == 3)
+    info = await fed.run(small_spec(min_devices=3, timeouts={"ready_s": 20}))
+    assert info.status == "completed"
 
 
-async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
-        run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
-        await gate.reached.wait()
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == fed.agent_id(2)]
-        await fed.lose("agent-2")
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, info.rounds, info.reason) == (
-            "failed",
-            2,
-            f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost devices: [{seat}]",
-        )
+@pytest.mark.layout(agent_devices=(1, 1, 1))
+async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(fed: Federation) -> None:
+    gate = Gate(fed, closed_at=2)
+    timeouts = {"ready_s": 1.5, "reseat_after_s": 60}
+    run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
+    await gate.reached.wait()
+    (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == fed.agent_id(2)]
+    await fed.lose("agent-2")
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, info.rounds, info.reason) == (
+        "failed",
+        2,
+        f"waited 1.5 s for devices: 2 of 3 (edges: 2, need 1); lost devices: [{seat}]",
+    )
 
 
-async def test_a_run_says_what_it_waits_for_between_rounds_and_no_longer_once_it_goes_on(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        timeouts = {"ready_s": 60, "reseat_after_s": 60}
-        run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
-        await gate.reached.wait()
-        await fed.lose("agent-2")
-        gate.open.set()
-        while (info := await fed.info(run_id)).reason is None:  # noqa: ASYNC110 - over HTTP
-            await asyncio.sleep(0.02)
-        assert (info.status, info.reason[:48]) == ("running", "waiting for devices: 2 of 3 (edges: 2, need 1); ")
-        third = Gate(fed)
-        await fed.start_agent(2)
-        await third.reached.wait()
-        info = await fed.info(run_id)
-        assert (info.status, info.rounds, info.reason) == ("running", 2, None)
-        third.open.set()
-        assert (await fed.finish(run_id)).status == "completed"
+@pytest.mark.layout(agent_devices=(1, 1, 1))
+async def test_a_run_says_what_it_waits_for_between_rounds_and_no_longer_once_it_goes_on(fed: Federation) -> None:
+    gate = Gate(fed, closed_at=2)
+    timeouts = {"ready_s": 60, "reseat_after_s": 60}
+    run_id = await fed.submit(small_spec(num_rounds=3, num_devices=3, min_devices=3, timeouts=timeouts))
+    await gate.reached.wait()
+    await fed.lose("agent-2")
+    gate.open.set()
+    while (info := await fed.info(run_id)).reason is None:  # noqa: ASYNC110 - over HTTP
+        await asyncio.sleep(0.02)
+    assert (info.status, info.reason[:48]) == ("running", "waiting for devices: 2 of 3 (edges: 2, need 1); ")
+    third = Gate(fed)
+    await fed.start_agent(2)
+    await third.reached.wait()
+    info = await fed.info(run_id)
+    assert (info.status, info.rounds, info.reason) == ("running", 2, None)
+    third.open.set()
+    assert (await fed.finish(run_id)).status == "completed"
 
 
 async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_result_is_the_same(tmp_path: Path) -> None:
@@ -145,79 +142,65 @@ async def test_with_fewer_devices_than_seats_an_agent_takes_several_and_the_resu
             fed.agent_id(0): 3,
             fed.agent_id(1): 3,
         }
-        assert (info.model_sha256, info.bytes_up, info.simulated_s) == (
-            six.model_sha256,
-            six.bytes_up,
-            six.simulated_s,
-        )
+        assert (info.model_sha256, info.bytes_up, info.simulated_s) == (six.model_sha256, six.bytes_up, six.simulated_s)
 
 
-async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(2, 1)) as fed:
-        info = await fed.run(small_spec(num_devices=None, num_edges=None))
-        assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
+@pytest.mark.layout(agent_devices=(2, 1))
+async def test_without_numbers_in_the_spec_a_run_takes_the_available_nodes(fed: Federation) -> None:
+    info = await fed.run(small_spec(num_devices=None, num_edges=None))
+    assert (info.spec.num_devices, info.spec.num_edges, info.spec.max_devices) == (3, 2, 3)
 
 
 # ---- seats that move
 
 
 async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_record_says_so(
-    tmp_path: Path, counter_algorithm: str
+    counter_algorithm: str, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(
-            small_spec(num_rounds=4, algorithm=counter_algorithm, timeouts={"reseat_after_s": 0.5})
-        )
-        await gate.reached.wait()
-        gone = fed.agent_id(3)
-        (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]
-        await fed.lose("agent-3")
-        await fed.pass_time(1.0, gone)
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert info.status == "completed"
-        rows = {n: next(row for row in (await fed.round(run_id, n)).seats if row.seat == seat) for n in (1, 3, 4)}
-        assert (rows[1].agent, rows[1].fresh_state) == (gone, False)
-        assert rows[3].agent != gone
-        assert (rows[3].outcome, rows[3].fresh_state) == ("used", True)
-        assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
+    gate, run_id = await fed.submit_and_hold(
+        small_spec(num_rounds=4, algorithm=counter_algorithm, timeouts={"reseat_after_s": 0.5}), closed_at=2
+    )
+    gone = fed.agent_id(3)
+    (seat,) = [s.seat for s in (await fed.seats(run_id)).seats if s.agent == gone]
+    await fed.lose("agent-3")
+    await fed.pass_time(1.0, gone)
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert info.status == "completed"
+    rows = {n: next(row for row in (await fed.round(run_id, n)).seats if row.seat == seat) for n in (1, 3, 4)}
+    assert (rows[1].agent, rows[1].fresh_state) == (gone, False)
+    assert rows[3].agent != gone
+    assert (rows[3].outcome, rows[3].fresh_state) == ("used", True)
+    assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
 
 
-async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}))
-        await gate.reached.wait()
-        name = fed.agent_id(3)
-        await fed.stop("agent-3")
-        await fed.start_agent(3)
-        assert fed.agent_id(3) == name
-        gate.open.set()
-        info = await fed.finish(run_id)
-        third = await fed.round(run_id, 3)
-        assert [row.outcome for row in third.seats if row.agent == name] == ["used"]
-        assert not any(row.fresh_state for row in third.seats)
-        assert info.status == "completed"
+async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}), closed_at=2)
+    name = fed.agent_id(3)
+    await fed.restart_node("agent-3")
+    assert fed.agent_id(3) == name
+    gate.open.set()
+    info = await fed.finish(run_id)
+    third = await fed.round(run_id, 3)
+    assert [row.outcome for row in third.seats if row.agent == name] == ["used"]
+    assert not any(row.fresh_state for row in third.seats)
+    assert info.status == "completed"
 
 
-async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next_round_on(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=4, max_devices=8))
-        await gate.reached.wait()
-        before = (await fed.seats(run_id)).seats
-        assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
-        await fed.start_agent(6, devices=1)
-        await fed.until(lambda: fed.n_agents() == 7)
-        gate.open.set()
-        assert (await fed.finish(run_id)).status == "completed"
-        n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
-        assert n_used == [6, 6, 7, 7]
-        after = (await fed.seats(run_id)).seats
-        assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
-        # The data of the other seats did not change.
-        assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
+async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next_round_on(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=4, max_devices=8), closed_at=2)
+    before = (await fed.seats(run_id)).seats
+    assert [seat.state for seat in before] == ["taken"] * 6 + ["empty"] * 2
+    await fed.start_agent(6, devices=1)
+    await fed.until(lambda: fed.n_agents() == 7)
+    gate.open.set()
+    assert (await fed.finish(run_id)).status == "completed"
+    n_used = [(await fed.round(run_id, n)).n_used for n in (1, 2, 3, 4)]
+    assert n_used == [6, 6, 7, 7]
+    after = (await fed.seats(run_id)).seats
+    assert (after[6].agent, after[6].state, after[7].state) == (fed.agent_id(6), "taken", "empty")
+    # The data of the other seats did not change.
+    assert [(s.n_train, s.label_counts) for s in before] == [(s.n_train, s.label_counts) for s in after]
 
 
 async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_path: Path) -> None:
@@ -232,59 +215,55 @@ async def test_the_order_in_which_edges_and_agents_register_changes_nothing(tmp_
 # ---- lost edges
 
 
-async def test_devices_of_a_lost_edge_visit_another(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec(num_rounds=3, quorum=0.3))
-        await gate.reached.wait()
-        await fed.lose("edge-1")
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, info.rounds) == ("completed", 3)
-        third = await fed.round(run_id, 3)
-        assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 6), (1, "edge-2", 0)]
+async def test_devices_of_a_lost_edge_visit_another(fed: Federation) -> None:
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3, quorum=0.3), closed_at=2)
+    await fed.lose("edge-1")
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, info.rounds) == ("completed", 3)
+    third = await fed.round(run_id, 3)
+    assert [(row.home, row.edge, row.n_used) for row in third.edges] == [(0, "edge-1", 6), (1, "edge-2", 0)]
 
 
-async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(tmp_path: Path) -> None:
+async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(fed: Federation) -> None:
     """Agents send heartbeats to their home edge; other edges get them only while the agent works for them."""
 
-    async with Federation(tmp_path / "f") as fed:
-        agents = [fed.apps[f"agent-{number}"].state.agent for number in range(6)]
-        rosters = {f"http://127.0.0.1:{EDGE_PORT + n}": fed.apps[f"edge-{n}"].state.edge.roster for n in range(2)}
-        go_on = asyncio.Event()
+    agents = [fed.apps[f"agent-{number}"].state.agent for number in range(6)]
+    rosters = {f"http://127.0.0.1:{EDGE_PORT + n}": fed.apps[f"edge-{n}"].state.edge.roster for n in range(2)}
+    go_on = asyncio.Event()
 
-        def held(visits: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-            async def held_visits(*order: Any, **options: Any) -> object:
-                await go_on.wait()
-                return await visits(*order, **options)
+    def held(visits: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def held_visits(*order: Any, **options: Any) -> object:
+            await go_on.wait()
+            return await visits(*order, **options)
 
-            return held_visits
+        return held_visits
 
-        def is_heard(agent: Any, edge: EdgeAddress) -> bool:
-            heard = rosters[edge.url].heard.get(agent.membership.registration.agent)
-            return heard is not None and heard[0] >= fed.clock.skipped_at
+    def is_heard(agent: Any, edge: EdgeAddress) -> bool:
+        heard = rosters[edge.url].heard.get(agent.membership.registration.agent)
+        return heard is not None and heard[0] >= fed.clock.skipped_at
 
-        for agent in agents:
-            agent.host.visits = held(agent.host.visits)
-        run_id = await fed.submit(small_spec(num_rounds=1, num_devices=6))
-        await fed.until(lambda: all(agent.membership.edges for agent in agents))
-        await fed.pass_time(2.2 * fed.ttl_s)
-        await fed.until(lambda: all(is_heard(agent, edge) for agent in agents for edge in agent.membership.edges))
-        go_on.set()
-        info = await fed.finish(run_id)
-        assert (await fed.round(info.run, 1)).failures == ()
-        for agent in agents:
-            assert [orders.n for orders in agent.membership.edges.values()] == [0]
+    for agent in agents:
+        agent.host.visits = held(agent.host.visits)
+    run_id = await fed.submit(small_spec(num_rounds=1, num_devices=6))
+    await fed.until(lambda: all(agent.membership.edges for agent in agents))
+    await fed.pass_time(2.2 * fed.ttl_s)
+    await fed.until(lambda: all(is_heard(agent, edge) for agent in agents for edge in agent.membership.edges))
+    go_on.set()
+    info = await fed.finish(run_id)
+    assert (await fed.round(info.run, 1)).failures == ()
+    for agent in agents:
+        assert [orders.n for orders in agent.membership.edges.values()] == [0]
 
 
-async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", agent_devices=(1, 1)) as fed:
-        info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
-        assert info.status == "failed"
-        folder = fed.folder / "runs" / info.run
-        await fed.until(lambda: (folder / "run.json").exists() and (folder / "spec.yaml").exists())  # soon afterwards
-        kept = read_run(folder)
-        spec = yaml.safe_load((folder / "spec.yaml").read_text())
+@pytest.mark.layout(agent_devices=(1, 1))
+async def test_a_run_that_fails_before_its_first_round_leaves_its_spec_and_the_reason(fed: Federation) -> None:
+    info = await fed.run(small_spec(num_devices=6, min_devices=3, timeouts={"ready_s": 1.0}))
+    assert info.status == "failed"
+    folder = fed.folder / "runs" / info.run
+    await fed.until(lambda: (folder / "run.json").exists() and (folder / "spec.yaml").exists())  # soon afterwards
+    kept = read_run(folder)
+    spec = yaml.safe_load((folder / "spec.yaml").read_text())
     assert (kept.status, kept.reason) == ("failed", info.reason)
     assert "devices: 2 of 6" in str(kept.reason)
     assert spec["min_devices"] == 3

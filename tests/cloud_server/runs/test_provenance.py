@@ -16,7 +16,7 @@ from shared.results.manifest import Manifest
 from shared.results.report.rerun import read_manifest, rerun
 from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
-from tests.federation import Federation, Gate, small_spec
+from tests.federation import Federation, small_spec
 
 
 def write_data(folder: Path, seed: int, size: int = 8) -> dict[str, Any]:
@@ -50,11 +50,6 @@ def manifest(fed: Federation, run_id: str) -> Manifest:
     return found
 
 
-async def kinds(fed: Federation, run_id: str) -> list[str]:
-    events = await fed.apps["cloud"].state.cloud.repository.events(run_id, "0", None)
-    return [event.kind for event in events]
-
-
 async def test_a_resumption_with_other_data_is_refused_until_the_data_is_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with Federation(tmp_path / "f", common=write_data(data, 1)) as fed:
@@ -85,7 +80,7 @@ async def test_an_accepted_change_of_the_data_is_recorded_and_the_beginning_kept
         answer = await fed.client.post(f"/runs/{run_id}/resume", params={"accept_changes": True})
         assert answer.status_code == 200, answer.text
         end = await fed.finish(run_id)
-        seen = await kinds(fed, run_id)
+        seen = [event.kind for event in await fed.events(run_id)]
         written = manifest(fed, run_id)
         again = await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})
         assert again.status_code == 200  # what was accepted is not asked for again
@@ -108,9 +103,7 @@ async def test_an_accepted_change_of_the_data_is_recorded_and_the_beginning_kept
 async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: Path, size: int) -> None:
     data = tmp_path / "data"
     async with Federation(tmp_path / "f", common=write_data(data, 1)) as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(spec())
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(spec(), closed_at=2)
 
         def change() -> None:
             gate.open.set()
@@ -126,63 +119,59 @@ async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: P
 
 
 async def test_other_packages_are_refused_also_when_rounds_are_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        paused = await fed.start_and_pause(small_spec(), 1)
-        ended = await fed.run(small_spec())
-        monkeypatch.setattr(provenance, "versions", lambda: {**versions(), "torch": "0.1"})
-        wanted = f"torch: {versions()['torch']} then, 0.1 now"
-        assert wanted in await refusal(fed, paused)
-        assert wanted in await refusal(fed, ended.run, "rounds", json={"num_rounds": 1})
-        assert (await fed.info(ended.run)).num_rounds == 2
-        more = {"num_rounds": 1, "accept_changes": True}
-        assert (await fed.client.post(f"/runs/{ended.run}/rounds", json=more)).status_code == 200
-        end = await fed.finish(ended.run)
+    paused = await fed.start_and_pause(small_spec(), 1)
+    ended = await fed.run(small_spec())
+    monkeypatch.setattr(provenance, "versions", lambda: {**versions(), "torch": "0.1"})
+    wanted = f"torch: {versions()['torch']} then, 0.1 now"
+    assert wanted in await refusal(fed, paused)
+    assert wanted in await refusal(fed, ended.run, "rounds", json={"num_rounds": 1})
+    assert (await fed.info(ended.run)).num_rounds == 2
+    more = {"num_rounds": 1, "accept_changes": True}
+    assert (await fed.client.post(f"/runs/{ended.run}/rounds", json=more)).status_code == 200
+    end = await fed.finish(ended.run)
     assert (end.status, end.rounds) == ("completed", 3)
     assert [change.differences for change in end.changes] == [(wanted,)]
 
 
-async def test_another_cpu_is_recorded_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        run_id = await fed.start_and_pause(small_spec(), 1)
-        monkeypatch.setattr(provenance, "cpu_model", lambda: "another one")
-        await fed.control(run_id, "resume")
-        end = await fed.finish(run_id)
+async def test_another_cpu_is_recorded_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch, fed: Federation) -> None:
+    run_id = await fed.start_and_pause(small_spec(), 1)
+    monkeypatch.setattr(provenance, "cpu_model", lambda: "another one")
+    await fed.control(run_id, "resume")
+    end = await fed.finish(run_id)
     assert end.status == "completed"
     assert end.changes[0].differences[0].endswith(" then, another one now")
 
 
-async def test_a_run_of_which_nothing_is_recorded_goes_on_with_a_note(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        run_id = await fed.start_and_pause(small_spec(), 1)
-        key = redis_keys.cloud_run(run_id)
-        document = json.loads(await fed.store.get(key) or b"")
-        for name in ("provenance", "changes"):  # as an earlier version wrote it
-            del document[name]
-        await fed.store.put(key, json.dumps(document).encode())
-        await fed.control(run_id, "resume")
-        end = await fed.finish(run_id)
-        experiment = fed.apps["cloud"].state.cloud.runs.services.experiments.of(end.spec)
-        assert end.provenance == provenance_of(experiment)
+async def test_a_run_of_which_nothing_is_recorded_goes_on_with_a_note(fed: Federation) -> None:
+    run_id = await fed.start_and_pause(small_spec(), 1)
+    key = redis_keys.cloud_run(run_id)
+    document = json.loads(await fed.store.get(key) or b"")
+    for name in ("provenance", "changes"):  # as an earlier version wrote it
+        del document[name]
+    await fed.store.put(key, json.dumps(document).encode())
+    await fed.control(run_id, "resume")
+    end = await fed.finish(run_id)
+    experiment = fed.cloud.runs.services.experiments.of(end.spec)
+    assert end.provenance == provenance_of(experiment)
     assert end.status == "completed"
     assert end.notes == (provenance.NOT_RECORDED.format(1),)
 
 
-async def test_the_record_is_committed_with_the_initial_checkpoint(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        commits: list[set[str]] = []
-        commit = fed.store.commit
+async def test_the_record_is_committed_with_the_initial_checkpoint(fed: Federation) -> None:
+    commits: list[set[str]] = []
+    commit = fed.store.commit
 
-        async def noted(batch: Any) -> list[str]:
-            commits.append({put.key for put in batch.puts})
-            for put in batch.puts:
-                if put.key.endswith(":document") and RunInfo.model_validate_json(put.value).provenance is None:
-                    assert redis_keys.cloud_run_state(RunInfo.model_validate_json(put.value).run) not in commits[-1]
-            return await commit(batch)
+    async def noted(batch: Any) -> list[str]:
+        commits.append({put.key for put in batch.puts})
+        for put in batch.puts:
+            if put.key.endswith(":document") and RunInfo.model_validate_json(put.value).provenance is None:
+                assert redis_keys.cloud_run_state(RunInfo.model_validate_json(put.value).run) not in commits[-1]
+        return await commit(batch)
 
-        fed.store.commit = noted  # type: ignore[method-assign]
-        info = await fed.run(small_spec(num_rounds=1))
+    fed.store.commit = noted  # type: ignore[method-assign]
+    info = await fed.run(small_spec(num_rounds=1))
     first = next(keys for keys in commits if redis_keys.cloud_run_state(info.run) in keys)
     assert redis_keys.cloud_run(info.run) in first
     assert info.provenance is not None

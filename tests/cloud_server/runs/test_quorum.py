@@ -37,11 +37,7 @@ def lines(edge: int, *outcomes: Outcome, edge_round: int = 0, down_bytes: int = 
 
 
 def missed(
-    answered: Mapping[int, Sequence[VisitRecord]],
-    *,
-    trains: bool = True,
-    absent: Sequence[int] = (),
-    **spec: Any,
+    answered: Mapping[int, Sequence[VisitRecord]], *, trains: bool = True, absent: Sequence[int] = (), **spec: Any
 ) -> str | None:
     """Why the quorum of a round is missed if these edges answer with these visits and the others fail."""
     experiment = ExperimentCache(None, Path(tempfile.gettempdir())).of(parse_spec(small_spec(max_devices=6, **spec)))
@@ -136,31 +132,31 @@ def test_where_edges_are_the_clients_and_in_an_evaluation_edges_are_counted() ->
 
 
 @pytest.mark.parametrize(("lost", "n_used"), [((0, 2, 4, 1, 3), 5), ((0, 2, 4, 1, 3, 5), None)])
+@pytest.mark.layout(agent_devices=(1,) * 10)
 async def test_a_round_is_committed_by_the_visits_of_all_edges_together(
-    tmp_path: Path, lost: Sequence[int], n_used: int | None
+    lost: Sequence[int], n_used: int | None, fed: Federation
 ) -> None:
     """Of ten devices at two edges half must answer: two of five here and three there are enough, two there are not.
 
     A refused round leaves no trace: resumed, it trains as if nothing had been lost.
     """
-    async with Federation(tmp_path / "f", agent_devices=(1,) * 10) as fed:
-        spec = small_spec(num_devices=10, num_rounds=1)
+    spec = small_spec(num_devices=10, num_rounds=1)
 
-        async def lose(request: Any, pass_on: Any) -> Any:
-            tampered = request.url.path == "/visits" and (request.url.port or 0) - AGENT_PORT in ports
-            return await broken(request, pass_on) if tampered else await pass_on()
+    async def lose(request: Any, pass_on: Any) -> Any:
+        tampered = request.url.path == "/visits" and (request.url.port or 0) - AGENT_PORT in ports
+        return await broken(request, pass_on) if tampered else await pass_on()
 
-        whole = await fed.run(spec)
-        seats = {seat.agent: seat.seat for seat in (await fed.seats(whole.run)).seats}
-        ports = {n for n in range(10) if seats[fed.agent_id(n)] in lost}
-        fed.router.tamper = lose
-        info = await fed.run(spec)
-        if n_used is not None:
-            assert (info.status, info.n_used) == ("completed", n_used)
-            return
-        assert (info.status, info.rounds) == ("failed", 0)
-        assert str(info.reason).startswith("round 1: quorum of 5 of 10 tasks missed: device 0")
-        fed.router.tamper = None
-        await fed.client.post(f"/runs/{info.run}/resume")
-        again = await fed.finish(info.run)
-        assert (again.status, again.n_used, again.model_sha256) == ("completed", 10, whole.model_sha256)
+    whole = await fed.run(spec)
+    seats = {seat.agent: seat.seat for seat in (await fed.seats(whole.run)).seats}
+    ports = {n for n in range(10) if seats[fed.agent_id(n)] in lost}
+    fed.router.tamper = lose
+    info = await fed.run(spec)
+    if n_used is not None:
+        assert (info.status, info.n_used) == ("completed", n_used)
+        return
+    assert (info.status, info.rounds) == ("failed", 0)
+    assert str(info.reason).startswith("round 1: quorum of 5 of 10 tasks missed: device 0")
+    fed.router.tamper = None
+    await fed.client.post(f"/runs/{info.run}/resume")
+    again = await fed.finish(info.run)
+    assert (again.status, again.n_used, again.model_sha256) == ("completed", 10, whole.model_sha256)

@@ -87,82 +87,77 @@ async def test_a_file_that_cannot_be_written_is_the_reason_of_the_run(
 
 
 async def test_a_round_without_room_for_its_visits_is_in_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=3)
-        run_id = await fed.submit(small_spec(num_rounds=4))
-        folder = tmp_path / "f" / "runs" / run_id
-        await fed.until(lambda: len(read_rounds(folder)) == 2)
-        FullDisk(monkeypatch, lambda path: path.name == "devices.ndjson")
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, "devices.ndjson" in str(info.reason)) == ("failed", True)
-        assert [row.round_no for row in read_rounds(folder)] == [1, 2]
-        assert read_run(folder).rounds == info.rounds >= 3
+    gate = Gate(fed, closed_at=3)
+    run_id = await fed.submit(small_spec(num_rounds=4))
+    folder = fed.folder / "runs" / run_id
+    await fed.until(lambda: len(read_rounds(folder)) == 2)
+    FullDisk(monkeypatch, lambda path: path.name == "devices.ndjson")
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, "devices.ndjson" in str(info.reason)) == ("failed", True)
+    assert [row.round_no for row in read_rounds(folder)] == [1, 2]
+    assert read_run(folder).rounds == info.rounds >= 3
 
 
 async def test_a_stopped_run_whose_results_cannot_be_written_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=2)
-        run_id = await fed.submit(small_spec())
-        await gate.reached.wait()
-        FullDisk(monkeypatch, model_file)
-        await fed.control(run_id, "stop")
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, "model.safetensors" in str(info.reason)) == ("failed", True)
+    gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
+    FullDisk(monkeypatch, model_file)
+    await fed.control(run_id, "stop")
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, "model.safetensors" in str(info.reason)) == ("failed", True)
 
 
-async def test_a_folder_removed_under_way_is_written_again_as_a_whole(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=4)
-        run_id = await fed.submit(small_spec(num_rounds=5))
-        folder = tmp_path / "f" / "runs" / run_id
-        await fed.until(lambda: len(read_rounds(folder)) == 3)
-        folder.rename(tmp_path / "removed")  # at once: its writer may be at work
-        gate.open.set()
-        assert (await fed.finish(run_id)).status == "completed"
-        assert [len(read_round(folder, n).seats) for n in range(1, 6)] == [6] * 5
-        assert [len(read_round(folder, n).edges) for n in range(1, 6)] == [2] * 5
-        assert all(row.evaluation for row in read_rounds(folder) if row.kind == "train")
-        links = (folder / "links.csv").read_text().splitlines()[1:]
-        assert {int(line.split(",")[0]) for line in links} == {1, 2, 3, 4, 5}
+async def test_a_folder_removed_under_way_is_written_again_as_a_whole(tmp_path: Path, fed: Federation) -> None:
+    gate = Gate(fed, closed_at=4)
+    run_id = await fed.submit(small_spec(num_rounds=5))
+    folder = fed.folder / "runs" / run_id
+    await fed.until(lambda: len(read_rounds(folder)) == 3)
+    folder.rename(tmp_path / "removed")  # at once: its writer may be at work
+    gate.open.set()
+    assert (await fed.finish(run_id)).status == "completed"
+    assert [len(read_round(folder, n).seats) for n in range(1, 6)] == [6] * 5
+    assert [len(read_round(folder, n).edges) for n in range(1, 6)] == [2] * 5
+    assert all(row.evaluation for row in read_rounds(folder) if row.kind == "train")
+    links = (folder / "links.csv").read_text().splitlines()[1:]
+    assert {int(line.split(",")[0]) for line in links} == {1, 2, 3, 4, 5}
 
 
-async def test_a_status_is_stored_once_the_results_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_is_stored_once_the_results_are_written(
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
+) -> None:
     writing, may_write = asyncio.Event(), asyncio.Event()
-    async with Federation(tmp_path / "f") as fed:
-        thread = fed.apps["cloud"].state.cloud.results.thread
-        run = thread.run
+    thread = fed.cloud.results.thread
+    run = thread.run
 
-        async def held(work: Callable[..., Any], *args: Any) -> Any:
-            if any(getattr(each, "models", None) for each in args[-1:]):  # the models
-                writing.set()
-                await may_write.wait()
-            return await run(work, *args)
+    async def held(work: Callable[..., Any], *args: Any) -> Any:
+        if any(getattr(each, "models", None) for each in args[-1:]):  # the models
+            writing.set()
+            await may_write.wait()
+        return await run(work, *args)
 
-        monkeypatch.setattr(thread, "run", held)
-        run_id = await fed.submit(small_spec(num_rounds=1))
-        await writing.wait()
-        assert (await fed.info(run_id)).status == "running"
-        may_write.set()
-        info = await fed.finish(run_id)
-        assert (info.status, read_run(tmp_path / "f" / "runs" / run_id).status) == ("completed", "completed")
+    monkeypatch.setattr(thread, "run", held)
+    run_id = await fed.submit(small_spec(num_rounds=1))
+    await writing.wait()
+    assert (await fed.info(run_id)).status == "running"
+    may_write.set()
+    info = await fed.finish(run_id)
+    assert (info.status, read_run(fed.folder / "runs" / run_id).status) == ("completed", "completed")
 
 
-async def test_a_model_of_another_round_than_the_record_is_refused_by_name(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec(num_rounds=1))
-        folder = tmp_path / "f" / "runs" / info.run
-        assert digest(saved_state(folder)) == info.model_sha256
-        shutil.copy(folder / "model.safetensors", tmp_path / "before")
-        answer = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
-        assert answer.status_code == 200, answer.text
-        await fed.until(lambda: read_run(folder).rounds == 2)
-        await fed.finish(info.run)
-        shutil.copy(tmp_path / "before", folder / "model.safetensors")
-        with pytest.raises(Exception, match=r"model.safetensors is of another round than 2, the last of run"):
-            saved_state(folder)
+async def test_a_model_of_another_round_than_the_record_is_refused_by_name(tmp_path: Path, fed: Federation) -> None:
+    info = await fed.run(small_spec(num_rounds=1))
+    folder = fed.folder / "runs" / info.run
+    assert digest(saved_state(folder)) == info.model_sha256
+    shutil.copy(folder / "model.safetensors", tmp_path / "before")
+    answer = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 1})
+    assert answer.status_code == 200, answer.text
+    await fed.until(lambda: read_run(folder).rounds == 2)
+    await fed.finish(info.run)
+    shutil.copy(tmp_path / "before", folder / "model.safetensors")
+    with pytest.raises(Exception, match=r"model.safetensors is of another round than 2, the last of run"):
+        saved_state(folder)

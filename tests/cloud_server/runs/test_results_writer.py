@@ -165,54 +165,49 @@ def accuracies(folder: Path, run_id: str) -> dict[int, bool]:
     return {row.round_no: bool(row.evaluation and row.evaluation["global"].accuracy is not None) for row in rows}
 
 
-async def test_during_a_run_its_folder_has_the_accuracies_of_earlier_rounds(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        gate = Gate(fed, closed_at=3)  # round 3 hangs
-        run_id = await fed.submit(small_spec(num_rounds=3))
-        await fed.until(lambda: accuracies(tmp_path / "f", run_id) == {1: True, 2: True})
-        assert (await fed.info(run_id)).status == "running"
-        gate.open.set()
-        await fed.finish(run_id)
+async def test_during_a_run_its_folder_has_the_accuracies_of_earlier_rounds(fed: Federation) -> None:
+    gate = Gate(fed, closed_at=3)  # round 3 hangs
+    run_id = await fed.submit(small_spec(num_rounds=3))
+    await fed.until(lambda: accuracies(fed.folder, run_id) == {1: True, 2: True})
+    assert (await fed.info(run_id)).status == "running"
+    gate.open.set()
+    await fed.finish(run_id)
 
 
 async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     """The evaluation of round 1 was stored but not written; that of round 2 was still due."""
-    async with Federation(tmp_path / "f") as fed:
-        services = fed.apps["cloud"].state.cloud.runs.services
-        evaluate, stuck = services.evaluator._evaluate, asyncio.Event()
+    services = fed.cloud.runs.services
+    evaluate, stuck = services.evaluator._evaluate, asyncio.Event()
 
-        async def first_alone(run_id: str, experiment: Any, ctx: Any, committed: Any, final: bool) -> Any:
-            if committed.round_no > 1:
-                await stuck.wait()
-            return await evaluate(run_id, experiment, ctx, committed, final)
+    async def first_alone(run_id: str, experiment: Any, ctx: Any, committed: Any, final: bool) -> Any:
+        if committed.round_no > 1:
+            await stuck.wait()
+        return await evaluate(run_id, experiment, ctx, committed, final)
 
-        monkeypatch.setattr(services.evaluator, "_evaluate", first_alone)
-        monkeypatch.setattr(ResultsFolder, "evaluated", lambda *args: None)
-        gate = Gate(fed, closed_at=3)
-        run_id = await fed.submit(small_spec(num_rounds=3))
-        await gate.reached.wait()
-        while (await fed.round(run_id, 1)).evaluation is None:  # noqa: ASYNC110 - over HTTP
-            await asyncio.sleep(0.02)
-        assert (await fed.round(run_id, 2)).evaluation is None
-        await fed.stop("cloud")
-        assert accuracies(tmp_path / "f", run_id) == {1: False, 2: False}
-        monkeypatch.undo()
-        await fed.start_cloud()
-        await fed.until(lambda: accuracies(tmp_path / "f", run_id) == {1: True, 2: True})
-        assert (await fed.info(run_id)).status != "completed"
-        gate.open.set()
-        info = await fed.finish(run_id)
-        assert (info.status, accuracies(tmp_path / "f", run_id)[3]) == ("completed", True)
+    monkeypatch.setattr(services.evaluator, "_evaluate", first_alone)
+    monkeypatch.setattr(ResultsFolder, "evaluated", lambda *args: None)
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3), closed_at=3)
+    while (await fed.round(run_id, 1)).evaluation is None:  # noqa: ASYNC110 - over HTTP
+        await asyncio.sleep(0.02)
+    assert (await fed.round(run_id, 2)).evaluation is None
+    await fed.stop("cloud")
+    assert accuracies(fed.folder, run_id) == {1: False, 2: False}
+    monkeypatch.undo()
+    await fed.start_cloud()
+    await fed.until(lambda: accuracies(fed.folder, run_id) == {1: True, 2: True})
+    assert (await fed.info(run_id)).status != "completed"
+    gate.open.set()
+    info = await fed.finish(run_id)
+    assert (info.status, accuracies(fed.folder, run_id)[3]) == ("completed", True)
 
 
-async def test_a_folder_removed_while_its_run_was_paused_is_written_anew_with_every_visit(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
-        await fed.until(lambda: not fed.apps["cloud"].state.cloud.runs.training)
-        folder = tmp_path / "f" / "runs" / run_id
-        shutil.rmtree(folder)
-        await fed.control(run_id, "resume")
-        assert (await fed.finish(run_id)).status == "completed"
-        assert [len(read_round(folder, round_no).seats) for round_no in (1, 2)] == [6, 6]
+async def test_a_folder_removed_while_its_run_was_paused_is_written_anew_with_every_visit(fed: Federation) -> None:
+    run_id = await fed.start_and_pause(small_spec(num_rounds=2), 1)
+    await fed.until(lambda: not fed.cloud.runs.training)
+    folder = fed.folder / "runs" / run_id
+    shutil.rmtree(folder)
+    await fed.control(run_id, "resume")
+    assert (await fed.finish(run_id)).status == "completed"
+    assert [len(read_round(folder, round_no).seats) for round_no in (1, 2)] == [6, 6]

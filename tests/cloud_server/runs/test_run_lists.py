@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,14 +44,12 @@ async def test_a_run_that_is_deleted_while_the_list_is_read_hides_no_other(repos
     assert [info.run for info in (await repository.page(2)).runs] == ["b"]
 
 
-async def test_a_run_says_that_it_starts_before_it_runs(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        info = await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
-        repository = fed.apps["cloud"].state.cloud.repository
-        events = await repository.events(info.run, "0", None)
-        assert [event.data["status"] for event in events if event.kind == "run.status"] == [
-            "pending",
-            "starting",
-            "running",
-            "completed",
-        ]
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_a_run_says_that_it_starts_before_it_runs(fed: Federation) -> None:
+    info = await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
+    assert [event.data["status"] for event in await fed.events(info.run, "run.status")] == [
+        "pending",
+        "starting",
+        "running",
+        "completed",
+    ]

@@ -15,7 +15,6 @@ from cloud_server.runs import tracking
 from shared.results.tracking.live import TrackedRun
 from shared.results.tracking.scalars import Step, read_tracked
 from shared.results.tracking.tracker_notes import TrackerNote, read_notes, tracked_lines
-from shared.run_records.events import Event
 from tests.federation import Federation, PassOn, small_spec
 from tests.mlflow_server import Mlflow
 
@@ -62,11 +61,6 @@ async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, Tracke
     return read_notes(folder)
 
 
-async def events(fed: Federation, run: str, kind: str) -> list[Event]:
-    found = await fed.apps["cloud"].state.cloud.repository.events(run, "0", None)
-    return [event for event in found if event.kind == kind]
-
-
 async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -102,7 +96,7 @@ async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path)
         board = EventAccumulator(str(folder / "tensorboard" / tracked.run))
         board.Reload()
         assert [event.step for event in board.Scalars("accuracy/global")] == [1, 2, 3]
-        assert not await events(fed, tracked.run, "tracking.failed")
+        assert not await fed.events(tracked.run, "tracking.failed")
 
 
 async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
@@ -123,43 +117,41 @@ async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
         assert notes["tensorboard"].rounds == paused.rounds
 
 
-async def test_a_tracker_that_was_unreachable_gets_everything_later(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed, away=True)
-        run = await fed.submit(small_spec(tracking="mlflow"))
-        await fed.until(lambda: bool(read_notes(fed.folder / "runs" / run)))
-        assert "does not answer" in (read_notes(fed.folder / "runs" / run)["mlflow"].reason or "")
-        net.is_down = False
-        info = await fed.finish(run)
-        assert info.status == "completed"
-        await notes_of(fed, run, status="completed", rounds=2, reason=None)
-        (failed,) = await events(fed, run, "tracking.failed")
-        assert failed.data["tracker"] == "mlflow"
-        assert "http://mlflow.test does not answer" in failed.data["reason"]
-        assert len(await events(fed, run, "tracking.resumed")) == 1
-        (exported,) = net.server.runs.values()
-        assert exported["status"] == "FINISHED"
+async def test_a_tracker_that_was_unreachable_gets_everything_later(fed: Federation) -> None:
+    net = Network(fed, away=True)
+    run = await fed.submit(small_spec(tracking="mlflow"))
+    await fed.until(lambda: bool(read_notes(fed.folder / "runs" / run)))
+    assert "does not answer" in (read_notes(fed.folder / "runs" / run)["mlflow"].reason or "")
+    net.is_down = False
+    info = await fed.finish(run)
+    assert info.status == "completed"
+    await notes_of(fed, run, status="completed", rounds=2, reason=None)
+    (failed,) = await fed.events(run, "tracking.failed")
+    assert failed.data["tracker"] == "mlflow"
+    assert "http://mlflow.test does not answer" in failed.data["reason"]
+    assert len(await fed.events(run, "tracking.resumed")) == 1
+    (exported,) = net.server.runs.values()
+    assert exported["status"] == "FINISHED"
 
 
 async def test_a_store_that_fails_during_an_export_loses_no_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    async with Federation(tmp_path / "fed") as fed:
-        monkeypatch.setattr(tracking, "TRIES", 10**6)
-        net = Network(fed, away=True)
-        info = await fed.run(small_spec(tracking="mlflow"))
-        whole = Mlflow.runs_update
+    monkeypatch.setattr(tracking, "TRIES", 10**6)
+    net = Network(fed, away=True)
+    info = await fed.run(small_spec(tracking="mlflow"))
+    whole = Mlflow.runs_update
 
-        def fail_afterwards(self: Mlflow, request: httpx2.Request, body: Any) -> Any:
-            fed.store_error = "Redis is away"  # before the tracker's return can be recorded
-            return whole(self, request, body)
+    def fail_afterwards(self: Mlflow, request: httpx2.Request, body: Any) -> Any:
+        fed.store_error = "Redis is away"  # before the tracker's return can be recorded
+        return whole(self, request, body)
 
-        monkeypatch.setattr(Mlflow, "runs_update", fail_afterwards)
-        net.is_down = False
-        await fed.until(lambda: bool(fed.refused_calls))
-        monkeypatch.setattr(Mlflow, "runs_update", whole)
-        fed.store_error = None
-        await notes_of(fed, info.run, status="completed", rounds=2, reason=None)
+    monkeypatch.setattr(Mlflow, "runs_update", fail_afterwards)
+    net.is_down = False
+    await fed.until(lambda: bool(fed.refused_calls))
+    monkeypatch.setattr(Mlflow, "runs_update", whole)
+    fed.store_error = None
+    await notes_of(fed, info.run, status="completed", rounds=2, reason=None)
 
 
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
@@ -182,7 +174,7 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
         why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
         assert why in (note.reason or "")
         assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
-        assert [event.data["reason"] for event in await events(fed, info.run, "tracking.failed")][-1] == note.reason
+        assert [event.data["reason"] for event in await fed.events(info.run, "tracking.failed")][-1] == note.reason
 
 
 async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
@@ -212,38 +204,37 @@ async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
         assert (note.reason, len(net.server.runs)) == (None, 2)
 
 
-async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed)
-        net.hangs = True
-        info = await fed.run(small_spec(tracking="mlflow"))
-        await fed.stop("cloud")
-        assert not net.server.runs
-        net.hangs = False
-        await fed.start_cloud()
-        await notes_of(fed, info.run, status="completed", rounds=2)
-        (exported,) = net.server.runs.values()
-        assert exported["status"] == "FINISHED"
+async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(fed: Federation) -> None:
+    net = Network(fed)
+    net.hangs = True
+    info = await fed.run(small_spec(tracking="mlflow"))
+    await fed.stop("cloud")
+    assert not net.server.runs
+    net.hangs = False
+    await fed.start_cloud()
+    await notes_of(fed, info.run, status="completed", rounds=2)
+    (exported,) = net.server.runs.values()
+    assert exported["status"] == "FINISHED"
 
 
-async def test_an_unusable_tracker_is_refused_at_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
+async def test_an_unusable_tracker_is_refused_at_submission(monkeypatch: pytest.MonkeyPatch, fed: Federation) -> None:
     async def refused(**fields: Any) -> dict[str, Any]:
         answer = await fed.client.post("/runs", json={"spec": small_spec(**fields)})
         assert answer.status_code == 422, answer.text
         return dict(answer.json())
 
-    async with Federation(tmp_path / "fed", n_edges=1, agent_devices=(1,)) as fed:
-        assert (await refused(tracking="wandb"))["field"].startswith("tracking")
-        assert (await refused(tracking=["mlflow", "mlflow"]))["field"] == "tracking"
-        assert "did you mean 'tracking'" in (await refused(traking="mlflow"))["detail"]
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///m.db")
-        assert "not the address of a server" in (await refused(tracking="mlflow"))["detail"]
-        monkeypatch.delenv("MLFLOW_TRACKING_URI")
-        problem = await refused(tracking="mlflow")
-        assert (problem["field"], "MLFLOW_TRACKING_URI is not set" in problem["detail"]) == ("tracking", True)
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert "stratafl[tensorboard]" in (await refused(tracking="tensorboard"))["detail"]
-        assert (await fed.client.get("/runs")).json()["runs"] == []
+    assert (await refused(tracking="wandb"))["field"].startswith("tracking")
+    assert (await refused(tracking=["mlflow", "mlflow"]))["field"] == "tracking"
+    assert "did you mean 'tracking'" in (await refused(traking="mlflow"))["detail"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///m.db")
+    assert "not the address of a server" in (await refused(tracking="mlflow"))["detail"]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    problem = await refused(tracking="mlflow")
+    assert (problem["field"], "MLFLOW_TRACKING_URI is not set" in problem["detail"]) == ("tracking", True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "stratafl[tensorboard]" in (await refused(tracking="tensorboard"))["detail"]
+    assert (await fed.client.get("/runs")).json()["runs"] == []
 
 
 def test_only_new_figures_are_exported() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -56,19 +55,17 @@ def test_a_scale_that_is_not_finite_fails_only_its_own_seat() -> None:
     assert (accumulator.n_updates, accumulator.n_samples) == (2, held[0] + held[2])
 
 
-async def test_an_error_that_nobody_expected_costs_the_visits_of_one_agent_and_is_recorded(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
+async def test_an_error_that_nobody_expected_costs_the_visits_of_one_agent_and_is_recorded(fed: Federation) -> None:
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        if (request.url.path, request.url.port) == ("/visits", AGENT_PORT + 1):
+            raise ZeroDivisionError("a bug")
+        return await pass_on()
 
-        async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            if (request.url.path, request.url.port) == ("/visits", AGENT_PORT + 1):
-                raise ZeroDivisionError("a bug")
-            return await pass_on()
-
-        fed.router.tamper = tamper
-        info = await fed.run(small_spec(num_rounds=1))
-        first = await fed.round(info.run, 1)
-        (lost,) = [row.seat for row in (await fed.seats(info.run)).seats if row.agent == fed.agent_id(1)]
-        assert [(failure.seat, failure.reason, failure.detail) for failure in first.failures] == [
-            (lost, "error", "ZeroDivisionError: a bug")
-        ]
-        assert first.n_used == 5
+    fed.router.tamper = tamper
+    info = await fed.run(small_spec(num_rounds=1))
+    first = await fed.round(info.run, 1)
+    (lost,) = [row.seat for row in (await fed.seats(info.run)).seats if row.agent == fed.agent_id(1)]
+    assert [(failure.seat, failure.reason, failure.detail) for failure in first.failures] == [
+        (lost, "error", "ZeroDivisionError: a bug")
+    ]
+    assert first.n_used == 5

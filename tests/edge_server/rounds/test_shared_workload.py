@@ -20,7 +20,7 @@ from shared.simulation.digital_twin import Twin, TwinList
 from shared.training import models
 from shared.training.data.dataset import as_batch
 from tests.faults import at, broken
-from tests.federation import AGENT_PORT, Federation, Gate, small_spec
+from tests.federation import AGENT_PORT, Federation, small_spec
 from tests.shared.algorithms import flat
 from tests.shared.algorithms.layouts import Ended, ended, federation, run
 
@@ -266,17 +266,13 @@ async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_b
 
         info = await fed.run(spec | {"num_rounds": 1})
         before = await twins_of(fed)
-        await fed.stop("edge-0")
-        await fed.start_edge(0)
+        await fed.restart_node("edge-0")
         await fed.until(lambda: fed.n_agents() == 3)
         assert await twins_of(fed) == before
-        await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 2})
-        assert (await fed.finish(info.run)).model_sha256 == plain.model_sha256
+        assert (await fed.add_rounds(info.run, 2)).model_sha256 == plain.model_sha256
         assert await twins_of(fed) == expected
 
-        gate = Gate(fed, closed_at=3)
-        run_id = await fed.submit(spec)
-        await gate.reached.wait()
+        gate, run_id = await fed.submit_and_hold(spec, closed_at=3)
         await fed.stop("edge-0")
         gate.open.set()
         await fed.start_edge(0)

@@ -88,7 +88,7 @@ async def test_with_the_simulated_clock_shares_follow_the_profiles(tmp_path: Pat
 
 
 async def test_the_twin_of_a_late_device_learns_how_slow_it_is(tmp_path: Path) -> None:
-    wall_s = await generous_s(tmp_path / "measured")
+    wall_s = await generous_s()
     spec = measured_spec("free_compute", num_rounds=1, round_deadline_s=wall_s / SCALE)
     done, twins = await planned(tmp_path, spec, Slow(1))
     (late,) = [row for row in done.rounds[0].seats if row.outcome == "failed"]
