@@ -208,25 +208,24 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("PROBE_PORT", "65536"), ("PROBE_TTL_S", "0"), ("PROBE_ALLOWED_NETWORKS", "10.0.0.1/8"), ("PROBE_PORT", "x")],
+    ("name", "value", "why"),
+    [
+        *(("PROBE_PORT", value, "PROBE_PORT") for value in ("65536", "x")),
+        ("PROBE_TTL_S", "0", "PROBE_TTL_S"),
+        ("PROBE_ALLOWED_NETWORKS", "10.0.0.1/8", "PROBE_ALLOWED_NETWORKS"),
+        ("PROBE_PROT", "1", r"unknown environment variable PROBE_PROT; did you mean PROBE_PORT\?"),
+        ("PROBE_CLOUDURL", "1", r"unknown environment variable PROBE_CLOUDURL; did you mean PROBE_CLOUD_URL\?"),
+        ("probe_hosts", "1", r"unknown environment variable probe_hosts; did you mean PROBE_HOST\?"),
+    ],
 )
-def test_a_setting_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(BadInput, match=f"^{name}") as refused:
-        ProbeSettings()
-    assert (refused.value.field or "").startswith(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("PROBE_PROT", "PROBE_PORT"), ("PROBE_CLOUDURL", "PROBE_CLOUD_URL"), ("probe_hosts", "PROBE_HOST")],
-)
-def test_a_misspelt_variable_of_a_tier_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, near: str) -> None:
+def test_a_setting_out_of_bounds_and_a_misspelt_variable_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
     monkeypatch.setenv("PROBE_CLOUD_URL", "http://user:password@cloud")
-    monkeypatch.setenv(name, "8001")
-    with pytest.raises(BadInput, match=rf"unknown environment variable {name}; did you mean {near}\?") as refused:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match=f"^{why}") as refused:
         ProbeSettings()
+    assert (refused.value.field or "").startswith(name) or "unknown" in why
     assert "password" not in str(refused.value)
 
 

@@ -84,6 +84,10 @@ def test_a_node_waits_for_its_cloud_and_shows_the_token_to_it_alone(keys: NodeKe
     assert len(waits) == 3
     assert [asked.secret for asked in cloud.asked] == [TOKENS.of("edge").secret]
     assert set(cloud.names) == {CLOUD.server_name}, "the certificate of the other side must be the cloud's"
+    cloud.refusal = (409, "conflict")
+    with pytest.raises(StrataError, match="no") as refused:
+        ask(NodeKeys(EDGE, keys.folder / "new"), cloud, waits)
+    assert (refused.value.status, len(waits)) == (409, 3), "a refusal ends the attempts"
 
 
 def test_a_certificate_that_has_ended_is_replaced_and_with_one_that_holds_nobody_is_asked(keys: NodeKeys) -> None:
@@ -108,14 +112,6 @@ def test_a_cloud_of_another_authority_is_told_no_secret(keys: NodeKeys, pem: str
     with pytest.raises(Forbidden, match="another authority than the join token names"):
         ask(keys, cloud)
     assert cloud.asked == []
-
-
-def test_a_refusal_ends_the_attempts(keys: NodeKeys) -> None:
-    cloud, waits = FakeCloud(), list[float]()
-    cloud.refusal = (409, "conflict")
-    with pytest.raises(StrataError, match="no") as refused:
-        ask(keys, cloud, waits)
-    assert (refused.value.status, waits) == (409, [])
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(86400.0, "s ahead"), (-86400.0, "s behind"), (10.0, "")])

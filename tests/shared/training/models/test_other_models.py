@@ -22,6 +22,9 @@ def test_char_lstm_says_a_token_at_each_position_from_the_ones_before() -> None:
     assert found.shape == (1, 5, 7)
     assert torch.equal(found[:, :3], other[:, :3])
     assert not torch.equal(found[:, 3:], other[:, 3:])
+    # Each layer multiplies by (1024, inputs) and (1024, 256) at each position: once forward and twice backward.
+    layers, head = 1024 * (8 + 256) + 1024 * (256 + 256), 7 * 256
+    assert training_flops(Design("char_lstm", TEXT, Tokens(7, 5))) == 3 * 2 * 5 * (layers + head)
 
 
 def test_char_lstm_says_a_class_after_the_last_character_that_is_not_padding() -> None:
@@ -31,13 +34,6 @@ def test_char_lstm_says_a_class_after_the_last_character_that_is_not_padding() -
         padded, short = model(torch.tensor([[4, 2, 0, 0, 0], [1, 1, 1, 1, 1]])), whole(torch.tensor([[4, 2]]))
     assert padded.shape == (2, 3)
     torch.testing.assert_close(padded[:1], short)
-
-
-def test_the_operations_of_an_lstm_are_counted_by_its_products() -> None:
-    """Each layer multiplies by (1024, inputs) and (1024, 256) at each position: once forward and twice backward."""
-    layers = 1024 * (8 + 256) + 1024 * (256 + 256)
-    head = 7 * 256
-    assert training_flops(Design("char_lstm", TEXT, Tokens(7, 5))) == 3 * 2 * 5 * (layers + head)
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,6 @@ def test_another_seed_gives_another_partition_and_the_global_generator_is_not_ch
 # ---- sizes
 
 
-def test_apportion_is_by_largest_remainder_and_ties_go_to_the_first() -> None:
-    assert largest_remainder(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
-    assert largest_remainder(np.ones(4), 6).tolist() == [2, 2, 1, 1]
-
-
 @pytest.mark.parametrize("skew", [None, 0.0])
 def test_iid_sizes_differ_by_one_at_most(skew: float | None) -> None:
     parts = partition(IidPartition(quantity_skew=skew), balanced(2, 50), 7, rng(), n_classes=2)
@@ -120,23 +115,16 @@ def test_dirichlet_sizes_follow_the_draw() -> None:
     assert np.abs(np.array([len(part) for part in parts]) - 100 * shares).max() < 1
 
 
-def test_dirichlet_is_even_for_large_alpha_and_lopsided_for_small() -> None:
-    labels = balanced(10, 200)
-    even = counts_of(DirichletPartition(alpha=1e6), labels, 10)
-    lopsided = counts_of(DirichletPartition(alpha=0.01), labels, 10)
+def test_dirichlet_is_even_for_large_alpha_lopsided_for_small_and_refills_small_clients_from_the_largest() -> None:
+    even, lopsided = (counts_of(DirichletPartition(alpha=alpha), balanced(10, 200), 10) for alpha in (1e6, 0.01))
     assert even.min() >= 19
     assert even.max() <= 21
     assert np.median(lopsided.max(axis=0)) > 150  # of a class, 200, most go to one client
-
-
-def test_dirichlet_refills_small_clients_from_the_largest() -> None:
-    labels, spec = balanced(2, 50), {"name": "dirichlet", "alpha": 0.001}
-    before = counts_of(READ.validate_python({**spec, "min_samples": 1}), labels, 8)
-    after = counts_of(READ.validate_python({**spec, "min_samples": 9}), labels, 8)
-    assert before.sum(axis=1).min() < 9
-    assert after.sum(axis=1).min() == 9
-    assert after.sum() == 100
-    assert after.sum(axis=1).max() < before.sum(axis=1).max()
+    few = [DirichletPartition(alpha=0.001, min_samples=least) for least in (1, 9)]
+    before, after = (counts_of(spec, balanced(2, 50), 8).sum(axis=1) for spec in few)
+    assert before.min() < 9
+    assert (after.min(), after.sum()) == (9, 100)
+    assert after.max() < before.max()
 
 
 def test_shards_give_the_exact_number_of_classes_and_similar_sizes() -> None:
@@ -148,18 +136,14 @@ def test_shards_give_the_exact_number_of_classes_and_similar_sizes() -> None:
     assert len({tuple(row.nonzero()[0].tolist()) for row in counts}) > 25  # of 45 pairs of classes
 
 
-def test_shards_respect_a_class_that_is_half_of_the_data() -> None:
-    labels = np.repeat([0, 1, 2], [60, 30, 30])
-    counts = counts_of(ShardsPartition(classes_per_device=2), labels, 4)
+def test_shards_respect_a_class_that_is_half_of_the_data_and_fewer_than_classes_are_cut_across_them() -> None:
+    counts = counts_of(ShardsPartition(classes_per_device=2), np.repeat([0, 1, 2], [60, 30, 30]), 4)
     assert ((counts > 0).sum(axis=1) == 2).all()
     assert (counts[:, 0] == 15).all()  # 4 shards of 15, one for each
     assert sorted(counts[:, 1].tolist()) == sorted(counts[:, 2].tolist()) == [0, 0, 15, 15]
-
-
-def test_fewer_shards_than_classes_are_cut_across_classes() -> None:
-    counts = counts_of(ShardsPartition(classes_per_device=2), balanced(10, 6), 3)
-    assert counts.sum(axis=1).tolist() == [20, 20, 20]
-    assert (counts.sum(axis=0) == 6).all()
+    few = counts_of(ShardsPartition(classes_per_device=2), balanced(10, 6), 3)
+    assert few.sum(axis=1).tolist() == [20, 20, 20]
+    assert (few.sum(axis=0) == 6).all()
 
 
 def test_writers_stay_whole_and_balance() -> None:
@@ -354,3 +338,5 @@ def test_parts_of_the_methods_by_hand() -> None:
     assert right.tolist() == [[10, 10], [10, 30]], "a table with the right margins stays as it is"
     assert _interleave(np.array([2, 2])).tolist() == [0, 1, 0, 1]
     assert _interleave(np.array([1, 3])).tolist() == [1, 0, 1, 1]
+    assert largest_remainder(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]  # 3.5, 2.1, 1.4
+    assert largest_remainder(np.ones(4), 6).tolist() == [2, 2, 1, 1], "ties go to the first"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -25,6 +25,9 @@ WAYS: list[tuple[torch.dtype, float, int | None, Statistics]] = [
     (torch.float64, 1e-10, 24, "batch"),
 ]
 PAIRS = [*zip(KINDS, [*WAYS, WAYS[0]], strict=True), ("cnn_6_16", WAYS[0]), ("cnn_digits", WAYS[3])]
+OTHERS = [name for name in sorted(MODELS) if name not in KINDS]
+CASES = [*product(KINDS, WAYS), *zip(OTHERS, cycle(WAYS[1::2]), strict=False)]
+"""Networks of no new kind are tried in one way each."""
 
 
 def of_kinds(name: str) -> Any:
@@ -54,10 +57,7 @@ def first_made(name: str, dtype: torch.dtype, projection: int | None, side: int)
 
 @pytest.mark.parametrize(
     ("name", "dtype", "most", "projection", "statistics"),
-    [
-        pytest.param(name, *way, marks=[] if (name, way) in PAIRS else [pytest.mark.slow])
-        for name, way in product(sorted(MODELS), WAYS)
-    ],
+    [*(pytest.param(name, *way, marks=[] if (name, way) in PAIRS else pytest.mark.slow) for name, way in CASES)],
 )
 def test_forward_equals_that_of_a_physically_sliced_copy(
     name: str, dtype: torch.dtype, most: float, projection: int | None, statistics: Statistics

@@ -95,6 +95,10 @@ def test_messages_round_trip_through_the_codec() -> None:
     assert type(back) is Down
     assert torch.equal(back.model["w"], Int8().encode(state["w"]).decoded())
     assert back.model["running_mean"] is state["running_mean"]
+    coded, weight = compression(down="int8").messages(), torch.ones(5, 4)
+    first, second = coded(Down(model={"w": weight})), coded(Down(model={"w": weight.detach()}))
+    assert second.model["w"] is first.model["w"], "a tensor is coded and sent once, even if each holds its own view"
+    assert coded(Down(model={"w": torch.ones(5, 4)})).model["w"] is not first.model["w"]
 
 
 def test_positions_and_coded_tensors_and_records_without_a_codec_are_not_coded() -> None:
@@ -145,15 +149,6 @@ def test_a_memory_that_does_not_fit_is_dropped(memory: Tensor, expected: str, ca
     assert torch.equal(left["delta w"], as_first["delta w"])
     assert "the error feedback of delta w is" in caplog.text
     assert expected in caplog.text
-
-
-def test_a_tensor_of_several_messages_is_coded_once() -> None:
-    """It is then also sent once, even if each message holds its own view."""
-    coded, weight = compression(down="int8").messages(), torch.ones(5, 4)
-    first, second = coded(Down(model={"w": weight})), coded(Down(model={"w": weight.detach()}))
-    assert second.model["w"] is first.model["w"]
-    other = coded(Down(model={"w": torch.ones(5, 4)}))
-    assert other.model["w"] is not first.model["w"]
 
 
 def test_sums_of_coded_updates_are_those_of_the_decoded_ones() -> None:

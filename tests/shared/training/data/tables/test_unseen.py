@@ -46,14 +46,12 @@ def test_numbers_of_a_frame_stay_whatever_the_training_table_wrote(tmp_path: Pat
     assert (kept.reading.decimal, kept.reading.thousands) == (",", None)
     frame = pd.DataFrame({"x": [1.234, 2.5, 1e-7, 3], "c": [True, False, True, True]})
     assert numbers(frame, kept) == [float(np.float32(value)) for value in (1.234, 2.5, 1e-7, 3)]
-
-
-def test_a_number_that_may_be_written_in_two_ways_is_read_as_in_the_training_table(tmp_path: Path) -> None:
-    kept, new = german(tmp_path), tmp_path / "new.csv"
+    new = tmp_path / "new.csv"
     new.write_text("x;c\n1,234;TRUE\n", encoding="utf-8")
-    assert numbers(new, kept) == [float(np.float32(1.234))]
-    new.write_text("x,c\n1.5,TRUE\n2.25,FALSE\n", encoding="utf-8")  # clearly another notation
-    assert numbers(new, kept) == [1.5, 2.25]
+    assert numbers(new, kept) == [float(np.float32(1.234))], "what may be read in two ways is read as in the training"
+    if not spec:  # then clearly another notation is read, too
+        new.write_text("x,c\n1.5,TRUE\n2.25,FALSE\n", encoding="utf-8")
+        assert numbers(new, kept) == [1.5, 2.25]
 
 
 def test_a_category_that_rounds_to_a_known_one_is_unknown(tmp_path: Path) -> None:
