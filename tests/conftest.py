@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 
 # Until all tests are collected everything that is made stays: to look through it over and over takes a sixth of the
 # time of the imports.
@@ -10,6 +11,10 @@ gc.disable()
 # read these variables when they are loaded; processes that tests start inherit them.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
     os.environ[_name] = "1"
+# scikit-learn and torch's counter of operations set these when they are first used; a fork server that was started
+# before could then fork no process, and each would be executed.
+os.environ |= {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
 # Whether there is a GPU is asked without a driver in this process, with which it could not be forked.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 # Pictures are drawn into files; no test needs a display.

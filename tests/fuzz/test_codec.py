@@ -76,7 +76,7 @@ def test_the_memory_bound_can_be_broken() -> None:
 @pytest.mark.slow
 def test_the_coverage_guided_fuzzer_finds_nothing_in_a_short_run(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
-    command = [sys.executable, "-m", "tests.fuzz.guided", str(tmp_path), "-runs=3000", "-seed=1"]
+    command = [sys.executable, "-m", "tests.fuzz.guided", str(tmp_path), "-runs=1000", "-seed=1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Done 3000 runs" in done.stderr, done.stderr[-3000:]
+    assert "Done 1000 runs" in done.stderr, done.stderr[-3000:]
