@@ -119,12 +119,7 @@ class Plain:
             copies = augmented_apart(torch.from_numpy(x)[:, None], self.experiment.spec.augment, seeds)[:, 0]
             x, y = np.concatenate([x, copies.numpy()]), np.concatenate([y, y])
         drawn = batches(
-            x,
-            y,
-            np.arange(len(y)),
-            batch_size=self.experiment.spec.batch_size,
-            generator=generator,
-            epochs=1,
+            x, y, np.arange(len(y)), batch_size=self.experiment.spec.batch_size, generator=generator, epochs=1
         )
         if not self.own_statistics:
             return drawn

@@ -24,9 +24,7 @@ from shared.core.records import Record
 from shared.core.tensor_records import ModelState, TensorMap
 from shared.core.update_annotations import Mean
 from shared.federation.experiment import Experiment
-from shared.federation.hooks import (
-    Algorithm,
-)
+from shared.federation.hooks import Algorithm
 from shared.federation.messages import Contribution
 from shared.federation.registry import all_algorithms, load_algorithm
 from shared.wire import codec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,7 @@ def test_winner_is_the_fitter_or_among_equals_the_smaller() -> None:
 # ---- what is sent
 
 
+@cache
 def cut_to(model: str, rate: float, n_pruned: float = 0.0) -> tuple[Change, int]:
     """Returns an update of an untrained sub-network, and its number of kept values."""
     made = build(model, (1, 28, 28), 10, seed=0)

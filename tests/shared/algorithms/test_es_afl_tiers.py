@@ -85,9 +85,7 @@ def n_correct(done: Ended, model: TensorMap, part: str, indices: Any) -> int:
     return evaluate(scratch, images, labels, indices).n_correct
 
 
-async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_the_supernet(
-    tmp_path: Path,
-) -> None:
+async def test_clients_test_the_winner_before_upload_and_held_out_clients_test_the_supernet(tmp_path: Path) -> None:
     """Runs the hooks without services; the winner's scores equal those in the run's rows."""
     done = await ran(spec_of(), n_edges=1, agent_devices=(5,))
     alone = ByHooks(experiment_of(done.experiment.spec, tmp_path))

@@ -150,11 +150,9 @@ def proximal_correction(mu: float) -> Any:
     return correction
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_without_drift_and_gradient_term_it_is_fedprox_and_at_alpha_zero_fedavg_bit_for_bit(alpha: float) -> None:
-    done = tried(**spec_of({"alpha": alpha, "drift": False, "gradient": False}, num_rounds=2))
-    correction = proximal_correction(alpha) if alpha else None
-    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=correction))
+def test_without_drift_and_gradient_term_it_is_fedprox_bit_for_bit() -> None:
+    done = tried(**spec_of({"alpha": 0.5, "drift": False, "gradient": False}, num_rounds=2))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2, correction=proximal_correction(0.5)))
 
 
 def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drifts() -> None:

@@ -93,17 +93,6 @@ def test_edge_rounds_move_the_models_and_the_cloud_adds_the_drift() -> None:
     assert flat.distance(done.model, plain_linear.parted(theta)) < 2e-5
 
 
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-def test_alpha_zero_is_fedavg_bit_for_bit(edge_rounds: int) -> None:
-    """Clients have equally many samples, so plain means equal means by samples."""
-    fields: dict[str, Any] = {"num_rounds": 2, "edge_rounds": edge_rounds}
-    null, fedavg = tried(**spec_of(0.0, **fields)), tried(**spec_of(0.0, algorithm="fedavg", **fields))
-    assert flat.same_bits(null.model, fedavg.model)
-    assert null.state.drift == {}
-    if edge_rounds == 1:
-        assert flat.same_bits(null.model, flat.fedavg(null.experiment, 2))
-
-
 @pytest.mark.slow
 async def test_feddyn_reaches_a_low_loss_sooner_where_clients_differ() -> None:
     """The paper's claim: at the same rounds its loss is below FedAvg's, also with some of the clients in each round."""

@@ -131,13 +131,6 @@ def test_rounds_are_those_of_algorithm_2() -> None:
     assert torch.allclose(done.state.mash.labels.double(), labels, atol=1e-6)
 
 
-def test_lam_zero_collects_nothing_and_is_fedavg_bit_for_bit() -> None:
-    done = tried(**spec_of(0.0))
-    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
-    assert [phase.name for phase in done.experiment.phases] == ["train"]
-    assert done.state.mash is None
-
-
 def test_means_cover_all_samples_of_small_clients() -> None:
     """60 samples in batches of seven give nine means, whose mean weighted by size is that of all samples."""
     done = tried(**spec_of(0.1, {"mash": 7}, num_rounds=1))

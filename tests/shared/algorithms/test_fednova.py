@@ -9,7 +9,7 @@ import pytest
 
 from shared.federation.experiment import Experiment
 from tests.shared.algorithms import flat, plain_linear
-from tests.shared.algorithms.layouts import Ended, four, ran, tried
+from tests.shared.algorithms.layouts import Ended, four, ran
 from tests.shared.algorithms.plain_linear import Array
 
 STRAGGLERS = {"straggler_ratio": 0.5, "straggler_slowdown": 2000, "edge_latency_s": 0.0}
@@ -104,30 +104,6 @@ async def test_rounds_are_those_of_the_paper_with_unequal_steps(momentum: float,
     assert all(4 * 650 < row.up_bytes < 1.5 * 4 * 650 for row in rows)  # as FedAvg's
     assert flat.distance(done.model, plain_linear.parted(plain(done))) < 2e-5
     assert flat.distance(done.model, plain_linear.parted(plain(done, normalise=False))) > 1e-2
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-@pytest.mark.parametrize("model", ["mlp", "conv_bn"])
-def test_with_equal_steps_it_is_fedavg_bit_for_bit(model: str, edge_rounds: int) -> None:
-    """Sizes differ, so the clients' weights do, but each takes three epochs of as many batches."""
-    fields: dict[str, Any] = {
-        "model": model,
-        "devices": {},
-        "partial_work": False,
-        "round_deadline_s": None,
-        "edge_rounds": edge_rounds,
-        "num_rounds": 2,
-        "local_epochs": 3,
-        "momentum": 0.9,
-        "partition": {"name": "dirichlet", "alpha": 5.0},
-        "batch_size": 100,
-    }
-    plain_run, found = [tried(**spec_of(name, **fields)) for name in ("fedavg", "fednova")]
-    sizes = {len(seat.train) for seat in found.experiment.population.seats}
-    assert len(sizes) > 1
-    assert max(sizes) <= 100
-    assert flat.same_bits(found.model, plain_run.model)
 
 
 def optimum(experiment: Experiment) -> Array:

@@ -9,7 +9,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.federation.hooks import last_layers
 from tests.shared.algorithms import flat, plain_dtpfl
-from tests.shared.algorithms.layouts import ran, resolved, tried
+from tests.shared.algorithms.layouts import ran, resolved
 
 AROUND = 2_500
 """Bounds the bytes of a body beside its model, mostly the spec."""
@@ -55,15 +55,6 @@ async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: s
     before = plain_dtpfl.run(done.experiment, personal_layers=1, num_rounds=2)
     held = [plain_dtpfl.accuracy(done.experiment, c, model) for c, model in before.models.items()]
     assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before further training
-
-
-@pytest.mark.matrix
-@CLIENTS
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-def test_without_personal_layers_it_is_fedavg_bit_for_bit(client: str, edge_rounds: int) -> None:
-    fedper, fedavg, other = [tried(**spec_of(client, layers, edge_rounds=edge_rounds)).model for layers in (0, None, 1)]
-    assert flat.same_bits(fedper, fedavg)
-    assert not flat.same_bits(other, fedavg)
 
 
 async def test_with_all_layers_personal_clients_train_alone() -> None:

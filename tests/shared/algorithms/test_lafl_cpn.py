@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -200,15 +199,6 @@ def test_w_is_learned_on_augmented_images_as_they_are_trained_on() -> None:
 # ---- the reduction
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-def test_without_mix_and_statistics_it_is_fedavg_bit_for_bit(edge_rounds: int) -> None:
-    more = {"edge_rounds": edge_rounds, "model": "conv_bn", "num_rounds": 2, "data": FEW}
-    lafl, fedavg, other = [tried(**spec_of(params, **more)).model for params in (FEDAVG, None, {"p": 1})]
-    assert flat.same_bits(lafl, fedavg)
-    assert not flat.same_bits(other, fedavg)
-
-
 def test_w_that_stays_at_one_is_fedavg_but_for_rounding() -> None:
     lafl, fedavg = [tried(**spec_of(params)).model for params in ({"p": 9, "eta": 0, "normalise": "fixed"}, None)]
     assert flat.distance(lafl, fedavg) < 1e-6
@@ -217,11 +207,16 @@ def test_w_that_stays_at_one_is_fedavg_but_for_rounding() -> None:
 def test_augmentation_mix_and_statistics_switch_independently() -> None:
     digests = set()
     more = {"num_devices": 2, "num_edges": 1, "num_rounds": 2, "data": FEW}
-    for augment, p, normalise in product((None, "randaugment"), (0, 1), ("fixed", "own")):
+    for augment, p, normalise in (
+        (None, 0, "fixed"),
+        ("randaugment", 0, "fixed"),
+        (None, 1, "fixed"),
+        (None, 0, "own"),
+    ):
         done = tried(**spec_of({"p": p, "normalise": normalise, "max_passes": 2}, augment=augment, **more))
         digests.add(digest(done.model))
         assert (len(done.state.known) == 2) == (normalise == "own")
-    assert len(digests) == 8
+    assert len(digests) == 4
 
 
 # ---- the digits network

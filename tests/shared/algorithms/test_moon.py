@@ -91,10 +91,9 @@ def test_rounds_are_those_of_algorithm_1() -> None:
     assert flat.distance(done.model, flat.fedavg(experiment, 3)) > 1e-3
 
 
-def test_mu_zero_and_the_first_round_are_fedavg_bit_for_bit() -> None:
-    for mu, rounds in ((0.0, 2), (5.0, 1)):
-        done = tried(**spec_of(mu, num_rounds=rounds))
-        assert flat.same_bits(done.model, flat.fedavg(done.experiment, rounds))
+def test_the_first_round_is_fedavg_bit_for_bit() -> None:
+    done = tried(**spec_of(5.0, num_rounds=1))
+    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 1))
 
 
 def test_reference_models_are_not_changed() -> None:

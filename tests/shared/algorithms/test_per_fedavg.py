@@ -75,11 +75,6 @@ def test_the_gradient_is_the_formula_in_numpy(hessian: str) -> None:
             assert torch.allclose(parameter.grad, g - 0.3 * h, atol=1e-6)
 
 
-def test_without_alpha_it_is_fedavg_bit_for_bit() -> None:
-    off = {"alpha": 0, "local_steps": None}
-    assert flat.same_bits(*(tried(**spec_of(params)).model for params in (off, None)))
-
-
 async def test_a_visit_takes_tau_steps_on_any_host() -> None:
     specs = [spec_of({"alpha": 0.1, "hessian": one, "local_steps": 3}) for one in ("hessian_free", "first_order")]
     free, first = [await ran(spec, agent_devices=(1, 2, 1), order=(2, 0, 1)) for spec in specs]

@@ -35,7 +35,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 }
 """Parameters that select branches other than the defaults."""
 CASES = {name: {"algorithm": name, **load_algorithm(name).needs} for name in PRODUCT} | OTHERWISE
-FIRST = ("es_afl", "moon", "lafl_cpn, raw", "per_fedavg, hessian", "scaffold, option I", "t_fedavg, scaled")
+FIRST = ("lafl_cpn, raw", "per_fedavg, hessian", "scaffold, option I", "t_fedavg, scaled")
 """Those with the most kernels of their own."""
 
 

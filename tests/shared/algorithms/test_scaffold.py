@@ -120,13 +120,6 @@ async def test_the_pass_of_option_i_costs_an_epoch_s_time() -> None:
     assert seconds["I"] == pytest.approx([4 / 3 * compute_s for compute_s in seconds["II"]])
 
 
-def test_frozen_controls_are_fedavg_bit_for_bit() -> None:
-    """Clients have equally many samples, so plain means equal means by samples."""
-    done = tried(**spec_of("none", num_rounds=2))
-    assert flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
-    assert done.state.control == {}
-
-
 def test_controls_of_both_kinds_agree_where_local_steps_are_tiny() -> None:
     """The mean gradient along the steps is then the gradient at x."""
     controls = []

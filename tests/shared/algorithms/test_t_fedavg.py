@@ -272,12 +272,6 @@ def test_rounds_by_the_authors_rules_equal_plain_code() -> None:
     assert flat.distance(done.model, plain_rounds(done, 2)) > 1e-2
 
 
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-def test_without_quantisation_it_is_fedavg_bit_for_bit(edge_rounds: int) -> None:
-    more: dict[str, Any] = {"edge_rounds": edge_rounds, "num_rounds": 1}
-    assert flat.same_bits(*(tried(**spec_of(params, **more)).model for params in ({"quantise": False}, None)))
-
-
 @pytest.mark.slow
 async def test_it_learns_nearly_as_much_from_a_sixteenth_of_the_weights_bytes() -> None:
     """The paper's claim: at most 0.12 below FedAvg, and 3.75 bytes less per weight on each link."""

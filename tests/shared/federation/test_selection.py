@@ -122,8 +122,7 @@ def test_power_of_choice_draws_its_candidates_in_proportion_to_their_samples() -
 
 
 @pytest.mark.parametrize(
-    ("left_s", "steps"),
-    [(100, None), (6.5, None), (6.4, 11), (4.5, 8), (2.6, 4), (2.4, 3), (1.0, 1), (0.0, 1)],
+    ("left_s", "steps"), [(100, None), (6.5, None), (6.4, 11), (4.5, 8), (2.6, 4), (2.4, 3), (1.0, 1), (0.0, 1)]
 )
 def test_partial_work_is_the_steps_that_fit_in_time_and_at_least_one(left_s: float, steps: int | None) -> None:
     """Three epochs of 10 samples in batches of 3 (4 steps each), 5 samples per second, and 0.5 s of delay."""
@@ -225,9 +224,7 @@ def twin(number: int, **changes: Any) -> Twin:
 
 
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
-def test_offline_and_degraded_workers_get_no_share_and_recovering_ones_a_smaller_one(
-    schedule: str,
-) -> None:
+def test_offline_and_degraded_workers_get_no_share_and_recovering_ones_a_smaller_one(schedule: str) -> None:
     known = {2: twin(2), 5: twin(5, health="recovering"), 7: twin(7, health="degraded"), 11: twin(11, health="offline")}
     there = ctx(schedule=schedule).at(model=ModelInfo(flops=REFERENCE_FLOPS))
     tasks = scheduling.schedule(there, [replace(one, profile=FREE) for one in SEATS], EdgeView(twins=known))

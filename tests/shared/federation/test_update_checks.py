@@ -322,8 +322,7 @@ def test_masks_match_their_tensors_and_masked_positions_have_no_weight(experimen
 # ---- tensors that algorithms send
 
 
-@pytest.mark.parametrize("edge_rounds", [1, 2])
-@pytest.mark.parametrize("model", ["mlp", "conv_bn"])
+@pytest.mark.parametrize(("model", "edge_rounds"), [("mlp", 1), ("conv_bn", 2)])
 @pytest.mark.parametrize("name", PRODUCT)
 def test_updates_hold_the_tensors_named_by_sends(
     experiment_of: ExperimentOf, name: str, model: str, edge_rounds: int, monkeypatch: pytest.MonkeyPatch

@@ -16,17 +16,7 @@ from scipy import stats
 from shared.core.errors import BadInput
 from shared.core.randomness import stream_seed
 from shared.federation.spec_parser import parse_spec
-from shared.simulation import (
-    REFERENCE_FLOPS,
-    Normal,
-    OnOff,
-    Pareto,
-    Profile,
-    Seeds,
-    apportioned,
-    link_of,
-    profiles_of,
-)
+from shared.simulation import REFERENCE_FLOPS, Normal, OnOff, Pareto, Profile, Seeds, apportioned, link_of, profiles_of
 from shared.simulation.__main__ import tables
 from shared.simulation.availability import is_on
 from shared.simulation.cost_model import LinkUse, visit_cost

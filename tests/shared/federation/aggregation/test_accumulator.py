@@ -113,13 +113,7 @@ def test_adding_partial_sums_does_not_change_them() -> None:
 
 
 @settings(max_examples=40)
-@given(
-    st.lists(
-        st.tuples(st.floats(-128, 128, width=32), st.integers(0, 100)),
-        min_size=1,
-        max_size=10,
-    )
-)
+@given(st.lists(st.tuples(st.floats(-128, 128, width=32), st.integers(0, 100)), min_size=1, max_size=10))
 def test_the_sum_is_that_of_whole_numbers_and_the_mean_the_nearest_float(terms: list[tuple[float, int]]) -> None:
     found = partial_sum_of(Delta, [(Delta(delta={"w": torch.tensor([x])}), n) for x, n in terms])
     g = FIXED_POINT.exponent("w")
@@ -361,10 +355,7 @@ FORGERIES: dict[str, tuple[PartialSum, str]] = {
     "float32": (forged(means=part("plain", sums={"": torch.zeros(2)})), "sums are float64"),
     "NaN": (forged(means=part("plain", sums={"": torch.full((2,), math.nan, dtype=F64)})), "holds NaN"),
     "half a step": (forged(means=part("plain", sums={"": torch.full((2,), 0.5, dtype=F64)})), "a fraction of a step"),
-    "more than its weight": (
-        forged(means=part("plain", sums={"": torch.full((2,), 2.0**44, dtype=F64)})),
-        "at most",
-    ),
+    "more than its weight": (forged(means=part("plain", sums={"": torch.full((2,), 2.0**44, dtype=F64)})), "at most"),
     "more than the total weight": (forged(n_updates=1001, means=part("plain", weight=1001)), "weights add up to 1002"),
     "more than its updates": (forged(means=part("plain", weight=3)), "plain: a weight of 3, in a sum of 1 updates"),
     "another shape": (forged(means=part("plain", sums={"": torch.zeros(3, dtype=F64)})), "before it was"),
