@@ -141,7 +141,12 @@ def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 def _tensors(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
-    _mapped(lambda tensor: found.append(tensor) or tensor, value)
+
+    def look(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _mapped(look, value)
     return found
 
 

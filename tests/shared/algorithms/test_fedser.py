@@ -265,7 +265,7 @@ def test_each_sub_network_of_softmax_regression_costs_as_much_as_the_network() -
 
 @pytest.mark.parametrize(
     ("model", "alpha", "n"),
-    [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), pytest.param("resnet18", 0.5, 15, marks=pytest.mark.slow)],
+    [("mlp", 0.2, 100), ("cnn_6_16", 0.8, 100), pytest.param("resnet18", 0.5, 30, marks=pytest.mark.slow)],
 )
 def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float, n: int) -> None:
     """The mean is compared with steps on shapes only, counted one by one."""

@@ -20,7 +20,7 @@ from shared.training import models
 from shared.training.loop import batches, train
 from shared.wire.compression import Coded
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, four, ran, resolved, tried
+from tests.shared.algorithms.layouts import Ended, Tried, four, ran, resolved, tried
 
 Array = npt.NDArray[Any]
 N_WEIGHTS = 64 * 64 + 64 * 10
@@ -222,7 +222,7 @@ def test_ternary_weights_are_sent_beside_the_other_tensors(
 # ---- rounds
 
 
-def plain_rounds(done: Ended, num_rounds: int, server: Rule = LARGEST, **fttq_by: Any) -> TensorMap:
+def plain_rounds(done: Ended | Tried, num_rounds: int, server: Rule = LARGEST, **fttq_by: Any) -> TensorMap:
     """Runs a reference T-FedAvg without tiers, which shares only the training loop."""
     experiment, data, size = done.experiment, done.experiment.data, done.experiment.spec.batch_size
     sizes = [len(seat.train) for seat in experiment.population.seats]
