@@ -60,7 +60,7 @@ def stand_in(folder: Path, name: str, side: int, n_classes: int) -> Path:
 
 @pytest.mark.parametrize(
     ("data", "side", "n_classes", "model"),
-    [pytest.param("cifar100", 32, 100, "resnet50", marks=pytest.mark.slow), ("tiny_imagenet", 64, 200, "cnn_6_16")],
+    [pytest.param("cifar100", 32, 100, "resnet18", marks=pytest.mark.slow), ("tiny_imagenet", 64, 200, "cnn_6_16")],
 )
 async def test_a_round_of_a_large_encoder_and_of_200_classes_of_64_pixels(
     data: str, side: int, n_classes: int, model: str, tmp_path: Path
