@@ -37,6 +37,7 @@ import torch  # noqa: E402
 from shared.federation.experiment import ExperimentCache  # noqa: E402
 from tests.cost.count import count_costs  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
+from tests.user_packages import user_package  # noqa: E402, F401 - a fixture
 from tests.workers import Workers, by_file  # noqa: E402
 
 if TYPE_CHECKING:

@@ -26,6 +26,20 @@ def at(port: int, path: str, reply: Reply, *, times: int = 10_000) -> Tamper:
     return tamper
 
 
+def together(*tampers: Tamper) -> Tamper:
+    """Several faults: what one passes on comes to the next."""
+
+    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        async def come_to(place: int, request: httpx2.Request) -> httpx2.Response:
+            if place == len(tampers):
+                return await pass_on(request)
+            return await tampers[place](request, lambda other=None: come_to(place + 1, other or request))
+
+        return await come_to(0, request)
+
+    return tamper
+
+
 def answer(content: bytes, headers: httpx2.Headers | None = None, status: int = 200) -> httpx2.Response:
     """Returns an answer whose body has not been read yet, as from the network."""
     return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(content))

@@ -139,7 +139,7 @@ async def test_a_table_is_divided_by_hospital(tmp_path: Path, data: Path) -> Non
 
 
 async def test_text_learns_its_next_characters_and_padding_counts_for_nothing(tmp_path: Path, data: Path) -> None:
-    spec = {"data": "lines.npz", "model": "char_lstm", "lr": 1.0, "batch_size": 4}
+    spec = {"data": "lines.npz", "model": "char_lstm", "lr": 1.0, "batch_size": 4, "num_rounds": 2}
     run = await done(tmp_path / "run", data, spec)
     target = run.experiment.data.target
     assert isinstance(target, Tokens)
@@ -177,7 +177,8 @@ def tied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tied")
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "feddyn"])
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedavg", "fedprox", "feddyn"])
 async def test_tied_weights_are_one_tensor_and_integer_buffers_are_not_averaged(
     algorithm: str, tmp_path: Path, data: Path
 ) -> None:

@@ -29,8 +29,8 @@ EDGES: dict[str, Any] = {
 }
 PAIRS = list(itertools.product(DEVICES, EDGES))
 FIRST = (
-    ("synchronous", "semi_synchronous", 1),
     ("semi_synchronous", "asynchronous", 2),
+    ("synchronous", "semi_synchronous", 1),
     ("asynchronous", "synchronous", 1),
 )
 """Cases with every mode of either tier."""
@@ -44,6 +44,7 @@ def spec_of(devices: str, edges: str, **more: Any) -> dict[str, Any]:
     return small_spec(**{"num_rounds": 4, "edge_rounds": 2, "devices": SLOW, **fields, "sync": sync, **more})
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("devices", "edges"), [case[:2] for case in FIRST])
 async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(devices: str, edges: str) -> None:
     found = [await ran(spec_of(devices, edges), agent_devices=agents) for agents in ((6,), (1, 2, 1, 2))]

@@ -21,7 +21,7 @@ N = sum(LAYERS.values())
 
 def spec_of(**more: Any) -> dict[str, Any]:
     """Four devices at two edges, on 240 digits."""
-    return {**four(), "partition": {"name": "dirichlet", "alpha": 1.0}, "num_rounds": 3, **more}
+    return {**four(), "partition": {"name": "dirichlet", "alpha": 1.0}, "num_rounds": 2, **more}
 
 
 def small_topk(fraction: float = 0.1, memory: bool = True) -> dict[str, Any]:
@@ -32,7 +32,7 @@ async def test_updates_and_broadcasts_equal_those_of_plain_code() -> None:
     """FedAvg without tiers: each seat trains from the decoded model, and its update is coded before any sum."""
     done = await ran(spec_of(compression={"up": "ternary", "down": "fp16"}), agent_devices=(3, 1))
     model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
-    for round_no in (1, 2, 3):
+    for round_no in (1, 2):
         start = {name: Fp16().encode(tensor).decoded() for name, tensor in model.items()}
         updates = []
         for seat in range(4):
@@ -56,7 +56,7 @@ async def test_the_compression_error_is_added_to_the_next_update() -> None:
 def _topk(done: Ended, *, memory: bool) -> TensorMap:
     model, sizes = done.experiment.initial, [len(seat.train) for seat in done.experiment.population.seats]
     left: list[TensorMap] = [{name: torch.zeros_like(tensor) for name, tensor in model.items()} for _ in sizes]
-    for round_no in (1, 2, 3):
+    for round_no in (1, 2):
         updates = []
         for seat in range(4):
             trained = flat.local(done.experiment, seat, round_no, model)
@@ -73,27 +73,16 @@ def _topk(done: Ended, *, memory: bool) -> TensorMap:
 async def test_bits_and_link_bytes_do_not_depend_on_the_layout(compression: dict[str, Any]) -> None:
     """An agent sends the exact sum or single compressed updates, if smaller; a seat is charged for its own."""
     spec = spec_of(compression=compression)
-    one = await ran(spec, agent_devices=(4,))
-    spread = await ran(spec, agent_devices=(1, 2, 1), order=(2, 0, 1))
+    one = await ran(spec, agent_devices=(1, 3), order=(1, 0))
     apart = await ran(spec, agent_devices=(1, 1, 1, 1), order=(3, 1, 2, 0))
-    for other in (spread, apart):
-        assert flat.same_bits(other.model, one.model)
-        assert other.links() == one.links()
+    assert flat.same_bits(apart.model, one.model)
+    assert apart.links() == one.links()
     assert one.info.accuracy is not None
     for detail in apart.rounds:  # with one device per agent the charged bytes are those on the sockets
         assert detail.socket_bytes == detail.bytes_up + detail.bytes_down
 
 
 UP = {"fp16": 2 * N, "int8": N + 4 * 4, "ternary": sum(-(-n // 4) + 4 for n in LAYERS.values())}
-
-
-@pytest.mark.parametrize("codec", ["int8", "ternary"])
-async def test_a_device_is_charged_for_compressed_bytes(codec: str) -> None:
-    both = await ran(spec_of(compression={"up": codec, "down": codec}, num_rounds=1), agent_devices=(4,))
-    for row in both.rounds[0].seats:
-        assert UP[codec] < row.up_bytes < UP[codec] + AROUND
-        assert UP[codec] < row.down_bytes < UP[codec] + AROUND
-    assert both.rounds[0].edges[0].down_bytes > 4 * N  # cloud and edges exchange uncompressed sums
 
 
 TERNARY_WEIGHTS = sum(-(-n // 4) + 4 if "weight" in name else 4 * n for name, n in LAYERS.items())
@@ -115,6 +104,8 @@ async def test_links_carry_as_many_bytes_as_the_documentation_says(short: dict[s
     for row, other in zip(coded.rounds[0].seats, plain.rounds[0].seats, strict=True):
         assert other.up_bytes - row.up_bytes == pytest.approx(4 * N - up, abs=400)
         assert other.down_bytes - row.down_bytes == pytest.approx(4 * N - down, abs=400)
+    if "compression" in short:  # of devices: cloud and edges exchange uncompressed sums
+        assert coded.rounds[0].edges[0].down_bytes > 4 * N
 
 
 async def test_null_is_fedavg_bit_for_bit() -> None:
@@ -123,7 +114,7 @@ async def test_null_is_fedavg_bit_for_bit() -> None:
     ]
     assert done[0].info.model_sha256 == done[1].info.model_sha256
     assert done[0].links() == done[1].links()
-    assert flat.same_bits(done[0].model, flat.fedavg(done[0].experiment, 3))
+    assert flat.same_bits(done[0].model, flat.fedavg(done[0].experiment, 2))
 
 
 async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) -> None:
@@ -133,7 +124,7 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
         await ended(fed, run_id)
         await fed.restart_node("agent-0")
         await fed.until(lambda: fed.n_agents() == 2)
-        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 2})).status_code == 200
+        assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": 1})).status_code == 200
         done = await ended(fed, run_id)
     assert done.info.model_sha256 == whole.info.model_sha256
 
@@ -148,9 +139,10 @@ async def test_held_updates_are_fetched_compressed() -> None:
     assert all(row.up_bytes < UP["ternary"] + AROUND for detail in one.rounds for row in detail.seats)
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "bofl"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("algorithm", ["bofl", "scaffold"])
 async def test_other_algorithms_can_be_compressed(algorithm: str) -> None:
-    spec = spec_of(algorithm=algorithm, num_rounds=2)
+    spec = spec_of(algorithm=algorithm)
     short = {**spec, "compression": {"up": "int8", "down": "fp16"}}
     plain, coded = await ran(spec, agent_devices=(4,)), await ran(short, agent_devices=(4,))
     again = await ran(short, agent_devices=(1, 3))

@@ -20,7 +20,7 @@ from shared.federation.visits.trainer import LocalTrainer, trainer_for
 from shared.results.reader import read_seats
 from tests.federation import small_spec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import ended, federation, resolved, run
+from tests.shared.algorithms.layouts import ended, federation, ran, resolved
 
 BOTH = {"share_of_devices": 0.5, "labels": "random", "images": "noise"}
 SAMPLED = {"name": "sampled", "samples": 20, "alpha": 0.5}
@@ -76,22 +76,22 @@ def faulty_of_folder(root: Path) -> list[int]:
 # ---- through the tiers
 
 
-async def test_a_run_is_that_of_a_data_set_with_these_faults_whichever_agents_train(tmp_path: Path) -> None:
-    one = await run(tmp_path, faulty_spec(), agent_devices=(6,))
-    many = await run(tmp_path, faulty_spec(), agent_devices=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
+async def test_a_run_is_that_of_a_data_set_with_these_faults_whichever_agents_train() -> None:
+    one = await ran(faulty_spec(), agent_devices=(6,))
+    many = await ran(faulty_spec(), agent_devices=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
     assert one.info.model_sha256 == many.info.model_sha256
     assert one.links() == many.links()
     plain = resolved(**faulty_spec())
     seats = ranked(plain.spec.seed, list(range(6)))[:3]
     plain.data = plain_data(plain, seats)
     assert flat.same_bits(one.model, flat.fedavg(plain, 2))
-    clean = await run(tmp_path, faulty_spec(data={"name": "digits", "n_train": 240, "n_test": 60}), agent_devices=(6,))
+    clean = await ran(faulty_spec(data={"name": "digits", "n_train": 240, "n_test": 60}), agent_devices=(6,))
     assert clean.info.model_sha256 != one.info.model_sha256
 
 
 async def test_the_record_says_which_seats_have_faults(tmp_path: Path) -> None:
     async with federation(tmp_path, agent_devices=(6,)) as fed:
-        run_id = await fed.submit(faulty_spec())
+        run_id = await fed.submit(faulty_spec(num_rounds=1))
         done = await ended(fed, run_id)
         seats = (await fed.seats(run_id)).seats
         await fed.stop("cloud")
@@ -102,18 +102,18 @@ async def test_the_record_says_which_seats_have_faults(tmp_path: Path) -> None:
     assert done.info.spec.data.faults is not None
 
 
-async def test_devices_trained_at_once_have_their_faults(tmp_path: Path) -> None:
+async def test_devices_trained_at_once_have_their_faults() -> None:
     faulty, clean = faulty_spec(), faulty_spec(data={"name": "digits", "n_train": 240, "n_test": 60})
-    exact = await run(tmp_path, faulty, agent_devices=(6,))
-    stacked = await run(tmp_path, {**faulty, "vectorised": {"width": 4}}, agent_devices=(2, 4))
+    exact = await ran(faulty, agent_devices=(6,))
+    stacked = await ran({**faulty, "vectorised": {"width": 4}}, agent_devices=(2, 4))
     assert flat.distance(stacked.model, exact.model) < 1e-5
-    assert flat.distance((await run(tmp_path, clean, agent_devices=(6,))).model, exact.model) > 1e-3
+    assert flat.distance((await ran(clean, agent_devices=(6,))).model, exact.model) > 1e-3
 
 
-async def test_samples_that_a_schedule_moves_keep_the_faults_of_their_device(tmp_path: Path) -> None:
+async def test_samples_that_a_schedule_moves_keep_the_faults_of_their_device() -> None:
     spec = faulty_spec(schedule="equal", client="edge", algorithm="fedper", num_rounds=1)
-    one = await run(tmp_path, spec, agent_devices=(6,))
-    other = await run(tmp_path, spec, agent_devices=(2, 4))
+    one = await ran(spec, agent_devices=(6,))
+    other = await ran(spec, agent_devices=(2, 4))
     assert one.info.model_sha256 == other.info.model_sha256
     with_all = [arrays(one.experiment, seat) for seat in (None, 0, 5)]
     assert all(x is with_all[0][0] and y is with_all[0][1] for x, y in with_all)

@@ -10,36 +10,35 @@ import httpx2
 import pytest
 
 from shared.service.client import GARBLED_TIMES
-from tests.faults import Reply, at, broken, ending_in, flipped, garbage, half, half_order
+from tests.faults import at, broken, ending_in, flipped, garbage, half, half_order, together
 from tests.federation import AGENT_PORT, EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import ran
 from tests.test_faults import lost_seats
 
+FAULTS = [
+    (garbage, "wire"),
+    (half, "garbled"),
+    (broken, "internal"),
+    (ending_in(struct.pack("<d", math.nan)), "not_finite"),
+]
 
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (garbage, "wire"),
-        (half, "garbled"),
-        (broken, "internal"),
-        (ending_in(struct.pack("<d", math.nan)), "not_finite"),
-    ],
-    ids=["garbage", "half an answer", "status 500", "NaN"],
-)
-async def test_a_failing_edge_is_named_and_the_round_continues_with_the_other(
-    reply: Reply, reason: str, fed: Federation
-) -> None:
-    again = GARBLED_TIMES if reason == "garbled" else 1
-    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=again)
-    info = await fed.run(small_spec())
+
+@pytest.mark.layout(n_edges=5)
+async def test_failing_edges_are_named_and_the_round_continues_with_the_other(fed: Federation) -> None:
+    fed.router.tamper = together(
+        *(
+            at(EDGE_PORT + edge, "/rounds", reply, times=GARBLED_TIMES if reason == "garbled" else 1)
+            for edge, (reply, reason) in enumerate(FAULTS)
+        )
+    )
+    info = await fed.run(small_spec(num_edges=5, quorum=0.1))
     assert info.status == "completed"
     first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-    assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", reason)]
-    assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [
-        ("edge-1", "used", None),
-        ("edge-2", "failed", reason),
-    ]
-    assert (first.n_used, second.n_used) == (3, 6)
+    named = [(f"edge-{number}", reason) for number, (_, reason) in enumerate(FAULTS, 1)]
+    assert sorted((f.edge, f.reason) for f in first.failures) == named
+    ends = [(edge, "failed", reason) for edge, reason in named]
+    assert [(row.edge, row.outcome, row.reason) for row in first.edges] == [*ends, ("edge-5", "used", None)]
+    assert (first.n_used, second.n_used) == (1, 6)
     assert second.failures == ()
 
 
@@ -66,15 +65,15 @@ async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_
     assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
 
 
-@pytest.mark.parametrize("reply", [half, half_order, flipped], ids=["half an answer", "half an order", "flipped"])
-async def test_an_occasionally_garbled_body_costs_nothing(reply: Reply, fed: Federation) -> None:
-    undisturbed = (await ran(small_spec())).info
-    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=GARBLED_TIMES - 1)
-    first = await fed.run(small_spec())
-    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", reply, times=GARBLED_TIMES - 1)
-    second = await fed.run(small_spec())
-    assert first.model_sha256 == second.model_sha256 == undisturbed.model_sha256
-    assert lost_seats(await fed.round(first.run, 1)) == lost_seats(await fed.round(second.run, 1)) == {}
+async def test_occasionally_garbled_bodies_cost_nothing(fed: Federation) -> None:
+    """Those of three agents and of both edges, each as often as it may be."""
+    undisturbed = await ran(small_spec())
+    places = [(AGENT_PORT + n, "/visits", reply) for n, reply in enumerate((half, half_order, flipped), 2)]
+    places += [(EDGE_PORT + n, "/rounds", reply) for n, reply in enumerate((flipped, half_order))]
+    fed.router.tamper = together(*(at(*place, times=GARBLED_TIMES - 1) for place in places))
+    info = await fed.run(small_spec())
+    assert info.model_sha256 == undisturbed.info.model_sha256
+    assert lost_seats(await fed.round(info.run, 1)) == {}
 
 
 async def test_a_broken_connection_to_an_edge_is_opened_again(fed: Federation) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from typing import Any
 
 import httpx2
 import pytest
@@ -21,11 +20,23 @@ from shared.federation.spec_parser import parse_spec
 from shared.federation.visits.trainer import trainer_for
 from shared.run_records.rounds import RoundDetail
 from shared.service.client import GARBLED_TIMES
-from tests.faults import Reply, answer, at, broken, ending_in, flipped, garbage, half, half_order, hang, without_token
+from tests.faults import (
+    Reply,
+    answer,
+    at,
+    broken,
+    ending_in,
+    flipped,
+    garbage,
+    half,
+    half_order,
+    hang,
+    together,
+    without_token,
+)
 from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import ran
 
-LONG_TIMEOUT = {"visit_s": 60}
 SHORT_TIMEOUT = {"visit_s": 12}
 """Of the wall clock: the other devices have to keep it on a busy machine too."""
 
@@ -52,33 +63,46 @@ async def global_model(fed: Federation, run_id: str) -> dict[str, torch.Tensor]:
 # ---- a device fails
 
 
-@pytest.mark.parametrize(
-    ("reply", "timeouts", "reason", "message"),
-    [
-        pytest.param(hang, SHORT_TIMEOUT, "timeout", "did not answer within 12 s", marks=pytest.mark.slow),
-        (garbage, LONG_TIMEOUT, "wire", "not valid JSON"),
-        (half, LONG_TIMEOUT, "garbled", "broke off"),
-        (half_order, LONG_TIMEOUT, "garbled", "broke off"),
-        (flipped, LONG_TIMEOUT, "garbled", "does not match its checksum"),
-        (ending_in(struct.pack("<f", math.nan)), LONG_TIMEOUT, "not_finite", "NaN"),
-        (ending_in(struct.pack("<f", 1e6)), LONG_TIMEOUT, "out_of_bound", "1e+06"),
-        (broken, LONG_TIMEOUT, "internal", "it is broken"),
-    ],
-    ids=["hangs", "garbage", "half an answer", "half an order", "flipped", "NaN", "too large", "status 500"],
-)
-async def test_a_failing_device_is_named_and_the_round_continues(
-    reply: Reply, timeouts: dict[str, Any], reason: str, message: str, fed: Federation
-) -> None:
-    again = GARBLED_TIMES if reason == "garbled" else 1  # the number of repetitions of the same request
-    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=again)
-    info = await fed.run(small_spec(timeouts=timeouts))
+FAULTS: list[tuple[Reply, str, str]] = [
+    (garbage, "wire", "not valid JSON"),
+    (half, "garbled", "broke off"),
+    (half_order, "garbled", "broke off"),
+    (flipped, "garbled", "does not match its checksum"),
+    (ending_in(struct.pack("<f", math.nan)), "not_finite", "NaN"),
+    (ending_in(struct.pack("<f", 1e6)), "out_of_bound", "1e+06"),
+    (broken, "internal", "it is broken"),
+]
+"""Faults of the first agents, one each, with the reason and words of the record."""
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(1,) * 9)
+async def test_failing_devices_are_named_and_the_round_continues(fed: Federation) -> None:
+    fed.router.tamper = together(
+        *(
+            at(AGENT_PORT + agent, "/visits", reply, times=GARBLED_TIMES if reason == "garbled" else 1)
+            for agent, (reply, reason, _) in enumerate(FAULTS)
+        )
+    )
+    info = await fed.run(small_spec(num_edges=1, num_devices=9, quorum=0.1, timeouts={"visit_s": 60}))
     assert (info.status, info.reason) == ("completed", None)
-    (seat,) = await seats_of(fed, info.run, 2)
+    seats = [(await seats_of(fed, info.run, agent))[0] for agent in range(len(FAULTS))]
     first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-    assert lost_seats(first) == {seat: reason}
-    assert message in first.failures[0].detail
-    assert (first.n_used, second.n_used) == (5, 6)
+    assert lost_seats(first) == {seat: reason for seat, (_, reason, _) in zip(seats, FAULTS, strict=True)}
+    told = {failure.seat: failure.detail for failure in first.failures}
+    for seat, (_, _, message) in zip(seats, FAULTS, strict=True):
+        assert message in told[seat]
+    assert (first.n_used, second.n_used) == (2, 9)
     assert lost_seats(second) == {}
+
+
+@pytest.mark.slow
+async def test_a_device_that_does_not_answer_in_time_is_named(fed: Federation) -> None:
+    fed.router.tamper = at(AGENT_PORT + 2, "/visits", hang, times=1)
+    info = await fed.run(small_spec(timeouts=SHORT_TIMEOUT))
+    first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
+    assert lost_seats(first) == {(await seats_of(fed, info.run, 2))[0]: "timeout"}
+    assert "did not answer within 12 s" in first.failures[0].detail
+    assert (first.n_used, second.n_used) == (5, 6)
 
 
 async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(fed: Federation) -> None:

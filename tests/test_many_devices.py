@@ -25,11 +25,11 @@ from tests.faults import at
 from tests.federation import EDGE_PORT, Gate, PassOn
 from tests.shared.algorithms.layouts import Recorder, ended, federation, ran, results_so_far, run
 
-N, A_ROUND, ROUNDS, TESTED = 3000, 10, 3, 8
+N, A_ROUND, ROUNDS, TESTED = 1200, 10, 2, 8
 
 
 def many(**changes: Any) -> dict[str, Any]:
-    """Ten of three thousand devices train in a round, and eight are tested in the end."""
+    """Ten of twelve hundred devices train in a round, and eight are tested in the end."""
     spec = {
         "data": {"name": "digits", "n_train": 300, "n_test": 100},
         "partition": {"name": "sampled", "samples": 10},
@@ -44,9 +44,7 @@ def many(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"partition": "iid", "data": "digits", "num_devices": 1200, "fraction_train": A_ROUND / 1200}],
-    ids=str,
+    "changes", [{}, {"partition": "iid", "data": "digits", "fraction_train": A_ROUND / N}], ids=str
 )
 async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
     tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -61,7 +59,7 @@ async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
 
     monkeypatch.setattr(Devices, "seat", noted)
     monkeypatch.setattr(results_writer, "SEATS_A_PAGE", 0)  # the list in the results folder
-    async with federation(tmp_path, agent_devices=(1000, 500, 1500)) as fed:
+    async with federation(tmp_path, agent_devices=(400, 300, 500)) as fed:
         run_id = await fed.submit(many(num_rounds=ROUNDS, **changes))
         gate = Gate(fed, closed_at=2)
         await gate.reached.wait()  # all tiers know the population now; one with dealt samples has gone through them
@@ -82,7 +80,7 @@ async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
 
 async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats() -> None:
     one = await ran(many(), agent_devices=(N,))
-    other = await ran(many(), agent_devices=(1, 700, 20), n_edges=2)
+    other = await ran(many(), agent_devices=(1, 300, 20), n_edges=2)
     assert one.info.model_sha256 == other.info.model_sha256
     assert one.links() == other.links()
     assert one.info.final == other.info.final
@@ -91,7 +89,7 @@ async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats
 async def test_what_travels_and_is_stored_does_not_grow_with_the_number_of_devices(tmp_path: Path) -> None:
     """A placement names the seats of an agent as a progression."""
     sizes = []
-    for n in (300, N):
+    for n in (200, N):
         bodies: dict[str, int] = {}
 
         async def count(request: httpx2.Request, pass_on: PassOn, bodies: dict[str, int] = bodies) -> httpx2.Response:
@@ -160,22 +158,22 @@ async def test_devices_without_state_leave_no_versions(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RoundLog, "answer_fields", noted)
-        await run(tmp_path, many(num_rounds=2), agent_devices=(N,))
+        await run(tmp_path, many(), agent_devices=(N,))
         assert set(bases) == {0}
-        await run(tmp_path, many(num_rounds=2, algorithm="scaffold"), agent_devices=(N,))
+        await run(tmp_path, many(algorithm="scaffold"), agent_devices=(N,))
         assert max(bases) == A_ROUND // 2
 
 
 async def test_held_out_devices_are_tested_by_at_most_as_many_as_train(tmp_path: Path) -> None:
-    sampled = await ran(many(held_out_fraction=0.5, test_clients=400), agent_devices=(N,))
+    sampled = await ran(many(held_out_fraction=0.5, test_clients=400, num_rounds=1), agent_devices=(N,))
     for detail in sampled.rounds:
         trained = sum(row.outcome == "used" for row in detail.seats)
         tested = sum(row.outcome == "evaluated" for row in detail.seats)
         assert (trained, tested) == (A_ROUND // 2, A_ROUND // 2)
     recorder = Recorder()
-    all_of_few = many(num_devices=40, fraction_train=0.25, held_out_fraction=0.5, test_clients="all")
+    all_of_few = many(num_devices=40, fraction_train=0.25, held_out_fraction=0.5, test_clients="all", num_rounds=1)
     every = await run(tmp_path, all_of_few, tamper=recorder, agent_devices=(40,))
-    assert [sum(row.outcome == "evaluated" for row in detail.seats) for detail in every.rounds] == [20] * ROUNDS
+    assert [sum(row.outcome == "evaluated" for row in detail.seats) for detail in every.rounds] == [20]
 
 
 @pytest.mark.parametrize(

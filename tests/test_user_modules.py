@@ -19,7 +19,7 @@ from shared.wire import codec
 from strata.checks.run import checked
 from tests.federation import small_spec
 from tests.shared.algorithms.layouts import Recorder, federation, resolved, run
-from tests.user_packages import Write, user_package  # noqa: F401
+from tests.user_packages import Write
 
 MODELS = """
 import os
@@ -84,11 +84,10 @@ OF_THE_MODULE = ("attribute", "buffer", "recurrent")
 OF_THE_PROCESS = ("global", "numpy", "always_drops")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("model", OF_THE_MODULE)
 async def test_neither_agents_nor_their_number_change_a_bit_of_a_model_with_hidden_state(
-    model: str,
-    tmp_path: Path,
-    user_package: Write,  # noqa: F811
+    model: str, tmp_path: Path, user_package: Write
 ) -> None:
     user_package(MODELS)
     spec = small_spec(model=model, num_devices=4, num_edges=1)
@@ -105,7 +104,7 @@ def experiment(**spec: Any) -> Any:
 
 
 @pytest.mark.parametrize("model", [*OF_THE_MODULE, *OF_THE_PROCESS])
-def test_two_clients_have_the_same_results_in_both_orders(model: str, user_package: Write) -> None:  # noqa: F811
+def test_two_clients_have_the_same_results_in_both_orders(model: str, user_package: Write) -> None:
     user_package(MODELS)
     found: list[dict[Any, Any]] = [{}, {}]
     for ends, order in zip(found, ((0, 1), (1, 0)), strict=True):
@@ -120,8 +119,7 @@ def test_two_clients_have_the_same_results_in_both_orders(model: str, user_packa
 
 
 def test_a_model_that_depends_on_the_order_of_clients_is_refused_by_name(
-    user_package: Write,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    user_package: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_A_TEST", "1")
     package = user_package(MODELS)
@@ -132,7 +130,7 @@ def test_a_model_that_depends_on_the_order_of_clients_is_refused_by_name(
     assert "of a client depends on which client was trained before it" in next(c for _, c in causes if c)
 
 
-def test_a_stack_whose_devices_depend_on_each_other_is_refused(user_package: Write) -> None:  # noqa: F811
+def test_a_stack_whose_devices_depend_on_each_other_is_refused(user_package: Write) -> None:
     user_package(MODELS)
     try_run(experiment(model="mixing"))
     with pytest.raises(BadInput, match=r"vectorised: mixing cannot train many devices at once: net.1.weight"):
@@ -140,7 +138,7 @@ def test_a_stack_whose_devices_depend_on_each_other_is_refused(user_package: Wri
     try_run(experiment(model="mlp", vectorised={"width": 2}))
 
 
-def test_default_generators_are_left_as_they_were(user_package: Write) -> None:  # noqa: F811
+def test_default_generators_are_left_as_they_were(user_package: Write) -> None:
     user_package(MODELS)
     found = experiment(model="always_drops")
     before = torch.get_rng_state()
@@ -260,10 +258,7 @@ def net(how: str) -> dict[str, Any]:
     ],
 )
 def test_code_of_a_user_that_raises_is_refused_before_the_run_with_its_line(
-    spec: dict[str, Any],
-    error: str,
-    where: str,
-    user_package: Write,  # noqa: F811
+    spec: dict[str, Any], error: str, where: str, user_package: Write
 ) -> None:
     package = user_package(RAISES)
     with pytest.raises(BadInput) as found:
@@ -277,11 +272,7 @@ def test_code_of_a_user_that_raises_is_refused_before_the_run_with_its_line(
     [(net("large"), "training", False), (net("later"), "later", True), ({"select": "bad_select"}, "bad", False)],
 )
 async def test_a_run_whose_user_code_raises_fails_with_its_line_before_any_visit_if_the_cloud_can_try_it(
-    spec: dict[str, Any],
-    where: str,
-    asks_agents: bool,
-    tmp_path: Path,
-    user_package: Write,  # noqa: F811
+    spec: dict[str, Any], where: str, asks_agents: bool, tmp_path: Path, user_package: Write
 ) -> None:
     package = user_package(RAISES)
     async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
@@ -326,7 +317,7 @@ PART = Partitioner(name="mine", description="d", params=How, assign=assign)
         ("generator", ""),
     ],
 )
-def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, user_package: Write) -> None:  # noqa: F811
+def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, user_package: Write) -> None:
     user_package(PARTITIONS)
     spec = {"partition": {"name": "mine", "how": how}}
     if not message:
@@ -336,7 +327,7 @@ def test_what_a_partition_returns_is_checked_by_name(how: str, message: str, use
         list(experiment(**spec).population.seats)
 
 
-def test_a_data_source_that_returns_no_arrays_is_named(user_package: Write) -> None:  # noqa: F811
+def test_a_data_source_that_returns_no_arrays_is_named(user_package: Write) -> None:
     made = "DataSource(name='no_data', description='d', arrays=lambda: None)"
     user_package(f"from strata.plugins import DataSource\nDATA = {made}\n")
     with pytest.raises(BadInput, match="the data source no_data returns a NoneType, not a dictionary of arrays"):
@@ -344,7 +335,7 @@ def test_a_data_source_that_returns_no_arrays_is_named(user_package: Write) -> N
 
 
 @pytest.mark.parametrize("how", ["dict", "one", "object", "tuple", "nested", "named", "sometimes", "values"])
-def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(how: str, user_package: Write) -> None:  # noqa: F811
+def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(how: str, user_package: Write) -> None:
     user_package(RAISES)
     plain, other = experiment(**net("plain")), experiment(**net(how))
     try_run(other)
@@ -369,7 +360,7 @@ def test_outputs_in_a_structure_are_taken_in_training_evaluation_and_counting(ho
         ("grows_later", "places of the model net appears, goes or has another shape in training"),
     ],
 )
-def test_a_module_that_cannot_work_is_refused_by_name(how: str, cause: str, user_package: Write) -> None:  # noqa: F811
+def test_a_module_that_cannot_work_is_refused_by_name(how: str, cause: str, user_package: Write) -> None:
     user_package(RAISES)
     with pytest.raises(BadInput) as found:
         try_run(experiment(**net(how)))
@@ -449,10 +440,10 @@ NET = ModelFactory(name="net", description="d", params=How, build=build)
 """
 
 
-@pytest.mark.parametrize("how", ["orthogonal", "slots", "views", "infinite_apart"])
-async def test_a_module_of_any_kind_trains(how: str, tmp_path: Path, user_package: Write) -> None:  # noqa: F811
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize("how", ["views", "orthogonal", "slots", "infinite_apart"])
+async def test_a_module_of_any_kind_trains(how: str, tmp_path: Path, user_package: Write) -> None:
     user_package(ODD)
-    try_run(experiment(**net(how)))
     spec = small_spec(num_devices=2, num_edges=1, **net(how))
     one, other = [await run(tmp_path, spec, n_edges=1, agent_devices=layout) for layout in ((2,), (1, 1))]
     assert codec.encode(one.state).digest() == codec.encode(other.state).digest()
@@ -470,9 +461,7 @@ async def test_a_module_of_any_kind_trains(how: str, tmp_path: Path, user_packag
     ],
 )
 def test_a_module_that_would_fail_in_its_first_round_is_refused_by_name(
-    how: str,
-    cause: str,
-    user_package: Write,  # noqa: F811
+    how: str, cause: str, user_package: Write
 ) -> None:
     user_package(ODD)
     with pytest.raises(BadInput) as found:
@@ -480,14 +469,14 @@ def test_a_module_that_would_fail_in_its_first_round_is_refused_by_name(
     assert found.value.detail.startswith(cause)
 
 
-def test_a_plan_names_what_looks_like_parameters_but_is_not_registered(user_package: Write) -> None:  # noqa: F811
+def test_a_plan_names_what_looks_like_parameters_but_is_not_registered(user_package: Write) -> None:
     user_package(ODD)
     (line,) = [line for line in plan_of(experiment(**net("loose"))) if line.startswith("not registered")]
     assert line.startswith("not registered, so neither trained nor sent: hidden[0].bias, hidden[0].weight, scale (")
     assert not [line for line in plan_of(experiment(**net("views"))) if line.startswith("not registered")]
 
 
-def test_a_plan_says_which_outputs_of_a_module_are_taken(user_package: Write) -> None:  # noqa: F811
+def test_a_plan_says_which_outputs_of_a_module_are_taken(user_package: Write) -> None:
     user_package(RAISES)
     lines = {how: plan_of(experiment(**net(how))) for how in ("plain", "dict", "object")}
     places = {how: [line for line in found if line.startswith("outputs of the model")] for how, found in lines.items()}
@@ -533,24 +522,21 @@ NLL = Loss(name="nll", description="d", kinds=frozenset({"classes"}), each=nll)
     ],
 )
 def test_a_plan_warns_of_a_softmax_before_a_loss_that_takes_logits(
-    how: str,
-    loss: dict[str, str],
-    warned: bool,
-    user_package: Write,  # noqa: F811
+    how: str, loss: dict[str, str], warned: bool, user_package: Write
 ) -> None:
     user_package(SOFTMAX)
     lines = [line for line in plan_of(experiment(**net(how), **loss)) if "probabilities, as of softmax" in line]
     assert len(lines) == warned
 
 
-def test_settings_that_a_module_changes_are_put_back(user_package: Write) -> None:  # noqa: F811
+def test_settings_that_a_module_changes_are_put_back(user_package: Write) -> None:
     user_package(ODD)
     before = (torch.get_default_dtype(), torch.get_num_threads(), list(warnings.filters))
     try_run(experiment(**net("settings")))
     assert (torch.get_default_dtype(), torch.get_num_threads(), list(warnings.filters)) == before
 
 
-def test_a_package_that_changes_the_default_dtype_is_refused_each_time(user_package: Write) -> None:  # noqa: F811
+def test_a_package_that_changes_the_default_dtype_is_refused_each_time(user_package: Write) -> None:
     user_package("import torch; torch.set_default_dtype(torch.float64)")
     for _ in range(2):
         with pytest.raises(BadInput, match="sets torch's default dtype to float64, for all runs"):
@@ -601,11 +587,10 @@ ALGORITHM = Algorithm(name="raising", paper="none", params=Params, cloud=Cloud()
 """
 
 
-@pytest.mark.parametrize("what", ["exit", "kill", "stop", "cancel", "close"])
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize("what", ["exit", "cancel", "kill", "stop", "close"])
 async def test_hooks_end_a_run_whatever_they_raise_and_no_process(
-    what: str,
-    tmp_path: Path,
-    user_package: Write,  # noqa: F811
+    what: str, tmp_path: Path, user_package: Write
 ) -> None:
     package = user_package(HOOKS)
     async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
@@ -619,23 +604,16 @@ async def test_hooks_end_a_run_whatever_they_raise_and_no_process(
         assert (await fed.run(small_spec(num_devices=2, num_edges=1))).status == "completed"
 
 
-@pytest.mark.parametrize(
-    ("at", "cause"),
-    [
-        ("cloud", "the hook aggregate at the cloud of raising returns NoneType, not GlobalModel"),
-        ("edge", "the hook select at the edge of raising returns int, not Collection"),
-        ("device", "the hook training at the device of raising returns Broadcast, not Training"),
-    ],
-)
-async def test_a_hook_that_returns_something_else_is_named(
-    at: str,
-    cause: str,
-    tmp_path: Path,
-    user_package: Write,  # noqa: F811
-) -> None:
+async def test_a_hook_that_returns_something_else_is_named(tmp_path: Path, user_package: Write) -> None:
     user_package(HOOKS)
-    algorithm = {"name": "raising", "params": {"at": at, "what": "type"}}
+    causes = {
+        "cloud": "the hook aggregate at the cloud of raising returns NoneType, not GlobalModel",
+        "edge": "the hook select at the edge of raising returns int, not Collection",
+        "device": "the hook training at the device of raising returns Broadcast, not Training",
+    }
     async with federation(tmp_path, n_edges=1, agent_devices=(2,)) as fed:
-        info = await fed.finish(await fed.submit(small_spec(num_devices=2, num_edges=1, algorithm=algorithm)))
-    assert info.status == "failed"
-    assert cause in str(info.reason)
+        for at, cause in causes.items():
+            algorithm = {"name": "raising", "params": {"at": at, "what": "type"}}
+            info = await fed.run(small_spec(num_devices=2, num_edges=1, algorithm=algorithm))
+            assert info.status == "failed"
+            assert cause in str(info.reason)

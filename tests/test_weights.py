@@ -54,21 +54,20 @@ def mean_of(parts: Sequence[tuple[float, TensorMap]]) -> TensorMap:
     return {name: tensors.sum(0) for name, tensors in stacked.items()}
 
 
-@pytest.mark.parametrize("edge_upload", ["sum", "mean"])
 @pytest.mark.parametrize(
     ("spec", "weights"),
     [
-        ({}, SIZES),
-        ({"weights": "uniform"}, [1, 1, 1]),
+        ({"edge_upload": "mean"}, SIZES),
+        ({"weights": "uniform", "edge_upload": "mean"}, [1, 1, 1]),
         ({"weights": "group"}, [1, 1, 1]),
         ({"weights": "uniform", "algorithm": {"name": "fedprox", "params": {"mu": 0.0}}}, [1, 1, 1]),
     ],
 )
 async def test_clients_count_as_the_spec_says(
-    tmp_path: Path, data: Path, spec: dict[str, Any], weights: list[int], edge_upload: str
+    tmp_path: Path, data: Path, spec: dict[str, Any], weights: list[int]
 ) -> None:
     async with federation(tmp_path, agent_devices=(2, 1), n_edges=2, common={"data_dir": data}) as fed:
-        run = await ended(fed, await fed.submit({**SPEC, "edge_upload": edge_upload, **spec}))
+        run = await ended(fed, await fed.submit({**SPEC, **spec}))
     first, seats = run.experiment.initial, run.experiment.population.seats
     expected = mean_of([(weights[SIZES.index(seat.n_train)], step(run.experiment, first, seat)) for seat in seats])
     for name, tensor in run.model.items():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from cloud_server.dashboard.pages.runs import _unreadable_row
 from shared.run_records.runs import UnreadableRun
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 
-BAD = {"of another version": b'{"run": "r", "a_new_field": 1}', "no JSON": b"\xff\xfe not JSON", "missing": None}
+BAD = (b'{"run": "r", "a_new_field": 1}', b"\xff\xfe not JSON", None)
+"""The documents of runs: of another version, no JSON, and none."""
 
 
 async def damage(fed: Federation, run_id: str, content: bytes | None) -> None:
@@ -20,32 +19,28 @@ async def damage(fed: Federation, run_id: str, content: bytes | None) -> None:
     await (fed.store.put(key, content) if content is not None else fed.store.delete(key))
 
 
-@pytest.mark.parametrize("bad", BAD)
-async def test_an_unreadable_run_is_listed_answered_and_deleted(bad: str, fed: Federation) -> None:
-    kept = await fed.run(small_spec(num_rounds=1))
-    lost = await fed.run(small_spec(num_rounds=1))
-    await damage(fed, lost.run, BAD[bad])
+async def test_unreadable_runs_are_listed_answered_and_deleted(fed: Federation) -> None:
+    kept, *lost = [await fed.run(small_spec(num_rounds=1)) for _ in range(1 + len(BAD))]
+    for run, content in zip(lost, BAD, strict=True):
+        await damage(fed, run.run, content)
     page = (await fed.client.get("/runs")).json()
     assert [run["run"] for run in page["runs"]] == [kept.run]
-    [found] = page["unreadable"]
-    assert (found["run"], found["created_at"]) == (lost.run, lost.created_at)
-    assert lost.run in found["reason"]
-    for method, path in (
-        ("GET", ""),
-        ("GET", "/rounds"),
-        ("GET", "/seats"),
-        ("GET", "/events"),
-        ("POST", "/resume"),
-        ("POST", "/pause"),
-    ):
-        answer = await fed.client.request(method, f"/runs/{lost.run}{path}")
-        assert (answer.status_code, answer.json()["code"]) == (409, "unreadable"), (path, answer.text)
+    found = {run["run"]: run for run in page["unreadable"]}
+    assert found.keys() == {run.run for run in lost}
+    reads = [("GET", path) for path in ("", "/rounds", "/seats", "/events")]
+    for run in lost:
+        assert found[run.run]["created_at"] == run.created_at
+        assert run.run in found[run.run]["reason"]
+        for method, path in (*reads, ("POST", "/resume"), ("POST", "/pause")):
+            answer = await fed.client.request(method, f"/runs/{run.run}{path}")
+            assert (answer.status_code, answer.json()["code"]) == (409, "unreadable"), (path, answer.text)
     assert (await fed.client.get("/runs/latest")).json()["run"] == kept.run
-    await fed.restart_cloud()  # which it does not keep from starting
-    assert (await fed.client.delete(f"/runs/{lost.run}")).status_code == 204
+    await fed.restart_cloud()  # which they do not keep from starting
+    for run in lost:
+        assert (await fed.client.delete(f"/runs/{run.run}")).status_code == 204
+        assert not [key for key in await fed.store.keys("cloud:run") if run.run in key]
+        assert (await fed.client.get(f"/runs/{run.run}")).status_code == 404
     assert (await fed.client.get("/runs")).json()["unreadable"] == []
-    assert not [key for key in await fed.store.keys("cloud:run") if lost.run in key]
-    assert (await fed.client.get(f"/runs/{lost.run}")).status_code == 404
     assert (await fed.client.get(f"/runs/{kept.run}/models/global")).status_code == 200
 
 
@@ -57,28 +52,23 @@ async def test_latest_says_if_no_run_can_be_read(fed: Federation) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (404, "none of 1 runs can be read")
 
 
-@pytest.mark.parametrize("what", ["a round", "placement", "evaluation", "best"])
-async def test_other_records_of_another_version_are_no_internal_error_and_no_file_is_deleted(
-    what: str, fed: Federation
-) -> None:
-    lost, kept = await fed.run(small_spec(num_rounds=1)), await fed.run(small_spec(num_rounds=1))
-    repository = fed.cloud.repository
-    path = {"a round": "/rounds", "placement": "/seats", "evaluation": "/rounds", "best": "/models/best"}[what]
-    if what == "a round":
-        await fed.store.append(redis_keys.cloud_rounds(lost.run), {"of": "another version"})
-    elif what == "placement":
-        await fed.store.put(redis_keys.cloud_placement(lost.run), b"[]")
-    elif what == "best":
-        await fed.store.put(redis_keys.cloud_best(lost.run), b"[]")
-    else:
-        await fed.store.put(redis_keys.cloud_evaluation(lost.run, 1), b"[]")
-    answer = await fed.client.get(f"/runs/{lost.run}{path}")
-    assert (answer.status_code, answer.json()["code"]) == (409, "unreadable"), answer.text
-    if what in ("a round", "best"):
-        assert await repository.delete_unreferenced_files() == []
+async def test_other_records_of_another_version_are_no_internal_error_and_no_file_is_deleted(fed: Federation) -> None:
+    kept, *lost = [await fed.run(small_spec(num_rounds=1)) for _ in range(5)]
+    placed, evaluated, best, told = [run.run for run in lost]
+    await fed.store.put(redis_keys.cloud_placement(placed), b"[]")
+    await fed.store.put(redis_keys.cloud_evaluation(evaluated, 1), b"[]")
+    await fed.store.put(redis_keys.cloud_best(best), b"[]")
+    await fed.store.append(redis_keys.cloud_rounds(told), {"of": "another version"})
+    for run, path in ((placed, "/seats"), (evaluated, "/rounds"), (best, "/models/best"), (told, "/rounds")):
+        answer = await fed.client.get(f"/runs/{run}{path}")
+        assert (answer.status_code, answer.json()["code"]) == (409, "unreadable"), answer.text
+    for run in (told, best):  # each alone keeps all files, and new runs train
+        assert await fed.cloud.repository.delete_unreferenced_files() == []
         assert (await fed.run(small_spec(num_rounds=1))).model_sha256 == kept.model_sha256
+        assert (await fed.client.delete(f"/runs/{run}")).status_code == 204
     assert (await fed.client.get(f"/runs/{kept.run}/rounds/1")).status_code == 200
-    assert (await fed.client.delete(f"/runs/{lost.run}")).status_code == 204
+    for run in (placed, evaluated):
+        assert (await fed.client.delete(f"/runs/{run}")).status_code == 204
 
 
 def test_the_dashboard_lists_an_unreadable_run_as_text() -> None:

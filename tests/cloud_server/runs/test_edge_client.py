@@ -46,6 +46,7 @@ def limit_s(experiment: Experiment) -> float:
     return client.limit_s(experiment, placement, {"a": 4})
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(("every", "n_edge_rounds"), [("visit", 2), ("epoch", 2 * 3), ("step", 2 * 3 * 10)])
 async def test_cloud_waits_as_long_as_all_edge_rounds_may_take(every: str, n_edge_rounds: int, tmp_path: Path) -> None:
     """Each edge round takes at most one visit after another at the agent, in each of its waves."""

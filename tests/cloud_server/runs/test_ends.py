@@ -15,7 +15,7 @@ from strata.options import Format
 from tests.federation import Federation, small_spec
 from tests.shared.algorithms.layouts import ran
 
-SPEC = small_spec(num_rounds=8, lr=0.1)
+SPEC = small_spec(num_rounds=6, lr=0.1)
 
 
 async def whole_run() -> tuple[RunInfo, list[float]]:
@@ -27,9 +27,9 @@ async def whole_run() -> tuple[RunInfo, list[float]]:
 @pytest.mark.layout(agent_devices=(3, 3))
 async def test_a_run_ends_at_its_target_accuracy_with_the_bits_of_so_many_rounds(fed: Federation) -> None:
     _, curve = await whole_run()
-    target = sorted(curve)[3]
-    first = next(n for n in range(2, 9) if min(curve[n - 2 : n]) >= target)
-    assert 2 <= first < 8
+    target = sorted(curve)[2]
+    first = next(n for n in range(2, 7) if min(curve[n - 2 : n]) >= target)
+    assert 2 <= first < 6
     info = await fed.run({**SPEC, "stop": {"accuracy": target, "times": 2}})
     assert (info.status, info.rounds, info.num_rounds) == ("completed", first, first)
     assert info.reason is not None
@@ -50,20 +50,17 @@ async def test_a_run_ends_when_a_budget_is_spent_and_goes_on_with_a_larger_one(b
     whole = (await ran(spec, agent_devices=(3, 3))).info
     totals = {"simulated_s": whole.simulated_s, "bytes": whole.bytes_up + whole.bytes_down, "joules": whole.energy_j}
     assert totals[budget] > 0
-    limit = totals[budget] / 8 * 2.5
-    stop = {budget: int(limit) if budget == "bytes" else limit}
+    unit = int if budget == "bytes" else float
+    stop, larger = ({budget: unit(totals[budget] / 6 * rounds)} for rounds in (2.5, 4.5))
     info = await fed.run({**spec, "stop": stop})
     assert (info.status, info.rounds, info.num_rounds, info.stop) == ("completed", 3, 3, None)
     assert f"spent of stop.{budget}" in (info.reason or "")
-    larger = {budget: stop[budget] * 2}
-    more = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 5, "stop": larger})
-    assert (more.status_code, more.json()["ended_by"], more.json()["num_rounds"]) == (200, None, 8)
-    assert 3 < (await fed.finish(info.run)).rounds < 8  # about five: rounds do not all cost the same
-    left = 8 - (await fed.info(info.run)).rounds
-    rest = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": left})
-    assert rest.status_code == 200
-    end = await fed.finish(info.run)
-    assert (end.rounds, end.reason, end.model_sha256) == (8, None, whole.model_sha256)
+    more = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 3, "stop": larger})
+    assert (more.status_code, more.json()["ended_by"], more.json()["num_rounds"]) == (200, None, 6)
+    assert 3 < (await fed.finish(info.run)).rounds < 6  # about five: rounds do not all cost the same
+    left = 6 - (await fed.info(info.run)).rounds
+    end = await fed.add_rounds(info.run, left)
+    assert (end.rounds, end.reason, end.model_sha256) == (6, None, whole.model_sha256)
     wrong = await fed.client.post(f"/runs/{info.run}/rounds", json={"num_rounds": 3, "stop": {"bytes": 0}})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "stop.bytes")
 
@@ -71,7 +68,7 @@ async def test_a_run_ends_when_a_budget_is_spent_and_goes_on_with_a_larger_one(b
 async def test_a_target_holds_after_a_pause_and_a_restart_of_the_cloud(fed: Federation) -> None:
     _, curve = await whole_run()
     target = min(curve[2:5])
-    first = next(n for n in range(3, 9) if min(curve[n - 3 : n]) >= target)
+    first = next(n for n in range(3, 7) if min(curve[n - 3 : n]) >= target)
     stopping = {**SPEC, "stop": {"accuracy": target, "times": 3}}
     run_id = await fed.start_and_pause(stopping, first - 1)
     fed.router.tamper = None
@@ -85,7 +82,7 @@ async def test_a_target_holds_after_a_pause_and_a_restart_of_the_cloud(fed: Fede
 
 async def test_a_target_of_clients_own_models(fed: Federation) -> None:
     info = await fed.run({**SPEC, "algorithm": "local_sgd", "stop": {"accuracy": 0.2}})
-    assert info.rounds < 8
+    assert info.rounds < 6
     assert "reached stop.accuracy 0.2" in (info.reason or "")
 
 

@@ -68,8 +68,9 @@ async def test_a_run_whose_model_cannot_be_written_has_failed_everywhere_and_its
         assert digest(load_file(folder / "model.safetensors")) == again.model_sha256
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
-    "name", ["spec.yaml", "devices.ndjson", "rounds.csv", "seats.ndjson", "manifest.json", "run.json"]
+    "name", ["seats.ndjson", "run.json", "spec.yaml", "devices.ndjson", "rounds.csv", "manifest.json"]
 )
 async def test_a_file_that_cannot_be_written_is_the_reason_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -12,6 +12,7 @@ import pytest
 from shared.core.errors import BadInput
 from shared.run_records.runs import RunInfo
 from tests.federation import AGENT_PORT, Federation, Gate, PassOn, small_spec
+from tests.shared.algorithms.layouts import ran
 
 TWO = {"max_concurrent_runs": 2}
 
@@ -32,14 +33,13 @@ def ports(fed: Federation, agents: set[str | None]) -> set[int]:
     return {AGENT_PORT + number for number in range(len(fed.agent_devices)) if fed.agent_id(number) in agents}
 
 
-async def alone(folder: Path, *specs: dict[str, Any]) -> list[tuple[Any, ...]]:
-    async with Federation(folder, agent_devices=(3, 3)) as fed:
-        return [result(await fed.run(one)) for one in specs]
+async def alone(*specs: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [result((await ran(one, agent_devices=(3, 3))).info) for one in specs]
 
 
 async def test_two_runs_train_at_a_time_on_agents_of_their_own_with_the_bits_of_each_alone(tmp_path: Path) -> None:
     specs = [spec(), spec(seed=1)]
-    expected = await alone(tmp_path / "alone", *specs)
+    expected = await alone(*specs)
     async with Federation(tmp_path / "both", agent_devices=(3, 3, 3, 3), cloud=TWO) as fed:
         visited, both = set[int | None](), asyncio.Event()
 
@@ -83,8 +83,8 @@ async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(
 
 
 @pytest.mark.layout(agent_devices=(3, 3, 3, 3), cloud=TWO)
-async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(tmp_path: Path, fed: Federation) -> None:
-    (expected,) = await alone(tmp_path / "alone", spec())
+async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(fed: Federation) -> None:
+    (expected,) = await alone(spec())
     gate = Gate(fed)
     gate.ports = ports(fed, {fed.agent_id(number) for number in range(4)})
     steady = await fed.submit(spec())
@@ -111,7 +111,7 @@ async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_h
     tmp_path: Path, fed: Federation
 ) -> None:
     specs = [spec(), spec(seed=1)]
-    expected = await alone(tmp_path / "alone", *specs)
+    expected = await alone(*specs)
     runs = [await fed.submit(one) for one in specs]
     while not all([(await fed.info(run)).rounds for run in runs]):  # noqa: ASYNC110 - over HTTP
         await asyncio.sleep(0.01)

@@ -71,7 +71,8 @@ async def test_a_run_gets_another_id_if_one_has_it_or_had_it_a_short_time_ago(
     assert await fed.submit(small_spec()) == "r3"
 
 
-@pytest.mark.parametrize("what", ["rounds", "placement", "document", "index", "events"])
+@pytest.mark.matrix(3)
+@pytest.mark.parametrize("what", ["rounds", "document", "events", "placement", "index"])
 async def test_a_run_that_lost_a_part_of_itself_in_redis_fails_at_its_next_commit_and_says_what(
     what: str, fed: Federation
 ) -> None:
