@@ -17,6 +17,7 @@ from shared.core.scores import AnyState, added
 from shared.training.data.dataset import as_batch, as_targets
 from shared.training.description import Target
 from shared.training.loop import CLASSES, Encode, LossFunction, Stopped, Transform, WeightOf, channels_last
+from shared.training.models.parts import parts_of
 
 StatesFunction = Callable[[Tensor, Tensor], Mapping[str, AnyState]]
 """(outputs, targets) -> by label, the state of each metric on this batch."""
@@ -76,10 +77,10 @@ def evaluate(
         NotFinite: the loss is NaN or infinite.
     """
     chosen = np.asarray(indices, dtype=np.int64)
-    with_layout, was_training = channels_last(model), model.training
-    device = next(model.parameters()).device
+    with_layout, was_training, parts = channels_last(model), model.training, parts_of(model)
+    device = parts.parameters[0].device
     n, n_correct, loss_sum, states, weight = 0, 0, 0.0, dict[str, AnyState](), 0.0
-    model.eval()
+    parts.set_training(False)
     try:
         with torch.no_grad():
             for start in range(0, len(chosen), batch_size):
@@ -96,7 +97,7 @@ def evaluate(
                 weight += 0.0 if weight_of is None else weight_of(targets)
                 states = states if states_of is None else added(states, states_of(outputs, targets))
     finally:
-        model.train(was_training)
+        parts.set_training(was_training)
     return Evaluated(n, n_correct, loss_sum, states, None if weight_of is None else weight)
 
 

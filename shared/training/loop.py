@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from shared.core.errors import DIVERGES, BadInput, Cancelled, NotFinite
 from shared.training.data.dataset import as_batch, as_targets
 from shared.training.dense import Gradients, dense_gradients
 from shared.training.description import Classes, Target
+from shared.training.models.parts import parts_of
 from shared.training.optimizers import Sgd
 from shared.training.sample_cache import SampleCache
 
@@ -264,8 +264,9 @@ def train(
         NotFinite: a loss, or a parameter after training, is NaN or infinite; the message names the step.
     """
     with_layout = channels_last(model)
-    model.train()
-    parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    parts = parts_of(model)
+    parts.set_training(True)
+    parameters: list[Tensor] = [p for p in parts.parameters if p.requires_grad]
     gradients_of = _gradients_of(model, parameters, loss, objective, target)
     take_step = step or Sgd(lr, momentum, weight_decay)
     n_samples = n_steps = 0
@@ -384,15 +385,15 @@ def channels_last(model: nn.Module) -> Transform:
 
     Channels-last is faster on the CPU but changes bits; the layout therefore depends on the model only.
     """
-    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+    parts = parts_of(model)
+    if not parts.is_convolutional:
         return lambda x: x
-    module: Any = model
-    module.to(memory_format=torch.channels_last)
+    parts.lay_out()
     return lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _check_finite(model: nn.Module, n_steps: int) -> None:
-    sums = [tensor.detach().sum() for tensor in chain(model.parameters(), model.buffers())]  # one fast pass
+    sums = [tensor.detach().sum() for tensor in parts_of(model).tensors]  # one fast pass
     if all(math.isfinite(total.item()) for total in sums):
         return
     for name, tensor in model.state_dict().items():

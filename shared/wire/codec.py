@@ -38,7 +38,7 @@ from shared.core.records import Record
 from shared.core.tensor_records import Tensor
 from shared.core.tensors import bytes_of
 from shared.wire.json_decoding import ModelAllowance, from_json, is_counts, is_shape, only_whole, unlimited
-from shared.wire.json_encoding import DTYPES, MAX_DEPTH, NAMES, SizeIndex, TensorIndex, to_json
+from shared.wire.json_encoding import DTYPES, MAX_DEPTH, NAMES, SizeIndex, TensorIndex, kept_by, to_json
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,41 @@ def encode(record: Record) -> Body:
 
 def size(record: Record) -> int:
     """Returns the bytes that the encoded record would have; of all elements it reads those of masks only."""
-    head, end = _head(*_to_text(record, SizeIndex()))
-    return len(head) + end
+    return measured(record).n_bytes
+
+
+class Size(NamedTuple):
+    """The parts of a body's size.
+
+    Attributes:
+        text: characters of the header before it is filled up to a multiple of eight.
+        tensors: bytes of the tensors.
+    """
+
+    text: int
+    tensors: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the body."""
+        return 8 + self.text + -self.text % 8 + self.tensors
+
+
+def measured(record: Record) -> Size:
+    """Returns the size of a record's body in its parts."""
+    text, end = _header_text(*_to_text(record, SizeIndex()))
+    return Size(len(text), end)
+
+
+def leaves_out_values(kind: type[Record]) -> bool:
+    """Whether of some fields of a record only those values travel that a mask keeps."""
+    return bool(kept_by(kind))
+
+
+def inner_text(record: Record) -> int | None:
+    """Returns how many characters a record adds to the header of a body that holds it; None if it has tensors."""
+    text, tensors = _to_text(record, SizeIndex())
+    return None if tensors else len(_compact(text)) - len('""')
 
 
 def _to_text(record: Record, index: TensorIndex) -> tuple[str, list[Tensor]]:
@@ -125,13 +158,19 @@ def _aligned(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
 
 def _head(text_of_record: str, tensors: list[Tensor]) -> tuple[bytes, int]:
     """Returns the bytes before the tensors, and the number of bytes of all tensors."""
+    text, end = _header_text(text_of_record, tensors)
+    text += " " * (-len(text) % 8)  # a character is a byte: the text is ASCII
+    return struct.pack("<Q", len(text)) + text.encode(), end
+
+
+def _header_text(text_of_record: str, tensors: list[Tensor]) -> tuple[str, int]:
+    """Returns the header before it is filled up, and the number of bytes of all tensors."""
     entries, end = _entries(tuple((index, NAMES[t.dtype], tuple(t.shape), t.nbytes) for index, t in _aligned(tensors)))
     text = f'{{"__metadata__":{{"format":"strata-1","record":{_compact(text_of_record)}}}{entries}}}'
-    text += " " * (-len(text) % 8)  # a character is a byte: the text is ASCII
     within(len(tensors), MAX_TENSORS, "tensors")
     within(len(text), MAX_HEADER_BYTES, "bytes of header")
     check_items(text)
-    return struct.pack("<Q", len(text)) + text.encode(), end
+    return text, end
 
 
 @lru_cache(maxsize=64)

@@ -128,7 +128,7 @@ def _coded(value: Coded, tensors: TensorIndex, depth: int) -> object:
 
 def _record(value: BaseModel, tensors: TensorIndex, depth: int) -> object:
     kind, fields = type(value), vars(value)
-    sparse, plain = _sparse(value, tensors) if _kept_by(kind) else {}, PLAIN if depth else ()
+    sparse, plain = _sparse(value, tensors) if kept_by(kind) else {}, PLAIN if depth else ()
     found: dict[str, object] = {}
     for name, left_out in _fields(kind):
         item = fields[name]
@@ -167,7 +167,7 @@ _WRITERS: Mapping[type, Writer] = {
 def _sparse(record: BaseModel, tensors: TensorIndex) -> dict[str, Any]:
     """Returns, as JSON, the fields of which only kept values travel, and their masks."""
     found: dict[str, Any] = {}
-    for name, (other, is_mask) in _kept_by(type(record)).items():
+    for name, (other, is_mask) in kept_by(type(record)).items():
         values, masks = getattr(record, name), getattr(record, other)
         if not isinstance(values, Mapping) or not values or not _can_be_left_out(values, masks, is_mask):
             continue
@@ -185,7 +185,7 @@ def _sparse(record: BaseModel, tensors: TensorIndex) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _kept_by(kind: type[BaseModel]) -> dict[str, tuple[str, bool]]:
+def kept_by(kind: type[BaseModel]) -> dict[str, tuple[str, bool]]:
     """Returns field -> the field whose nonzero positions travel, and whether that is a mask of 0 and 1."""
     rules = {name: rule for name, field in kind.model_fields.items() for rule in field.metadata}
     kept_by = {name: (rule.field, False) for name, rule in rules.items() if isinstance(rule, KeptBy)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any
 
@@ -114,20 +115,27 @@ class FixedPoint:
         """The field of a spec that bounds the elements of a tensor of this name."""
         return "sum_bounds.buffers" if name in self.buffer_names else "sum_bounds.parameters"
 
-    def _range(self, name: str) -> float:
-        """The bound for whose elements the steps are chosen."""
-        buffer = name in self.buffer_names
-        usual, wanted = (BUFFER_BOUND, self.buffer_bound) if buffer else (PARAMETER_BOUND, self.parameter_bound)
-        return wanted if wanted <= usual else max(usual, min(wanted, 2.0 ** (self.digit_bits - COARSEST)))
-
-    @property
+    @cached_property
     def digit_bits(self) -> int:
         """Bits of a digit."""
         return digit_bits(self.total_weight)
 
     def exponent(self, name: str) -> int:
         """Binary exponent: a step for this tensor name is 2 ** -exponent."""
-        return fixed_point_exponent(self.total_weight, self._range(name))
+        return self._buffer_exponent if name in self.buffer_names else self._parameter_exponent
+
+    @cached_property
+    def _buffer_exponent(self) -> int:
+        return self._exponent_for(BUFFER_BOUND, self.buffer_bound)
+
+    @cached_property
+    def _parameter_exponent(self) -> int:
+        return self._exponent_for(PARAMETER_BOUND, self.parameter_bound)
+
+    def _exponent_for(self, usual: float, wanted: float) -> int:
+        """The exponent for elements up to the usual bound, or up to a raised one as far as steps do not get coarse."""
+        raised = max(usual, min(wanted, 2.0 ** (self.digit_bits - COARSEST)))
+        return fixed_point_exponent(self.total_weight, wanted if wanted <= usual else raised)
 
     def unit(self, name: str) -> float | None:
         """The power of two beyond which elements are cut into digits; None if all are refused."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor
 from shared.core.update_annotations import Mean
@@ -30,6 +32,40 @@ def answer_bytes(outcome: Outcome[Any], contribution: Contribution[Any] | None) 
     """Bytes of a visit's answer if its seat sent it alone: what the modelled link carries."""
     uploads: Uploads[Any] = Uploads(contributions=(contribution,) if contribution else ())
     return codec.size(VisitAnswer(outcomes=(outcome,), uploads=uploads))
+
+
+class _AnswerSizes:
+    """The bytes of answers with one update each; what updates with equal tensors add to one is measured once."""
+
+    def __init__(self) -> None:
+        self._without_outcome: dict[Any, codec.Size] = {}
+
+    def of(self, outcome: Outcome[Any], contribution: Contribution[Any]) -> int:
+        """As `answer_bytes`."""
+        layout, text = _layout(contribution), codec.inner_text(outcome)
+        if layout is None or text is None:
+            return answer_bytes(outcome, contribution)
+        if layout not in self._without_outcome:
+            answer = VisitAnswer(outcomes=(outcome,), uploads=Uploads(contributions=(contribution,)))
+            whole = codec.measured(answer)
+            self._without_outcome[layout] = whole._replace(text=whole.text - text)
+        rest = self._without_outcome[layout]
+        return rest._replace(text=rest.text + text).n_bytes
+
+
+def _layout(contribution: Contribution[Any]) -> tuple[Any, ...] | None:
+    """What decides the size of an update of maps of whole tensors that share no memory; None if it is another one."""
+    update, parts, addresses = contribution.update, list[tuple[Any, ...]](), list[int]()
+    for name, value in vars(update).items():
+        if value is None:
+            continue
+        if not isinstance(value, dict) or not all(type(tensor) is torch.Tensor for tensor in value.values()):
+            return None
+        parts += [(name, key, tensor.shape, tensor.dtype) for key, tensor in value.items()]
+        addresses += [tensor.data_ptr() for tensor in value.values()]
+    if len(set(addresses)) < len(addresses) or codec.leaves_out_values(type(update)):
+        return None
+    return type(update), len(str(contribution.seat)), len(str(contribution.n_samples)), tuple(parts)
 
 
 def held_bytes(outcome: Outcome[Any], contribution: Contribution[Any], *, reports: bool) -> int:
@@ -69,6 +105,7 @@ class UploadBuilder:
     link_bytes: dict[int, int] = field(default_factory=dict)
     accumulator: Accumulator | None = None
     testing_s: float = 0.0
+    _sizes: _AnswerSizes = field(default_factory=_AnswerSizes, init=False, repr=False)
 
     def take(self, visit: FinishedVisit) -> None:
         """Adds a finished visit."""
@@ -80,7 +117,7 @@ class UploadBuilder:
         if self.hold:
             self.singles.append(contribution)
             return
-        self.add(contribution, answer_bytes(visit.outcome, contribution))
+        self.add(contribution, self._sizes.of(visit.outcome, contribution))
 
     def add(self, contribution: Contribution[Any], link_bytes: int) -> None:
         """Adds a contribution; `link_bytes` is the size of its seat's answer if sent alone."""

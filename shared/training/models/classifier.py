@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.core.errors import BadInput
+from shared.training.models.parts import parts_of
 
 Shape = tuple[int, int, int]
 """Shape of an image: (channels, height, width)."""
@@ -132,9 +133,7 @@ def _own_names(module_name: str, names: Iterable[str], kept: Collection[str]) ->
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """Returns a model's parameters and buffers by name; a tied tensor once, by the first of its names."""
-    found: dict[int, str] = {}
-    state = model.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in state.items() if found.setdefault(id(tensor), name) == name}
+    return dict(parts_of(model).state)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
@@ -147,9 +146,8 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 def read_state(model: nn.Module) -> dict[str, Tensor]:
     """Returns copies of all parameters and buffers by name, contiguous whatever the model's memory format."""
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in own_state(model).items()
-    }
+    own = parts_of(model).state
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in own.items()}
 
 
 def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -161,7 +159,7 @@ def write_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises:
         BadInput: a name is missing or unknown, or a shape or dtype differs; nothing is written then.
     """
-    own = own_state(model)
+    own = parts_of(model).state
     if own.keys() != state.keys():
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         raise BadInput(f"the state does not fit the model: missing {missing}, unknown {unknown}")

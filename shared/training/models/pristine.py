@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from shared.core.errors import BadInput
 from shared.core.user_code import described, is_of_user
 from shared.training.models.classifier import features_of, own_state
+from shared.training.models.parts import fix_parts
 from shared.training.restoring import Remembered
 
 
@@ -42,6 +43,8 @@ class Pristine:
         self._changes = watched or self._own.has_code_of_user
         kinds = dict.fromkeys(kind for _, own in self._classes for kind in own.__mro__)
         self._shared = [found for kind in kinds if (found := _of_class(kind)) is not None]
+        if not self._changes:
+            fix_parts(model)
 
     def restored(self) -> nn.Module:
         """Returns the module as it was; the values of parameters and buffers of its state are left as they are."""

@@ -7,9 +7,10 @@ from typing import Annotated, Any, cast
 import pytest
 import torch
 
+from shared.core.scores import Score
 from shared.federation.hooks import MaskOf, Mean, ModelState, Record
-from shared.federation.messages import Contribution
-from shared.federation.visits.uploads import UploadBuilder, _sum_is_smaller
+from shared.federation.messages import Contribution, Outcome
+from shared.federation.visits.uploads import UploadBuilder, _AnswerSizes, _sum_is_smaller, answer_bytes
 from tests.shared.algorithms.layouts import resolved
 
 DATA = {"name": "digits", "n_train": 40, "n_test": 10}
@@ -47,3 +48,26 @@ def test_sixteen_updates_of_a_quarter_of_a_tensor_make_a_smaller_sum(n: int, is_
     mask[:4, :4] = 1
     update = Masked(delta={"w": torch.ones(8, 8)}, mask={"w": mask})
     assert _sum_is_smaller([Contribution[Any](seat=0, n_samples=8, update=update)], n) is is_smaller
+
+
+class Delta(Record):
+    """An update of whole tensors."""
+
+    delta: ModelState
+
+
+def test_a_size_from_the_answer_before_is_the_size_that_is_sent() -> None:
+    sizes, one, mask = _AnswerSizes(), torch.ones(2, 3), torch.tensor([1.0, 0.0])
+    updates: list[Record] = [
+        *(Delta(delta={"w": torch.ones(2, 3), "b": torch.zeros(n)}) for n in (3, 3, 30)),
+        Delta(delta={"w": one, "b": one}),  # which travels once
+        Delta(delta={"w": one.half()}),
+        Masked(delta={"w": torch.ones(2)}, mask={"w": mask}),
+        Masked(delta={"w": torch.ones(2)}, mask={"w": 1 - 0 * mask}),
+    ]
+    for place, update in enumerate(updates * 2):
+        seat, n = 7 * place, 10 ** (place % 3)
+        score = Score(n=n, n_correct=0, loss_sum=place / 3, loss_weight=None)
+        outcome = Outcome[Any](seat=seat, kind="train", n_samples=n, train=score, figures={'\u00e9"': place / 7})
+        made = Contribution[Any](seat=seat, n_samples=n, update=update)
+        assert sizes.of(outcome, made) == answer_bytes(outcome, made), place
