@@ -46,7 +46,9 @@ class _AnswerSizes:
         if layout is None or text is None:
             return answer_bytes(outcome, contribution)
         if layout not in self._without_outcome:
-            answer = VisitAnswer(outcomes=(outcome,), uploads=Uploads(contributions=(contribution,)))
+            answer: VisitAnswer[Any, Any] = VisitAnswer(
+                outcomes=(outcome,), uploads=Uploads(contributions=(contribution,))
+            )
             whole = codec.measured(answer)
             self._without_outcome[layout] = whole._replace(text=whole.text - text)
         rest = self._without_outcome[layout]
