@@ -98,6 +98,10 @@ def from_json(value: Any, tensors: list[Tensor], allowance: Allowance, *, copied
     return decoded
 
 
+LEAVES = PLAIN | {str}
+"""Types of values that contain no others."""
+
+
 class _Decoder:
     """Replaces the references in a JSON value by the tensors of a body.
 
@@ -128,8 +132,13 @@ class _Decoder:
             if len(value) == 1 and (read := self._readers.get(next(iter(value)))):
                 return read(self, *value.values())
             check_keys(value)
-            plain = PLAIN if depth > 1 else ()  # most values
-            return {key: item if type(item) in plain else self._at(key, item, depth - 1) for key, item in value.items()}
+            leaves = LEAVES if depth > 1 else ()  # most values are such
+            return {
+                key: item
+                if type(item) in leaves and (type(item) is not str or item.isascii())
+                else self._at(key, item, depth - 1)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self._at(index, item, depth - 1) for index, item in enumerate(value)]
         if isinstance(value, str):
