@@ -21,6 +21,8 @@ SPEC = ROOT / "experiments" / "bofl_digits.yaml"
 CHANGES = {"num_rounds": 12, "algorithm.params.margin": "literal"}
 EDGES, DEVICES = 5, 20
 """As the spec needs; one device an agent."""
+CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
+"""Programs that will do."""
 WIDTH, HEIGHT = 1280, 860
 """Pixels of the window; the picture of a run shows two windows, one below the other."""
 LIMIT_S = 300.0
@@ -51,7 +53,7 @@ def browser() -> Iterator[Any]:
     """
     from playwright.sync_api import sync_playwright
 
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if path is None:
         raise SystemExit("no chromium on the path: install it, for example by apt-get install chromium")
     with sync_playwright() as play:
