@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import struct
 
@@ -47,22 +46,6 @@ async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(fed:
     info = await fed.run(small_spec(quorum=0.9))
     assert info.status == "failed"
     assert info.reason == "round 1: quorum of 6 of 6 tasks missed: edge-2: it is broken"
-
-
-async def test_an_edge_that_disappears_during_a_round_is_lost_after_the_ttl_and_named(fed: Federation) -> None:
-    losing: list[asyncio.Task[None]] = []
-
-    async def lose_edge(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-        losing.append(asyncio.create_task(fed.lose("edge-1")))
-        raise httpx2.ReadError("gone", request=request)
-
-    fed.router.tamper = at(EDGE_PORT + 1, "/rounds", lose_edge, times=1)
-    info = await fed.run(small_spec())
-    await asyncio.gather(*losing)
-    assert info.status == "completed"
-    first, second = await fed.round(info.run, 1), await fed.round(info.run, 2)
-    assert [(f.edge, f.reason) for f in first.failures] == [("edge-2", "lost")]
-    assert [(row.edge, row.n_used) for row in second.edges] == [("edge-1", 6), ("edge-2", 0)]
 
 
 async def test_occasionally_garbled_bodies_cost_nothing(fed: Federation) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import device_agent.app
 import edge_server.app
 from shared.core.plugins import digest_of, digests
 from tests.federation import Federation, small_spec
+from tests.user_packages import Write
 from tests.waits import HANG_S
 
 PACKAGE = '''
@@ -72,16 +70,9 @@ SPEC = small_spec(
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def package(user_package: Write) -> str:
     """The name of the package, which STRATA_PLUGINS names."""
-    name = f"of_{tmp_path.name}"
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text(PACKAGE, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("STRATA_PLUGINS", name)
-    importlib.invalidate_caches()
-    yield name
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    return user_package(PACKAGE)
 
 
 async def test_a_run_uses_values_of_all_kinds(package: str, fed: Federation) -> None:
@@ -95,23 +86,18 @@ async def test_a_run_uses_values_of_all_kinds(package: str, fed: Federation) -> 
     assert [visit.n_samples for visit in detail.seats] == [25] * 4  # the parameters reach edges and agents
 
 
-@pytest.mark.parametrize(
-    ("field", "spec"),
-    [
-        ("data.params.n", {"data": {"name": "signs", "params": {"n": 0}}}),
-        ("model.params.m", {"model": {"name": "narrow", "params": {"m": 1}}}),
-        ("partition", {"partition": {"name": "nth", "alpha": 1}}),
-        ("select_params.n", {"select_params": {"n": "all"}}),
-        ("data.name", {"data": "sings"}),
-    ],
-)
 @pytest.mark.layout(n_edges=1, agent_devices=(6,))
-async def test_wrong_parameters_are_refused_by_their_field(
-    package: str, field: str, spec: dict[str, object], fed: Federation
-) -> None:
-    answer = await fed.client.post("/runs", json={"spec": {**SPEC, **spec}})
-    assert answer.status_code == 422
-    assert answer.json()["field"] == field, answer.json()
+async def test_wrong_parameters_are_refused_by_their_field(package: str, fed: Federation) -> None:
+    wrong: dict[str, dict[str, object]] = {
+        "data.params.n": {"data": {"name": "signs", "params": {"n": 0}}},
+        "model.params.m": {"model": {"name": "narrow", "params": {"m": 1}}},
+        "partition": {"partition": {"name": "nth", "alpha": 1}},
+        "select_params.n": {"select_params": {"n": "all"}},
+        "data.name": {"data": "sings"},
+    }
+    for field, spec in wrong.items():
+        answer = await fed.client.post("/runs", json={"spec": {**SPEC, **spec}})
+        assert (answer.status_code, answer.json()["field"]) == (422, field), answer.json()
 
 
 async def test_a_node_without_the_package_refuses_the_run_before_it_starts(

@@ -86,22 +86,21 @@ async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(fed:
 # ---- edges
 
 
-async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path: Path) -> None:
+async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(fed: Federation) -> None:
     spec = small_spec(num_rounds=4, timeouts=LONG)
-    async with Federation(tmp_path / "f") as fed:
-        gone: list[asyncio.Task[None]] = []
-        lose_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
-        run_id = await fed.submit(spec)
-        await fed.until(lambda: bool(gone))
-        gate = Gate(fed, closed_at=2)  # in round 3: round 2 passes without the edge
-        await gate.reached.wait()
-        await fed.start_edge(1)
-        await fed.until(lambda: fed.cloud.registry.edge_is_live("edge-2"))
-        gate.open.set()
-        info = await fed.finish(run_id)
-        await asyncio.gather(*gone)
-        details = await rounds_of(fed, info)
-        mine = {s.seat for s in (await fed.seats(run_id)).seats if s.home == 1}
+    gone: list[asyncio.Task[None]] = []
+    lose_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+    run_id = await fed.submit(spec)
+    await fed.until(lambda: bool(gone))
+    gate = Gate(fed, closed_at=2)  # in round 3: round 2 passes without the edge
+    await gate.reached.wait()
+    await fed.start_edge(1)
+    await fed.until(lambda: fed.cloud.registry.edge_is_live("edge-2"))
+    gate.open.set()
+    info = await fed.finish(run_id)
+    await asyncio.gather(*gone)
+    details = await rounds_of(fed, info)
+    mine = {s.seat for s in (await fed.seats(run_id)).seats if s.home == 1}
     first, second, _, last = details
     # the round in which the edge was lost continues without its seats and records them
     assert [(f.edge, f.reason, set(f.seats)) for f in first.failures] == [("edge-2", "lost", mine)]
@@ -116,15 +115,14 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(tmp_path
     assert declared.model_sha256 == info.model_sha256
 
 
-async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_map(tmp_path: Path) -> None:
+async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_map(fed: Federation) -> None:
     spec = small_spec(quorum=0.9, timeouts=LONG)
-    async with Federation(tmp_path / "f") as fed:
-        gone: list[asyncio.Task[None]] = []
-        lose_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
-        info = await fed.run(spec)
-        await asyncio.gather(*gone)
-        details = await rounds_of(fed, info)
-        events = await fed.events(info.run)
+    gone: list[asyncio.Task[None]] = []
+    lose_on_request(fed, "edge-1", EDGE_PORT + 1, "/rounds", gone)
+    info = await fed.run(spec)
+    await asyncio.gather(*gone)
+    details = await rounds_of(fed, info)
+    events = await fed.events(info.run)
     assert info.status == "completed"
     assert [detail.attempts for detail in details] == [2, 1]
     assert losses_of(details) == []
@@ -158,24 +156,23 @@ async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None
 
 
 async def test_an_agent_restarted_at_another_address_during_its_visit_is_found_and_nothing_is_lost(
-    tmp_path: Path,
+    fed: Federation,
 ) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        moved: list[asyncio.Task[None]] = []
+    moved: list[asyncio.Task[None]] = []
 
-        async def restart() -> None:
-            await fed.stop("agent-2")
-            await fed.start_agent(2, port=AGENT_PORT + 50)
+    async def restart() -> None:
+        await fed.stop("agent-2")
+        await fed.start_agent(2, port=AGENT_PORT + 50)
 
-        async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-            moved.append(asyncio.create_task(restart()))
-            raise httpx2.ReadError("killed", request=request)
+    async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
+        moved.append(asyncio.create_task(restart()))
+        raise httpx2.ReadError("killed", request=request)
 
-        fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
-        info = await fed.run(small_spec(timeouts=LONG))
-        await asyncio.gather(*moved)
-        details = await rounds_of(fed, info)
-        assert (AGENT_PORT + 50, "/visits") in fed.router.calls
+    fed.router.tamper = at(AGENT_PORT + 2, "/visits", reply, times=1)
+    info = await fed.run(small_spec(timeouts=LONG))
+    await asyncio.gather(*moved)
+    details = await rounds_of(fed, info)
+    assert (AGENT_PORT + 50, "/visits") in fed.router.calls
     assert losses_of(details) == []
     assert not any(row.fresh_state for detail in details for row in detail.seats)
     assert info.model_sha256 == (await undisturbed(small_spec())).model_sha256
@@ -210,50 +207,36 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(fed: Fede
 
 
 async def test_rounds_that_a_killed_cloud_did_not_evaluate_are_evaluated_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
-    spec = small_spec(num_rounds=3)
-    async with Federation(tmp_path / "whole") as fed:
-        whole = await rounds_of(fed, await fed.run(spec))
-    async with Federation(tmp_path / "f") as fed:
-        judge = fed.cloud.runs.services.evaluator
-        stuck = asyncio.Event()
+    spec, stuck = small_spec(num_rounds=3), asyncio.Event()
 
-        async def never(*args: Any) -> None:
-            await stuck.wait()
+    async def never(*args: Any) -> None:
+        await stuck.wait()
 
-        monkeypatch.setattr(judge, "_evaluate", never)
-        gate, run_id = await fed.submit_and_hold(
-            spec, closed_at=3
-        )  # in round 3; rounds 1 and 2 wait for their evaluation
-        await fed.stop("cloud")
-        gate.open.set()
-        await fed.start_cloud()
-        info = await fed.finish(run_id)
-        details = await rounds_of(fed, info)
-        left = await fed.store.keys("cloud:run:")
-    assert [detail.evaluation for detail in details] == [detail.evaluation for detail in whole]
+    monkeypatch.setattr(fed.cloud.runs.services.evaluator, "_evaluate", never)
+    gate, run_id = await fed.submit_and_hold(spec, closed_at=3)  # rounds 1 and 2 wait for their evaluation
+    await fed.stop("cloud")
+    gate.open.set()
+    await fed.start_cloud()
+    details = await rounds_of(fed, await fed.finish(run_id))
+    assert [detail.evaluation for detail in details] == [detail.evaluation for detail in (await ran(spec)).rounds]
     assert all(detail.evaluation for detail in details)
-    assert not [key for key in left if ":due:" in key]
+    assert not [key for key in await fed.store.keys("cloud:run:") if ":due:" in key]
 
 
-@pytest.mark.parametrize("left", ["nothing", "half a line"])
-async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results_folder(
-    tmp_path: Path, left: str
-) -> None:
+async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results_folder(fed: Federation) -> None:
     spec = small_spec(num_rounds=4)
-    async with Federation(tmp_path / "whole") as fed:
-        whole = tables(tmp_path / "whole", await fed.run(spec))
-    async with Federation(tmp_path / "f") as fed:
+    whole = tables(fed.folder, await fed.run(spec))
+    for left in ("nothing", "half a line"):
         gate, run_id = await fed.submit_and_hold(spec, closed_at=4)
         await fed.stop("cloud")
-        for table in [tmp_path / "f" / "runs" / run_id / name for name in TABLES]:
+        for table in [fed.folder / "runs" / run_id / name for name in TABLES]:
             lines = table.read_bytes().splitlines(keepends=True)
             table.unlink() if left == "nothing" else table.write_bytes(b"".join(lines[:-3]) + lines[-3][:7])
         gate.open.set()
         await fed.start_cloud()
-        found = tables(tmp_path / "f", await fed.finish(run_id))
-    assert found == whole
+        assert tables(fed.folder, await fed.finish(run_id)) == whole, left
 
 
 async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(fed: Federation) -> None:

@@ -18,7 +18,7 @@ from shared.identity.signing import CloudKey
 from shared.service.api.membership import AgentHeartbeat, AgentRegistration
 from shared.service.client import Caller
 from shared.service.needs import Needs
-from tests.federation import AGENT_PORT, Federation, PassOn, small_spec
+from tests.federation import Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import ran
 
 HELLO = AgentRegistration(agent="a-1", name="a", devices=1, profile="standard", port=1, nonce="0" * 16)
@@ -106,25 +106,6 @@ async def test_an_agent_that_lost_its_folder_starts_with_fresh_state_and_the_rec
     await fed.add_rounds(info.run, 1)
     rows = (await fed.round(info.run, 2)).seats
     assert {row.seat for row in rows if row.fresh_state} == {seat}
-
-
-async def test_an_agent_restarted_during_its_visit_gets_its_order_again(fed: Federation) -> None:
-    plain = (await ran(small_spec())).info
-    restarted: list[asyncio.Task[None]] = []
-
-    async def restart() -> None:
-        await fed.restart_node("agent-1")
-
-    async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
-        if request.url.path == "/visits" and request.url.port == AGENT_PORT + 1 and not restarted:
-            restarted.append(asyncio.create_task(restart()))
-        return await pass_on()
-
-    fed.router.tamper = tamper
-    info = await fed.run(small_spec())
-    await asyncio.gather(*restarted)
-    assert (info.status, info.model_sha256) == ("completed", plain.model_sha256)
-    assert (await fed.round(info.run, 1)).failures == ()
 
 
 # ---- heartbeats

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,8 +103,9 @@ async def test_what_an_agent_measures_of_its_visits(fed: Federation) -> None:
     assert 0 < found['strata_agent_visit_seconds_sum{kind="train"}'] < lasted
 
 
+@pytest.mark.layout(n_edges=1, agent_devices=(1,))
 async def test_with_a_real_clock_an_answer_waits_as_long_as_its_visit_takes_in_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     waits: list[float] = []
     shares: list[tuple[int, float]] = []
@@ -120,23 +120,22 @@ async def test_with_a_real_clock_an_answer_waits_as_long_as_its_visit_takes_in_t
 
     monkeypatch.setattr(device_host, "RealDuration", Duration)
     monkeypatch.setattr(device_host, "wait_until", wait_until)
-    async with Federation(tmp_path / "f", n_edges=1, agent_devices=(1,)) as fed:
-        orders = fed.apps["agent-0"].state.agent.orders
-        graces: list[float | None] = []
-        answer = orders.answer
+    orders = fed.apps["agent-0"].state.agent.orders
+    graces: list[float | None] = []
+    answer = orders.answer
 
-        async def noted(*given: Any, grace_s: float | None) -> Any:
-            graces.append(grace_s)
-            return await answer(*given, grace_s=grace_s)
+    async def noted(*given: Any, grace_s: float | None) -> Any:
+        graces.append(grace_s)
+        return await answer(*given, grace_s=grace_s)
 
-        orders.answer = noted
-        info = await fed.run(small_spec(num_edges=1, num_devices=1, clock="real", round_deadline_s=5000.0))
-        assert info.status == "completed"
-        assert graces
-        assert set(graces) == {0.0}  # an edge that goes away has given the visit up
-        graces.clear()
-        await fed.run(small_spec(num_edges=1, num_devices=1))
-        assert set(graces) == {None}
+    orders.answer = noted
+    info = await fed.run(small_spec(num_edges=1, num_devices=1, clock="real", round_deadline_s=5000.0))
+    assert info.status == "completed"
+    assert graces
+    assert set(graces) == {0.0}  # an edge that goes away has given the visit up
+    graces.clear()
+    await fed.run(small_spec(num_edges=1, num_devices=1))
+    assert set(graces) == {None}
     assert len(shares) == 3
     assert [(n > 0, share) for n, share in shares] == [(True, 1.0), (True, 1.0), (False, 0.0)]
     assert all(900.0 < wait <= 1000.0 for wait in waits[:3])

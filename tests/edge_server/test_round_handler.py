@@ -31,17 +31,6 @@ def before_first(port: int, path: str, action: Any) -> Tamper:
     return tamper
 
 
-async def test_an_edge_restarted_between_rounds_changes_nothing(fed: Federation) -> None:
-    plain = (await ran(small_spec(num_rounds=3, edge_rounds=2))).info
-    info = await fed.run(small_spec(num_rounds=1, edge_rounds=2))
-    await fed.stop("edge-0")
-    await fed.restart_node("edge-1")
-    await fed.start_edge(0)
-    end = await fed.add_rounds(info.run, 2)
-    assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
-    assert (await fed.round(info.run, 2)).failures == ()
-
-
 async def test_the_order_of_an_edge_that_restarts_within_a_round_is_repeated(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
     restarted: list[asyncio.Task[None]] = []

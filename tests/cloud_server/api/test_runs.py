@@ -264,7 +264,7 @@ def paths_in(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(("limit_s", "status"), [(60.0, 204), (0.0, 409)])
 async def test_the_deletion_of_a_run_that_has_just_ended_waits_until_nothing_is_done_for_it(
-    limit_s: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit_s: float, status: int, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     may_end, end = asyncio.Event(), RunExecutor.end
 
@@ -274,19 +274,18 @@ async def test_the_deletion_of_a_run_that_has_just_ended_waits_until_nothing_is_
 
     monkeypatch.setattr(RunExecutor, "end", end_later)
     monkeypatch.setattr(manager, "FINISH_S", limit_s)
-    async with Federation(tmp_path / "f") as fed:
-        run = await fed.submit(small_spec(num_rounds=1000))
-        await fed.until_status(run, "running")
-        await fed.control(run, "stop")
-        assert (await fed.finish(run)).status == "stopped"
-        deletion = asyncio.create_task(fed.client.delete(f"/runs/{run}"))
-        if status == 204:
-            assert (await fed.client.get(f"/runs/{run}")).status_code == 200  # it is there meanwhile
-            assert not deletion.done()
-            may_end.set()
-        assert (await deletion).status_code == status
-        assert (await fed.client.get(f"/runs/{run}")).status_code == (404 if status == 204 else 200)
+    run = await fed.submit(small_spec(num_rounds=1000))
+    await fed.until_status(run, "running")
+    await fed.control(run, "stop")
+    assert (await fed.finish(run)).status == "stopped"
+    deletion = asyncio.create_task(fed.client.delete(f"/runs/{run}"))
+    if status == 204:
+        assert (await fed.client.get(f"/runs/{run}")).status_code == 200  # it is there meanwhile
+        assert not deletion.done()
         may_end.set()
+    assert (await deletion).status_code == status
+    assert (await fed.client.get(f"/runs/{run}")).status_code == (404 if status == 204 else 200)
+    may_end.set()
 
 
 async def test_a_run_that_has_not_ended_cannot_be_deleted(fed: Federation) -> None:

@@ -35,9 +35,8 @@ async def test_an_edge_that_lacks_its_redis_is_out_after_the_ttl_with_that_reaso
         raise StoreUnavailable(why)
 
     edge, registry = fed.apps["edge-1"].state.edge, fed.cloud.registry
-    gate, run_id = await fed.submit_and_hold(
-        small_spec(num_rounds=3), path="/rounds", port=EDGE_PORT + 1
-    )  # the order of the second edge, which never arrives
+    # the order of the second edge, which never arrives
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3), path="/rounds", port=EDGE_PORT + 1)
     store, edge.needs.store = edge.needs.store, fails
     await edge.needs.look()
     assert why in (await readyz(fed, EDGE_PORT + 1))["missing"]

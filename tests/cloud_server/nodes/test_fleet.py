@@ -128,9 +128,8 @@ async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(fed: Federati
 @pytest.mark.layout(agent_devices=(1,) * 4)
 async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(fed: Federation) -> None:
     await send_report(fed, report_of(fed))
-    gate, run = await fed.submit_and_hold(
-        small_spec(num_rounds=9, num_devices=4, max_devices=6), closed_at=2
-    )  # in round 2
+    # in round 2
+    gate, run = await fed.submit_and_hold(small_spec(num_rounds=9, num_devices=4, max_devices=6), closed_at=2)
     await fed.start_agent(4, devices=1)
     await fed.start_agent(5, devices=1)
     await fed.until(lambda: fed.n_agents() == 6)

@@ -39,14 +39,13 @@ def matrix(rows: list[dict[str, str]], client: str, evaluation: str) -> np.ndarr
     return found
 
 
-async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by_client(tmp_path: Path) -> None:
+async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by_client(fed: Federation) -> None:
     spec = small_spec(
         lr=0.2, metrics=METRICS, test_on=["union"], partition={"name": "shards", "classes_per_device": 2}, seed=4
     )
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(spec)
-        body = (await fed.client.get(f"/runs/{info.run}/models/global")).content
-        last, first = await fed.round(info.run, 2), await fed.round(info.run, 1)
+    info = await fed.run(spec)
+    body = (await fed.client.get(f"/runs/{info.run}/models/global")).content
+    last, first = await fed.round(info.run, 2), await fed.round(info.run, 1)
     experiment = Experiment(info.spec, open_data(info.spec.data, data_dir=None, cache_dir=data_cache()))
     model = experiment.model.eval()
     models.write_state(model, load(body))
@@ -71,7 +70,7 @@ async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by
     assert not any(seat.by_class for seat in (*first.seats, *last.seats))
 
     # The results folder: of the cloud's evaluations, of all clients together, and of each.
-    folder = tmp_path / "f" / "runs" / info.run
+    folder = fed.folder / "runs" / info.run
     rows = lines(folder / "confusion.csv")
     assert np.array_equal(matrix(rows, "", "global"), exact)
     assert np.array_equal(matrix(rows, "", "global_on_union"), exact)
@@ -104,11 +103,10 @@ async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by
     assert "Classes" in report([folder])
 
 
-async def test_f1_alone_has_a_table_by_class_and_other_metrics_have_none(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        plain = await fed.run(small_spec())
-        personal = await fed.run(small_spec(metrics=["accuracy", "f1"], algorithm="local_sgd", test_on=["union"]))
-    folders = {name: tmp_path / "f" / "runs" / info.run for name, info in (("plain", plain), ("f1", personal))}
+async def test_f1_alone_has_a_table_by_class_and_other_metrics_have_none(fed: Federation) -> None:
+    plain = await fed.run(small_spec())
+    personal = await fed.run(small_spec(metrics=["accuracy", "f1"], algorithm="local_sgd", test_on=["union"]))
+    folders = {name: fed.folder / "runs" / info.run for name, info in (("plain", plain), ("f1", personal))}
     assert [(folders["plain"] / name).exists() for name in ("classes.csv", "confusion.csv")] == [False, False]
     assert [(folders["f1"] / name).exists() for name in ("classes.csv", "confusion.csv")] == [True, False]
     for evaluation, n_tests in (("own", 100), ("own_on_union", 600)):
@@ -124,8 +122,7 @@ async def test_f1_alone_has_a_table_by_class_and_other_metrics_have_none(tmp_pat
     assert found.title.endswith("all clients together")
 
 
-async def test_edges_that_are_the_clients_have_tables_of_their_own(tmp_path: Path) -> None:
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec(metrics=["accuracy", "recall"], client="edge"))
-    rows = lines(tmp_path / "f" / "runs" / info.run / "classes.csv")
+async def test_edges_that_are_the_clients_have_tables_of_their_own(fed: Federation) -> None:
+    info = await fed.run(small_spec(metrics=["accuracy", "recall"], client="edge"))
+    rows = lines(fed.folder / "runs" / info.run / "classes.csv")
     assert {row["client"] for row in rows if row["evaluation"] == "own"} == {"edge-0", "edge-1"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,27 +131,25 @@ async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_
 
 
 async def test_files_of_earlier_rounds_are_deleted_every_few_rounds_of_a_long_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     assert executor.DELETE_FILES_EVERY == 10
     monkeypatch.setattr(executor, "DELETE_FILES_EVERY", 2)
-    async with Federation(tmp_path / "f") as fed:
-        runs = fed.cloud.runs
-        repository, deleted_after = runs.services.repository, []
-        delete = repository.delete_unreferenced_files
+    runs = fed.cloud.runs
+    repository, deleted_after = runs.services.repository, []
+    delete = repository.delete_unreferenced_files
 
-        async def record() -> list[str]:
-            if runs.training[0].status == "running":
-                deleted_after.append(runs.training[0].rounds)
-            return list(await delete())
+    async def record() -> list[str]:
+        if runs.training[0].status == "running":
+            deleted_after.append(runs.training[0].rounds)
+        return list(await delete())
 
-        repository.delete_unreferenced_files = record
-        gate, run_id = await fed.submit_and_hold(
-            small_spec(num_rounds=5), closed_at=6
-        )  # the evaluation after the last round
-        assert deleted_after == [2, 4]
-        gate.open.set()
-        assert (await fed.finish(run_id)).status == "completed"
+    repository.delete_unreferenced_files = record
+    # the evaluation after the last round
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=5), closed_at=6)
+    assert deleted_after == [2, 4]
+    gate.open.set()
+    assert (await fed.finish(run_id)).status == "completed"
 
 
 async def test_a_stop_overrides_a_pause(fed: Federation) -> None:
@@ -342,9 +339,8 @@ async def test_a_run_that_goes_on_has_the_accuracy_of_an_evaluated_round(
     algorithm: str, has_one: bool, fed: Federation
 ) -> None:
     """Unless its accuracy is to be a mean over clients, which only the end tells."""
-    gate, run_id = await fed.submit_and_hold(
-        small_spec(algorithm=algorithm, num_rounds=5), closed_at=5
-    )  # at most two evaluations wait, so that the first has ended by now
+    # at most two evaluations wait, so that the first has ended by now
+    gate, run_id = await fed.submit_and_hold(small_spec(algorithm=algorithm, num_rounds=5), closed_at=5)
     info = await fed.info(run_id)
     assert (info.status, info.rounds, info.accuracy is not None) == ("running", 4, has_one)
     gate.open.set()

@@ -254,6 +254,7 @@ async def test_an_edge_whose_devices_are_all_off_answers_when_the_first_is_on_ag
 # ---- lost edges
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["asynchronous", "semi_synchronous"])
 async def test_a_lost_edge_is_recorded_and_the_run_goes_on(tmp_path: Path, mode: str) -> None:
     edges = {"mode": mode, **({"buffer": 1} if mode == "asynchronous" else {"wanted": 1})}

@@ -45,27 +45,26 @@ def model_file(path: Path) -> bool:
 
 
 async def test_a_run_whose_model_cannot_be_written_has_failed_everywhere_and_its_model_can_be_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     disk = FullDisk(monkeypatch, model_file)
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec())
-        folder = tmp_path / "f" / "runs" / info.run
-        assert info.status == "failed"
-        for words in ("model.safetensors", "No space left on device", "the disk or the quota is full", "strata resume"):
-            assert words in str(info.reason)
-        assert set(disk.records) == {"running", "failed"}
-        assert read_run(folder).reason == info.reason
-        assert not list(folder.rglob("*.safetensors"))
-        assert (await fed.client.get(f"/runs/{info.run}/models/global")).status_code == 200
-        disk.room = True
-        other = await fed.run(small_spec(num_rounds=1))  # which it does not keep from training
-        assert other.status == "completed"
-        await fed.control(info.run, "resume")
-        again = await fed.finish(info.run)
-        assert (again.status, again.reason) == ("completed", None)
-        assert read_run(folder).status == "completed"
-        assert digest(load_file(folder / "model.safetensors")) == again.model_sha256
+    info = await fed.run(small_spec())
+    folder = fed.folder / "runs" / info.run
+    assert info.status == "failed"
+    for words in ("model.safetensors", "No space left on device", "the disk or the quota is full", "strata resume"):
+        assert words in str(info.reason)
+    assert set(disk.records) == {"running", "failed"}
+    assert read_run(folder).reason == info.reason
+    assert not list(folder.rglob("*.safetensors"))
+    assert (await fed.client.get(f"/runs/{info.run}/models/global")).status_code == 200
+    disk.room = True
+    other = await fed.run(small_spec(num_rounds=1))  # which it does not keep from training
+    assert other.status == "completed"
+    await fed.control(info.run, "resume")
+    again = await fed.finish(info.run)
+    assert (again.status, again.reason) == ("completed", None)
+    assert read_run(folder).status == "completed"
+    assert digest(load_file(folder / "model.safetensors")) == again.model_sha256
 
 
 @pytest.mark.matrix(2)
@@ -73,18 +72,17 @@ async def test_a_run_whose_model_cannot_be_written_has_failed_everywhere_and_its
     "name", ["seats.ndjson", "run.json", "spec.yaml", "devices.ndjson", "rounds.csv", "manifest.json"]
 )
 async def test_a_file_that_cannot_be_written_is_the_reason_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, fed: Federation
 ) -> None:
     disk = FullDisk(monkeypatch, lambda path: path.name == name)
-    async with Federation(tmp_path / "f") as fed:
-        info = await fed.run(small_spec())
-        assert (info.status, f"{name}: No space left" in str(info.reason)) == ("failed", True), info.reason
-        assert "completed" not in disk.records
-        disk.room = True
-        await fed.control(info.run, "resume")
-        assert (await fed.finish(info.run)).status == "completed"
-        folder = tmp_path / "f" / "runs" / info.run
-        assert [len(read_round(folder, n).seats) for n in (1, 2)] == [6, 6]
+    info = await fed.run(small_spec())
+    assert (info.status, f"{name}: No space left" in str(info.reason)) == ("failed", True), info.reason
+    assert "completed" not in disk.records
+    disk.room = True
+    await fed.control(info.run, "resume")
+    assert (await fed.finish(info.run)).status == "completed"
+    folder = fed.folder / "runs" / info.run
+    assert [len(read_round(folder, n).seats) for n in (1, 2)] == [6, 6]
 
 
 async def test_a_round_without_room_for_its_visits_is_in_no_table(

@@ -11,7 +11,6 @@ from shared.core.errors import NotFound
 from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from tests.fakes.memory_store import MemoryStore
-from tests.federation import Federation, small_spec
 from tests.strata.samples import a_run
 
 
@@ -42,14 +41,3 @@ async def test_a_run_that_is_deleted_while_the_list_is_read_hides_no_other(repos
     page = await repository.page()
     assert [info.run for info in page.runs] == ["b", "a", "c"]
     assert [info.run for info in (await repository.page(2)).runs] == ["b"]
-
-
-@pytest.mark.layout(n_edges=1, agent_devices=(1,))
-async def test_a_run_says_that_it_starts_before_it_runs(fed: Federation) -> None:
-    info = await fed.run(small_spec(num_edges=1, num_devices=1, num_rounds=1))
-    assert [event.data["status"] for event in await fed.events(info.run, "run.status")] == [
-        "pending",
-        "starting",
-        "running",
-        "completed",
-    ]

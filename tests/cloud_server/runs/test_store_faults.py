@@ -84,9 +84,8 @@ async def test_a_run_that_lost_a_part_of_itself_in_redis_fails_at_its_next_commi
         "events": (redis_keys.cloud_events, "the log of events"),
     }
     key_of, name = parts[what]
-    gate, run_id = await fed.submit_and_hold(
-        small_spec(num_rounds=3), closed_at=2
-    )  # the first agent's visits of the second round
+    # the first agent's visits of the second round
+    gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3), closed_at=2)
     await fed.store.delete(key_of(run_id))
     gate.open.set()
     await fed.until(lambda: not fed.cloud.runs.training)

@@ -61,60 +61,58 @@ async def notes_of(fed: Federation, run: str, **wanted: Any) -> dict[str, Tracke
     return read_notes(folder)
 
 
-async def test_a_tracked_run_has_the_same_result_and_is_exported(tmp_path: Path) -> None:
+async def test_a_tracked_run_has_the_same_result_and_is_exported(fed: Federation) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed)
-        plain = await fed.run(small_spec(**MODEL_SEED))
-        tracked = await fed.run(small_spec(**MODEL_SEED, tracking=["tensorboard", "mlflow"]))
-        notes = await notes_of(fed, tracked.run, status="completed")
-        assert (plain.tracking, tracked.tracking) == ((), ("tensorboard", "mlflow"))
-        for name in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "spec"):
-            assert getattr(plain, name) == getattr(tracked, name), name
-        asked, others = [
-            [body for body in net.bodies if (b'"spec"' in body[:8]) is first and b"num_rounds" in body]
-            for first in (True, False)
-        ]
-        assert [b"tracking" in body for body in asked] == [False, True]
-        assert others
-        assert not any(b"tracking" in body for body in others)  # no order to another tier
-        folder = fed.folder / "runs"
-        assert {note.rounds for note in notes.values()} == {3}
-        assert (notes["mlflow"].where, notes["tensorboard"].where) == (
-            "http://mlflow.test",
-            str(folder / "tensorboard" / tracked.run),
-        )
-        wanted = read_tracked(folder / tracked.run)
-        (exported,) = net.server.runs.values()
-        assert exported["status"] == "FINISHED"
-        assert exported["tags"]["strata.model_sha256"] == tracked.model_sha256
-        sent = {(key, step, value) for key, step, _, value in exported["metrics"]}
-        assert sent >= {(name, step.round_no, value) for step in wanted.steps for name, value in step.figures.items()}
-        assert {("accuracy/global", number) for number in (1, 2, 3)} <= {(key, step) for key, step, _ in sent}
-        board = EventAccumulator(str(folder / "tensorboard" / tracked.run))
-        board.Reload()
-        assert [event.step for event in board.Scalars("accuracy/global")] == [1, 2, 3]
-        assert not await fed.events(tracked.run, "tracking.failed")
+    net = Network(fed)
+    plain = await fed.run(small_spec(**MODEL_SEED))
+    tracked = await fed.run(small_spec(**MODEL_SEED, tracking=["tensorboard", "mlflow"]))
+    notes = await notes_of(fed, tracked.run, status="completed")
+    assert (plain.tracking, tracked.tracking) == ((), ("tensorboard", "mlflow"))
+    for name in ("model_sha256", "bytes_up", "bytes_down", "simulated_s", "accuracy", "spec"):
+        assert getattr(plain, name) == getattr(tracked, name), name
+    asked, others = [
+        [body for body in net.bodies if (b'"spec"' in body[:8]) is first and b"num_rounds" in body]
+        for first in (True, False)
+    ]
+    assert [b"tracking" in body for body in asked] == [False, True]
+    assert others
+    assert not any(b"tracking" in body for body in others)  # no order to another tier
+    folder = fed.folder / "runs"
+    assert {note.rounds for note in notes.values()} == {3}
+    assert (notes["mlflow"].where, notes["tensorboard"].where) == (
+        "http://mlflow.test",
+        str(folder / "tensorboard" / tracked.run),
+    )
+    wanted = read_tracked(folder / tracked.run)
+    (exported,) = net.server.runs.values()
+    assert exported["status"] == "FINISHED"
+    assert exported["tags"]["strata.model_sha256"] == tracked.model_sha256
+    sent = {(key, step, value) for key, step, _, value in exported["metrics"]}
+    assert sent >= {(name, step.round_no, value) for step in wanted.steps for name, value in step.figures.items()}
+    assert {("accuracy/global", number) for number in (1, 2, 3)} <= {(key, step) for key, step, _ in sent}
+    board = EventAccumulator(str(folder / "tensorboard" / tracked.run))
+    board.Reload()
+    assert [event.step for event in board.Scalars("accuracy/global")] == [1, 2, 3]
+    assert not await fed.events(tracked.run, "tracking.failed")
 
 
-async def test_rounds_are_exported_during_the_run(tmp_path: Path) -> None:
+async def test_rounds_are_exported_during_the_run(fed: Federation) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed)
-        run = await fed.submit(small_spec(num_rounds=200, tracking=["tensorboard", "mlflow"]))
-        await fed.until(lambda: "accuracy/global" in net.server.metrics())
-        await fed.control(run, "pause")
-        paused = await fed.until_status(run, "paused")
-        notes = await notes_of(fed, run, status=paused.status)
-        board = EventAccumulator(str(fed.folder / "runs" / "tensorboard" / run))
-        board.Reload()
-        steps = [event.step for event in board.Scalars("time/round_s")]
-        assert steps == list(range(1, paused.rounds + 1))
-        assert notes["tensorboard"].rounds == paused.rounds
+    net = Network(fed)
+    run = await fed.submit(small_spec(num_rounds=200, tracking=["tensorboard", "mlflow"]))
+    await fed.until(lambda: "accuracy/global" in net.server.metrics())
+    await fed.control(run, "pause")
+    paused = await fed.until_status(run, "paused")
+    notes = await notes_of(fed, run, status=paused.status)
+    board = EventAccumulator(str(fed.folder / "runs" / "tensorboard" / run))
+    board.Reload()
+    steps = [event.step for event in board.Scalars("time/round_s")]
+    assert steps == list(range(1, paused.rounds + 1))
+    assert notes["tensorboard"].rounds == paused.rounds
 
 
 async def test_a_tracker_that_was_unreachable_gets_everything_later(fed: Federation) -> None:
@@ -156,29 +154,26 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
 
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
 async def test_a_tracker_that_never_answers_is_given_up_and_named(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    how: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     monkeypatch.setattr(tracking, "TRIES", 3)
     if how == "hangs":
         monkeypatch.setattr(tracking, "LIMIT_S", 0.2)
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed, away=how == "away")
-        net.hangs = how == "hangs"
-        if how == "refuses":
-            monkeypatch.setattr(
-                Mlflow, "experiments_get_by_name", lambda *_: httpx2.Response(403, json={"message": "no"})
-            )
-        info = await fed.run(small_spec(tracking="mlflow"))
-        assert info.status == "completed"
-        (note,) = (await notes_of(fed, info.run, status="completed")).values()
-        why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
-        assert why in (note.reason or "")
-        assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
-        assert [event.data["reason"] for event in await fed.events(info.run, "tracking.failed")][-1] == note.reason
+    net = Network(fed, away=how == "away")
+    net.hangs = how == "hangs"
+    if how == "refuses":
+        monkeypatch.setattr(Mlflow, "experiments_get_by_name", lambda *_: httpx2.Response(403, json={"message": "no"}))
+    info = await fed.run(small_spec(tracking="mlflow"))
+    assert info.status == "completed"
+    (note,) = (await notes_of(fed, info.run, status="completed")).values()
+    why = {"away": "does not answer", "hangs": "took longer than 0.2 s", "refuses": "refused"}[how]
+    assert why in (note.reason or "")
+    assert f"`strata export {info.run} --to mlflow` exports it" in (note.reason or "")
+    assert [event.data["reason"] for event in await fed.events(info.run, "tracking.failed")][-1] == note.reason
 
 
 async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
     """The answer is lost, and the server's list of runs lags behind."""
     monkeypatch.setattr(tracking, "TRIES", 3)
@@ -190,18 +185,17 @@ async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
 
     monkeypatch.setattr(Mlflow, "runs_create", lost)
     monkeypatch.setattr(Mlflow, "runs_search", lambda *_: {"runs": []})
-    async with Federation(tmp_path / "fed") as fed:
-        net = Network(fed)
-        info = await fed.run(small_spec(tracking="mlflow"))
-        (note,) = (await notes_of(fed, info.run, status="completed")).values()
-        assert (info.status, len(net.server.runs)) == ("completed", 1)
-        assert f"look there for the tag strata.run = {info.run}" in (note.reason or "")
-        [line] = tracked_lines(tmp_path / "fed" / "runs" / info.run, ["mlflow"])
-        assert line.count("strata export") == 1
-        monkeypatch.setattr(Mlflow, "runs_search", search)  # it catches up
-        later = await fed.run(small_spec(tracking="mlflow"))
-        (note,) = (await notes_of(fed, later.run, status="completed", rounds=2)).values()
-        assert (note.reason, len(net.server.runs)) == (None, 2)
+    net = Network(fed)
+    info = await fed.run(small_spec(tracking="mlflow"))
+    (note,) = (await notes_of(fed, info.run, status="completed")).values()
+    assert (info.status, len(net.server.runs)) == ("completed", 1)
+    assert f"look there for the tag strata.run = {info.run}" in (note.reason or "")
+    [line] = tracked_lines(fed.folder / "runs" / info.run, ["mlflow"])
+    assert line.count("strata export") == 1
+    monkeypatch.setattr(Mlflow, "runs_search", search)  # it catches up
+    later = await fed.run(small_spec(tracking="mlflow"))
+    (note,) = (await notes_of(fed, later.run, status="completed", rounds=2)).values()
+    assert (note.reason, len(net.server.runs)) == (None, 2)
 
 
 async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(fed: Federation) -> None:
