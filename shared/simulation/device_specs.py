@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,7 +14,7 @@ from shared.simulation.availability import Availability
 from shared.simulation.distributions import MAX_QUANTITY, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
 from shared.simulation.profile import Joules, Name
-from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES
+from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES, STANDARD
 
 
 def _by_name(raw: Any) -> Any:
@@ -84,7 +85,7 @@ class ProfileSpec(Record):
         j_per_byte_up, j_per_byte_down: energy to send and to receive a byte.
     """
 
-    name: Name = "standard"
+    name: Name = STANDARD
     label: Name | None = None
     link: str | None = None
     compute_sps: Positive | None = None
@@ -129,7 +130,8 @@ class DeviceSpec(Record):
     """The devices of an experiment.
 
     Attributes:
-        profile: the profile of every device; None means `standard`, or the mixture in `profiles`.
+        profile: the profile of every device. None means the mixture in `profiles`; without one, those of the agents if
+            one of them names another than `standard`, else `standard`.
         profiles: a mixture: exact counts by largest remainder over `num_devices` devices in seeded order; each further
             device takes the profile that is furthest behind its share.
         straggler_ratio: share of the devices that are stragglers, counted like a mixture.
@@ -171,6 +173,12 @@ class DeviceSpec(Record):
         for seat, row in enumerate(table):
             if len(row) != due:
                 raise ValueError(f"devices.edge_latency_s: device {seat} has {len(row)} latencies instead of {due}")
+
+    def with_agents(self, profiles: Iterable[str]) -> Self:
+        """Return the devices of a run whose agents have these profiles, which count where the spec names none."""
+        if self.profile is not None or self.profiles or set(profiles) <= {STANDARD}:
+            return self
+        return self.replace(profile=ProfileSpec(name=AGENT))
 
     @property
     def by_agent(self) -> bool:

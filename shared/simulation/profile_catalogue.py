@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from shared.core.validation import check_known
 from shared.simulation.profile import REFERENCE_FLOPS, Link, Profile
 
+STANDARD = "standard"
+"""The profile of devices and agents that name none."""
 AGENT = "agent"
 """Reserved name: each seat has the profile of the agent that hosts it."""
 

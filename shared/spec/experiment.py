@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
@@ -237,8 +237,13 @@ class ExperimentSpec(Record):
         """Number of times that a training sample comes in an epoch: twice if augmented copies expand the set."""
         return 1 if self.augment is None else self.augment.versions
 
-    def resolved(self, *, n_devices: int, n_edges: int) -> ExperimentSpec:
-        """Return the spec with open numbers filled in from the connected devices and edges, up to `max_devices`.
+    def resolved(self, *, n_devices: int, n_edges: int, profiles: Iterable[str] = ()) -> ExperimentSpec:
+        """Return the spec with what it leaves open taken from the connected devices and edges.
+
+        Args:
+            n_devices: number of devices that the agents can host, of which `max_devices` count.
+            n_edges: number of edges.
+            profiles: those of the agents.
 
         Raises:
             BadInput: a list with an entry for each device or edge does not fit these numbers.
@@ -250,7 +255,8 @@ class ExperimentSpec(Record):
             self.devices.check_latencies(max_devices, num_edges)
         except ValueError as error:
             raise BadInput(str(error), field="devices.edge_latency_s") from None
-        return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices)
+        devices = self.devices.with_agents(profiles)
+        return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices, devices=devices)
 
     def quorum_of(self, n: int) -> int:
         """Return how many of n must answer; 0.28 of 25 is 7, though its product is a little more in floating point."""

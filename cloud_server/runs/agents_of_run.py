@@ -1,0 +1,58 @@
+"""What a run takes of its agents, in words: their profiles, and why an agent that came later has no device in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cloud_server.nodes.liveness import AgentEntry
+from cloud_server.runs.placement import PlacementManager
+from shared.core.formatting import counted
+from shared.run_records.runs import RunInfo
+from shared.simulation.profile_catalogue import STANDARD
+from shared.spec.experiment import ExperimentSpec
+
+MOST_NOTES = 10
+"""Agents of which a run notes that they take no part, or that their profile does not count."""
+_BEGIN = "agent "
+
+
+def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str, ...]:
+    """The line of the plan that says whose profiles the devices have; none where no agent names one.
+
+    Args:
+        asked: the spec as it was submitted.
+        manager: has placed the devices.
+    """
+    entries = {entry.agent: entry for entry in manager.agents()}
+    found: Counter[str] = Counter()
+    for agent, seats in manager.placement.agents.items():
+        found[entries[agent].effective_profile if agent in entries else STANDARD] += len(seats)
+    if found.keys() <= {STANDARD}:
+        return ()
+    numbers = ", ".join(f"{counted(n, 'device')} {name}" for name, n in sorted(found.items()))
+    if not asked.devices.with_agents(found).by_agent:
+        return (f"profiles: those of the spec; what the agents name ({numbers}) does not count",)
+    hint = "" if asked.devices.by_agent else "; the spec names none (devices.profile: standard would make all alike)"
+    return (f"profiles: each device has that of its agent: {numbers}{hint}",)
+
+
+def with_idle_agents(info: RunInfo, manager: PlacementManager) -> RunInfo:
+    """The document of a run, with a note for each agent that came later and takes no part, or not as its name says."""
+    new = [entry for entry in manager.agents() if entry.agent not in manager.placement.present]
+    notes = [note for entry in new if (note := _note(entry, manager, info.spec)) is not None]
+    told = sum(note.startswith(_BEGIN) for note in info.notes)
+    more = [note for note in notes if note not in info.notes][: max(MOST_NOTES - told, 0)]
+    return info.replace(notes=(*info.notes, *more)) if more else info
+
+
+def _note(entry: AgentEntry, manager: PlacementManager, spec: ExperimentSpec) -> str | None:
+    if not manager.placement.agents.get(entry.agent):
+        if len(manager.placement.taken) < manager.population.n_devices:
+            return None  # it takes some before the next round
+        n = manager.population.n_devices
+        room = f"`max_devices` above {n} in the spec keeps room for agents that come later"
+        return f"{_BEGIN}{entry.name} takes no part: all {counted(n, 'device')} of the run have agents; {room}"
+    if entry.effective_profile != STANDARD and not spec.devices.by_agent:
+        why = f"the devices of this run have the profiles with which it began; {entry.effective_profile} does not count"
+        return f"{_BEGIN}{entry.name}: {why}"
+    return None
