@@ -30,7 +30,7 @@ def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str
     if found.keys() <= {STANDARD}:
         return ()
     numbers = ", ".join(f"{counted(n, 'device')} {name}" for name, n in sorted(found.items()))
-    if not asked.devices.with_agents(found).by_agent:
+    if not asked.devices.resolved(found).by_agent:
         return (f"profiles: those of the spec; what the agents name ({numbers}) does not count",)
     hint = "" if asked.devices.by_agent else "; the spec names none (devices.profile: standard would make all alike)"
     return (f"profiles: each device has that of its agent: {numbers}{hint}",)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shared.core.formatting import counted
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
 from shared.simulation.distributions import MAX_QUANTITY, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
-from shared.simulation.profile import Joules, Name
+from shared.simulation.profile import Joules, Name, Slows
 from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES, STANDARD
 
 
@@ -135,7 +135,9 @@ class DeviceSpec(Record):
         profiles: a mixture: exact counts by largest remainder over `num_devices` devices in seeded order; each further
             device takes the profile that is furthest behind its share.
         straggler_ratio: share of the devices that are stragglers, counted like a mixture.
-        straggler_slowdown: factor by which stragglers compute more slowly.
+        straggler_slowdown: factor by which stragglers are slower.
+        straggler_slows: what of them is slower: `compute`, their `link`, or a whole task (`visit`). None means a whole
+            task; of a run that began before there was a choice, compute.
         edge_latency_s: one-way latency from a device to each edge in addition to its own link's. It is drawn for each
             device and edge, or a table with a row for each device and a column for each edge.
     """
@@ -144,6 +146,7 @@ class DeviceSpec(Record):
     profiles: Annotated[tuple[ShareSpec, ...], Field(max_length=1000)] = ()
     straggler_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     straggler_slowdown: Annotated[float, Field(ge=1, le=1e6)] = 8.0
+    straggler_slows: Annotated[Slows | None, LEFT_OUT] = None
     edge_latency_s: QuantityOrTable = Uniform(low=0.001, high=0.1)
 
     @model_validator(mode="after")
@@ -174,11 +177,14 @@ class DeviceSpec(Record):
             if len(row) != due:
                 raise ValueError(f"devices.edge_latency_s: device {seat} has {len(row)} latencies instead of {due}")
 
-    def with_agents(self, profiles: Iterable[str]) -> Self:
+    def resolved(self, profiles: Iterable[str]) -> Self:
         """Return the devices of a run whose agents have these profiles, which count where the spec names none."""
-        if self.profile is not None or self.profiles or set(profiles) <= {STANDARD}:
-            return self
-        return self.replace(profile=ProfileSpec(name=AGENT))
+        changes: dict[str, Any] = {}
+        if self.profile is None and not self.profiles and not set(profiles) <= {STANDARD}:
+            changes["profile"] = ProfileSpec(name=AGENT)
+        if self.straggler_ratio and self.straggler_slows is None:
+            changes["straggler_slows"] = "visit"
+        return self.replace(**changes) if changes else self
 
     @property
     def by_agent(self) -> bool:

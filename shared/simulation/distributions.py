@@ -155,6 +155,18 @@ def drawn(quantity: Quantity, seeds: Seeds, purpose: str) -> float:
     return quantity if isinstance(quantity, int | float) else quantile(quantity, uniform01(seeds(purpose)))
 
 
+def scaled(quantity: Quantity, factor: float) -> Quantity:
+    """Return a quantity whose draws are multiplied by a factor of at least 1; it ends at `MAX_QUANTITY`."""
+    if isinstance(quantity, int | float):
+        return _times(quantity, factor)
+    sizes = {"low", "high", "mean", "sd", "scale"} & vars(quantity).keys()
+    return quantity.replace(**{name: _times(getattr(quantity, name), factor) for name in sorted(sizes)})
+
+
+def _times(value: float, factor: float) -> float:
+    return min(value * factor, MAX_QUANTITY)
+
+
 def quantile(quantity: Quantity, u: float) -> float:
     """Return the `u`-quantile of a distribution, 0 < u < 1; of a number, the number itself."""
     if isinstance(quantity, Uniform):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
 from shared.core.records import Record
 from shared.simulation.availability import Always, Availability
-from shared.simulation.distributions import MAX_QUANTITY, Quantity
+from shared.simulation.distributions import MAX_QUANTITY, Quantity, scaled
 from shared.simulation.load import Load, NoLoad
 
 REFERENCE_FLOPS = 24_680_448
@@ -19,6 +19,7 @@ Bps = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
 Sps = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
 Joules = Annotated[float, Field(ge=0, le=1e3)]
+Slows = Literal["compute", "visit", "link"]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
@@ -49,6 +50,7 @@ class Profile(Link):
     Attributes:
         compute_sps: compute, in training samples of the reference model a second, after `slowdown`.
         slowdown: factor by which a straggler is slower; 1 for other devices.
+        slows: what of a straggler is slower: its `compute`, its `link`, or both (`visit`).
         delay_s: delay added to the training of each visit, drawn anew for each.
         availability: when the device is on.
         load: which share of its compute is free at which time.
@@ -59,9 +61,23 @@ class Profile(Link):
 
     compute_sps: Sps = 500.0
     slowdown: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    slows: Annotated[Slows, Field(exclude_if=lambda what: what == "compute")] = "compute"
     delay_s: Quantity = 0.0
     availability: Availability = Always()
     load: Load = NoLoad()
     battery_j: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] | None = None
     drop_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     j_per_flop: Joules = 0.0
+
+    def slowed(self, slowdown: float, slows: Slows = "compute") -> Self:
+        """Return the profile of a straggler: its times are multiplied by a factor, its energy is not."""
+        changes: dict[str, Any] = {"slowdown": slowdown, "slows": slows}
+        if slows != "link":
+            changes["compute_sps"] = self.compute_sps / slowdown
+        if slows == "visit":
+            changes["delay_s"] = scaled(self.delay_s, slowdown)
+        if slows != "compute":
+            changes |= {name: getattr(self, name) / slowdown for name in ("up_bps", "down_bps")}
+            times = ("latency_s", "jitter_s", "link_delay_s")
+            changes |= {name: scaled(getattr(self, name), slowdown) for name in times}
+        return self.replace(**changes)

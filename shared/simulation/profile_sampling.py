@@ -15,7 +15,7 @@ from shared.core.apportionment import largest_remainder
 from shared.simulation.device_specs import DeviceSpec, LinkSpec, ProfileSpec
 from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn, uniform01
 from shared.simulation.profile import Link, Profile
-from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES
+from shared.simulation.profile_catalogue import AGENT, LINKS, PROFILES, STANDARD
 
 _NO_VALUES = frozenset({"name", "label", "link"})
 _DIVIDED_BY = frozenset({"compute_sps", "up_bps", "down_bps"})
@@ -34,26 +34,32 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
         n_seats: number of seats in all.
         seeds: maps `seat 0`, `seat 1`, ... to the streams of a seat, and `all` to those of all seats together.
     """
-    mixture, factors = devices.mixture, (1.0, devices.straggler_slowdown)
+    mixture, slow_down = devices.mixture, _slowing(devices)
     kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
     slow = apportioned(_slow_shares(devices), n_first, n_seats, seeds("all")("stragglers"))
-    return lambda seat: profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}"), factors[slow[seat]])
+    return lambda seat: slow_down(profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}")), slow[seat])
 
 
 def drawn_profiles(devices: DeviceSpec, seeds: Callable[[str], Seeds]) -> Profiles:
     """Return the profiles of any number of seats: each draws its part of the mixture from its own stream."""
-    mixture, factors = devices.mixture, (1.0, devices.straggler_slowdown)
+    mixture, slow_down = devices.mixture, _slowing(devices)
     kind_of, slow_of = _drawing([part.share for part in mixture]), _drawing(_slow_shares(devices))
 
     def profile(seat: int) -> Profile:
         own = seeds(f"seat {seat}")
-        return profile_of(mixture[kind_of(own, "profile")].profile, own, factors[slow_of(own, "straggler")])
+        return slow_down(profile_of(mixture[kind_of(own, "profile")].profile, own), slow_of(own, "straggler"))
 
     return profile
 
 
 def _slow_shares(devices: DeviceSpec) -> list[float]:
     return [1 - devices.straggler_ratio, devices.straggler_ratio]
+
+
+def _slowing(devices: DeviceSpec) -> Callable[[Profile, int], Profile]:
+    """Return a function from a profile, and whether its seat is a straggler, to the seat's profile."""
+    slowdown, slows = devices.straggler_slowdown, devices.straggler_slows or "compute"
+    return lambda profile, is_slow: profile.slowed(slowdown, slows) if is_slow and slowdown > 1 else profile
 
 
 def _drawing(shares: Sequence[float]) -> Callable[[Seeds, str], int]:
@@ -68,14 +74,12 @@ def _drawing(shares: Sequence[float]) -> Callable[[Seeds, str], int]:
     return lambda seeds, purpose: there[int(sums.searchsorted(uniform01(seeds(purpose)), side="right"))]
 
 
-def profile_of(spec: ProfileSpec, seeds: Seeds, slowdown: float = 1.0) -> Profile:
-    """Return one seat's profile, drawn from its streams; a straggler's compute is divided by `slowdown`."""
+def profile_of(spec: ProfileSpec, seeds: Seeds) -> Profile:
+    """Return one seat's profile, drawn from its streams."""
     base, distributions = _base(spec)
-    if not distributions and slowdown == 1:
+    if not distributions:
         return base  # the same object for all such seats
-    drawing = {name: _drawn(amount, seeds, name) for name, amount in distributions.items()}
-    compute_sps = drawing.pop("compute_sps", base.compute_sps) / slowdown
-    return base.replace(**drawing, compute_sps=compute_sps, slowdown=slowdown)
+    return base.replace(**{name: _drawn(amount, seeds, name) for name, amount in distributions.items()})
 
 
 @lru_cache(maxsize=256)
@@ -90,12 +94,9 @@ def _base(spec: ProfileSpec) -> tuple[Profile, dict[str, Any]]:
     return catalogue_profile(spec.name).replace(**(values | fixed)), distributions
 
 
-def catalogue_profile(name: str, slowdown: float = 1.0) -> Profile:
-    """Return a profile of the catalogue, slowed down; `agent` has no latency until the seat's agent is known."""
-    if name == AGENT:
-        return PROFILES["standard"].replace(name=AGENT, latency_s=0.0)
-    known = PROFILES[name]
-    return known.replace(compute_sps=known.compute_sps / slowdown, slowdown=slowdown)
+def catalogue_profile(name: str) -> Profile:
+    """Return a profile of the catalogue; `agent` has no latency until the seat's agent is known."""
+    return PROFILES[STANDARD].replace(name=AGENT, latency_s=0.0) if name == AGENT else PROFILES[name]
 
 
 def _distributions(spec: ProfileSpec) -> dict[str, Any]:

@@ -255,7 +255,7 @@ class ExperimentSpec(Record):
             self.devices.check_latencies(max_devices, num_edges)
         except ValueError as error:
             raise BadInput(str(error), field="devices.edge_latency_s") from None
-        devices = self.devices.with_agents(profiles)
+        devices = self.devices.resolved(profiles)
         return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices, devices=devices)
 
     def quorum_of(self, n: int) -> int:

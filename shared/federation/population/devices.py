@@ -51,7 +51,8 @@ class Devices:
     def seat(self, number: int, role: Role, samples: SeatSamples) -> Seat:
         """The seat of a device."""
         profile, row = self.profiles(number), self.latencies.rows(number, 1)[0]
-        far = tuple(profile.latency_s + s for s in row.tolist())
+        slowdown = 1.0 if profile.slows == "compute" else profile.slowdown
+        far = tuple(profile.latency_s + slowdown * s for s in row.tolist())
         return Seat(number, int(self.home_edges[number]), role, profile, samples, far)
 
 

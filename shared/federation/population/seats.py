@@ -92,7 +92,8 @@ class Seat:
 
 def seated(seat: Seat, profile: str) -> Seat:
     """The seat with the named profile of the agent that hosts it, for `devices.profile: agent`."""
-    found = catalogue_profile(profile, seat.profile.slowdown)
+    found, own = catalogue_profile(profile), seat.profile
+    found = found if own.slowdown == 1 else found.slowed(own.slowdown, own.slows)
     return replace(seat, profile=found, latency_s=tuple(found.latency_s + s for s in seat.latency_s))
 
 

@@ -12,7 +12,12 @@ from tests.shared.algorithms import flat, plain_linear
 from tests.shared.algorithms.layouts import Ended, four, ran
 from tests.shared.algorithms.plain_linear import Array
 
-STRAGGLERS = {"straggler_ratio": 0.5, "straggler_slowdown": 2000, "edge_latency_s": 0.0}
+STRAGGLERS = {
+    "straggler_ratio": 0.5,
+    "straggler_slowdown": 2000,
+    "straggler_slows": "compute",
+    "edge_latency_s": 0.0,
+}
 
 
 def spec_of(name: str, **more: Any) -> dict[str, Any]:
