@@ -7,6 +7,8 @@ from collections import Counter
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import PlacementManager
 from shared.core.formatting import counted
+from shared.federation.expected_times import ProfileOf
+from shared.federation.experiment import Experiment
 from shared.run_records.runs import RunInfo
 from shared.simulation.profile_catalogue import STANDARD
 from shared.spec.experiment import ExperimentSpec
@@ -16,6 +18,19 @@ MOST_NOTES = 10
 _BEGIN = "agent "
 
 
+def profile_of_agents(experiment: Experiment, manager: PlacementManager) -> ProfileOf:
+    """By device, the profile of its agent; none where the spec decides."""
+    if not experiment.spec.devices.by_agent:
+        return lambda number: None
+    entries = manager.registry.agents
+
+    def profile(number: int) -> str:
+        entry = entries.get(manager.placement.agent_of(number) or "")
+        return entry.effective_profile if entry else STANDARD
+
+    return profile
+
+
 def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str, ...]:
     """The line of the plan that says whose profiles the devices have; none where no agent names one.
 
@@ -23,8 +38,7 @@ def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str
         asked: the spec as it was submitted.
         manager: has placed the devices.
     """
-    entries = {entry.agent: entry for entry in manager.agents()}
-    found: Counter[str] = Counter()
+    entries, found = manager.registry.agents, Counter[str]()
     for agent, seats in manager.placement.agents.items():
         found[entries[agent].effective_profile if agent in entries else STANDARD] += len(seats)
     if found.keys() <= {STANDARD}:

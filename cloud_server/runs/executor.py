@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
-from cloud_server.runs.agents_of_run import profiles_line, with_idle_agents
+from cloud_server.runs.agents_of_run import profile_of_agents, profiles_line, with_idle_agents
 from cloud_server.runs.best import best_in, better
 from cloud_server.runs.body_checks import check_bodies
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation
@@ -32,6 +32,7 @@ from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.starts import first_checkpoint
 from cloud_server.runs.wholeness import check_whole
 from shared.federation.context import Context
+from shared.federation.expected_times import ExpectedTimes
 from shared.federation.experiment import Experiment
 from shared.federation.plan import plan_of
 from shared.federation.trial import try_run
@@ -177,7 +178,8 @@ class RunExecutor:
         checkpoint, init_sha256, taken = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await self.services.repository.write_state(self.info.run, checkpoint), None)
         provenance, plan = await self.services.thread.run(lambda: (provenance_of(experiment), plan_of(experiment)))
-        plan += profiles_line(self.info.spec, placement)
+        times = ExpectedTimes(experiment, experiment.spec, profile_of_agents(experiment, placement))
+        plan += (*profiles_line(self.info.spec, placement), *await self.services.thread.run(lambda: [*times.lines()]))
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
             info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)

@@ -27,10 +27,17 @@ async def test_slow_agents_are_slow_devices_where_the_spec_names_no_profile(tmp_
     assert Counter(row.profile for row in rows[standard.run]) == {"standard": 4}
     assert [row.simulated_s for row in rows[open_.run]] == [row.simulated_s for row in rows[agent.run]]
     assert open_.simulated_s > standard.simulated_s
+    said = {
+        info.run: [line for line in info.plan if line.startswith("profiles: ")] for info in (open_, standard, agent)
+    }
     of_agents = "profiles: each device has that of its agent: 2 devices phone_low, 2 devices standard"
-    assert open_.plan[-1] == f"{of_agents}; the spec names none (devices.profile: standard would make all alike)"
-    assert agent.plan[-1] == of_agents
-    assert standard.plan[-1].startswith("profiles: those of the spec; what the agents name (2 devices phone_low, ")
+    assert said[open_.run] == [f"{of_agents}; the spec names none (devices.profile: standard would make all alike)"]
+    assert said[agent.run] == [of_agents]
+    assert said[standard.run][0].startswith("profiles: those of the spec; what the agents name (2 devices phone_low, ")
+    assert [line.partition(": a task")[0] for line in open_.plan if "a task takes" in line] == [
+        "expected: 2 devices standard",
+        "expected: 2 devices phone_low",
+    ]
     assert open_.spec.devices.by_agent  # so that a repetition has the same
 
 

@@ -1,0 +1,191 @@
+"""How long tasks and a round are expected to take, before anything runs, and which fields of a spec change nothing.
+
+The expectation is that of `visit_estimates`: the bytes of the model, the operations of the task, and each quantity that
+is drawn for each task at its median. Load and availability are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+
+from shared.core.formatting import counted, duration, size
+from shared.federation.context import Context
+from shared.federation.experiment import Experiment
+from shared.federation.population import Seat, seated
+from shared.federation.population.devices import devices_of, edge_link
+from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, samples_due
+from shared.simulation.cost_model import Cost, LinkUse, link_cost
+from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
+from shared.spec.experiment import ExperimentSpec
+
+MOST_SEATS = 1000
+"""Devices that are looked at; of more, as many at equal distances."""
+FELT = 0.01
+"""A field that changes every task, or the round, by a smaller share than this has no effect."""
+TIMES = ("link", "compute_sps", "up_bps", "down_bps", "latency_s", "jitter_s", "link_delay_s", "delay_s")
+"""Fields of profiles and links that change the time of a task."""
+ProfileOf = Callable[[int], str | None]
+"""By device, the profile of its agent; None where the spec decides."""
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Devices of one profile, and the median parts of their tasks: seconds and joules."""
+
+    name: str
+    n: int
+    down_s: float
+    compute_s: float
+    up_s: float
+    task_s: float
+    energy_j: float
+
+    def __str__(self) -> str:
+        parts = f"download {duration(self.down_s)}, compute {duration(self.compute_s)}, upload {duration(self.up_s)}"
+        energy = f", {self.energy_j:.3g} J" if self.energy_j else ""
+        return f"{counted(self.n, 'device')} {self.name}: a task takes {duration(self.task_s)} ({parts}){energy}"
+
+
+@dataclass(frozen=True)
+class ExpectedTimes:
+    """What is expected of the first round in which devices train.
+
+    Attributes:
+        experiment: gives the model, and each device its samples.
+        spec: gives the devices and links: the experiment's own, or another one.
+        profile_of: the profiles of agents, where these count.
+    """
+
+    experiment: Experiment
+    spec: ExperimentSpec
+    profile_of: ProfileOf = lambda number: None
+
+    @cached_property
+    def seats(self) -> list[Seat]:
+        """The devices that are looked at."""
+        population, devices, found = self.experiment.population, devices_of(self.spec), list[Seat]()
+        for number in np.unique(np.linspace(0, population.n_devices - 1, MOST_SEATS).astype(int)).tolist():
+            known, of_agent = population.seat(number), self.profile_of(number)
+            if known.n_train and known.role == "train":
+                seat = devices.seat(number, known.role, known.samples)
+                found.append(seat if of_agent is None else seated(seat, of_agent))
+        return found
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        """The cost of a task of each of them."""
+        contexts = {edge: self._ctx(edge) for edge in {seat.home_edge for seat in self.seats}}
+        task = plain_task(self._ctx(0))
+        found = [(contexts[seat.home_edge], seat) for seat in self.seats]
+        return [expected(ctx, seat, samples_due(ctx, task, seat)) for ctx, seat in found]
+
+    def _ctx(self, edge: int) -> Context:
+        n_clients, phase = self.experiment.population.n_training, self.experiment.phase_of(1).name
+        return self.experiment.ctx(phase=phase, round_no=1, n_clients=n_clients, edge=edge)
+
+    @cached_property
+    def classes(self) -> list[DeviceClass]:
+        """The devices by profile, the quickest first."""
+        by_name: dict[str, list[Cost]] = {}
+        for seat, cost in zip(self.seats, self.costs, strict=True):
+            slow = f", {seat.profile.slowdown:g} times slower" if seat.profile.slowdown > 1 else ""
+            by_name.setdefault(f"{seat.profile.name}{slow}", []).append(cost)
+        parts = ("down_s", "compute_s", "up_s", "simulated_s", "energy_j")
+        found = [
+            DeviceClass(name, len(costs), *(median(getattr(cost, part) for cost in costs) for part in parts))
+            for name, costs in by_name.items()
+        ]
+        return sorted(found, key=lambda each: (each.task_s, each.name))
+
+    @cached_property
+    def edge_s(self) -> dict[int, float]:
+        """By edge, the seconds of its exchange with the cloud."""
+        n_bytes = self._ctx(0).model.n_bytes
+        up_bytes = n_bytes * (2 if self.spec.edge_upload == "sum" else 1)  # 8 bytes a parameter, or 4
+        use = LinkUse(down_bytes=n_bytes + HEAD_BYTES, up_bytes=up_bytes + HEAD_BYTES)
+        edges = sorted({seat.home_edge for seat in self.seats})
+        return {edge: link_cost(edge_link(self.spec, edge), use, lambda _: 1 << 62).simulated_s for edge in edges}
+
+    @cached_property
+    def last(self) -> tuple[float, Seat]:
+        """Seconds of a round that waits for all devices, and the device that decides its end."""
+        rounds = self.spec.edge_rounds
+        ends = [self.edge_s[s.home_edge] + rounds * c.simulated_s for s, c in zip(self.seats, self.costs, strict=True)]
+        slowest = max(range(len(ends)), key=ends.__getitem__)
+        return ends[slowest], self.seats[slowest]
+
+    def lines(self) -> Iterator[str]:
+        """The expectation, and the fields of the spec that change nothing, a sentence a line."""
+        if not self.seats:
+            return
+        yield from (f"expected: {each}" for each in self.classes)
+        use, (round_s, seat) = self._ctx(0).model.link_use, self.last
+        moved = f"a task moves {size(use.down_bytes)} of parameters down and {size(use.up_bytes)} up"
+        if not self.spec.sync.devices.asynchronous:
+            last = f"device {seat.number} at edge number {seat.home_edge}"
+            yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
+        yield from self.without_effect()
+
+    # ---- fields without effect
+
+    def without_effect(self) -> Iterator[str]:
+        """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
+        yield from self._deadlines()
+        for field, devices in _other_devices(self.spec.devices):
+            other = replace(self, spec=self.spec.replace(devices=devices))
+            pairs = [(a.simulated_s, b.simulated_s) for a, b in zip(self.costs, other.costs, strict=True)]
+            yield from self._no_effect(field, max(map(_change, pairs)), "a task", median(a for a, _ in pairs))
+        for field, link in _other_links(self.spec.edge_link):
+            other = replace(self, spec=self.spec.replace(edge_link=link))
+            found = _change((self.last[0], other.last[0]))
+            yield from self._no_effect(field, found, "a round", self.last[0])
+
+    def _no_effect(self, field: str, change: float, what: str, lasts_s: float) -> Iterator[str]:
+        if change < FELT:
+            compute = f"compute is {duration(median(c.compute_s for c in self.costs))} of " if what == "a task" else ""
+            yield f"without effect: {field} changes {what} by {100 * change:.1f} % ({compute}{duration(lasts_s)})"
+
+    def _deadlines(self) -> Iterator[str]:
+        times = [cost.simulated_s for cost in self.costs]
+        for field in ("round_deadline_s", "report_deadline_s"):
+            limit_s = getattr(self.spec, field)
+            if limit_s is not None and max(times) < limit_s:
+                yield f"without effect: {field} {limit_s:g}: the slowest task takes {duration(max(times))}"
+            elif limit_s is not None and field == "round_deadline_s" and min(times) > limit_s:
+                yield f"{field} {limit_s:g} is too short for all: the quickest task takes {duration(min(times))}"
+
+
+def _change(pair: tuple[float, float]) -> float:
+    """By which share the longer of two times is longer."""
+    return max(pair) / max(min(pair), 1e-12) - 1
+
+
+def _other_devices(devices: DeviceSpec) -> Iterator[tuple[str, DeviceSpec]]:
+    """Each field that is set, as it is named to a user, and the devices without it."""
+    if devices.straggler_ratio:
+        slows = f" (straggler_slows: {devices.straggler_slows})" if devices.straggler_slows else ""
+        yield f"straggler_slowdown {devices.straggler_slowdown:g}{slows}", devices.replace(straggler_ratio=0.0)
+    if devices.edge_latency_s != DeviceSpec().edge_latency_s:
+        yield "edge_latency_s", devices.replace(edge_latency_s=DeviceSpec().edge_latency_s)
+    parts = devices.mixture if devices.profiles or devices.profile is not None else ()
+    for field in TIMES:
+        if any(getattr(part.profile, field) is not None for part in parts):
+            others = [part.replace(profile=part.profile.replace(**{field: None})) for part in parts]
+            changes = {"profiles": tuple(others)} if devices.profiles else {"profile": others[0].profile}
+            yield f"{field} of the profile{'s' * (len(others) > 1)}", devices.replace(**changes)
+
+
+def _other_links(link: EdgeLinkSpec) -> Iterator[tuple[str, EdgeLinkSpec]]:
+    """Each field of the edges' links that is set, and the links without it."""
+    if link.name != LinkSpec().name:
+        yield f"edge_link.name {link.name}", link.replace(name=LinkSpec().name)
+    for field in TIMES:
+        if getattr(link, field, None) is not None:
+            yield f"edge_link.{field}", link.replace(**{field: None})
+    if link.by_home:
+        yield "edge_link.by_home", link.replace(by_home=())

@@ -1,0 +1,77 @@
+"""What is expected of tasks and rounds, beside what they take; and fields of a spec that change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shared.federation.expected_times import ExpectedTimes
+from shared.federation.visit_estimates import HEAD_BYTES
+from tests.federation import small_spec
+from tests.shared.algorithms.layouts import ran, resolved
+
+PHONE = {"name": "phone_low", "jitter_s": 0}
+SLOW = {"profile": PHONE, "straggler_ratio": 1 / 3, "edge_latency_s": 0}
+
+
+def times_of(**changes: Any) -> ExpectedTimes:
+    experiment = resolved(**small_spec(**changes))
+    return ExpectedTimes(experiment, experiment.spec)
+
+
+def without_effect(**changes: Any) -> list[str]:
+    return [line.removeprefix("without effect: ") for line in times_of(**changes).without_effect()]
+
+
+@pytest.mark.parametrize("slows", ["compute", "visit", "link"])
+async def test_tasks_and_rounds_take_what_is_expected(slows: str) -> None:
+    """But for the bytes of a body's header, which are assumed to be 8 kB; they are fewer."""
+    spec = small_spec(devices={**SLOW, "straggler_slows": slows}, num_rounds=1)
+    done, times = await ran(spec), times_of(**{**spec, "name": "expected"})
+    (detail,) = done.rounds
+    rows = {row.seat: row for row in detail.seats}
+    assert sorted(rows) == [seat.number for seat in times.seats]
+    for seat, cost in zip(times.seats, times.costs, strict=True):
+        row = rows[seat.number]
+        assert cost.compute_s == pytest.approx(row.compute_s)
+        most_s = 8 * HEAD_BYTES * (1 / seat.profile.up_bps + 1 / seat.profile.down_bps)
+        assert 0 <= cost.simulated_s - row.simulated_s < most_s
+    slowest_s = max(row.simulated_s for row in rows.values())
+    assert rows[times.last[1].number].simulated_s == pytest.approx(slowest_s, rel=0.01)  # several are as slow
+    assert times.last[0] == pytest.approx(detail.simulated_s, rel=0.25)
+    usual, slow = times.classes
+    assert (usual.name, usual.n, slow.name, slow.n) == ("phone_low", 4, "phone_low, 8 times slower", 2)
+    parts = {"compute": ("compute_s",), "link": ("down_s", "up_s"), "visit": ("compute_s", "down_s", "up_s")}[slows]
+    for part in ("compute_s", "down_s", "up_s"):
+        assert getattr(slow, part) == pytest.approx(getattr(usual, part) * (8 if part in parts else 1))
+
+
+def test_what_changes_no_time_is_named_with_its_cause() -> None:
+    slow = {**SLOW, "edge_latency_s": {"name": "uniform", "low": 0.001, "high": 0.1}}
+    line, _ = without_effect(devices={**slow, "straggler_slows": "compute"})  # nor does jitter_s: 0 change much
+    assert line.startswith("straggler_slowdown 8 (straggler_slows: compute) changes a task by 0.")
+    assert line.endswith(" s)")
+    assert " % (compute is < 1 ms of 0." in line
+    assert len(without_effect(devices=slow)) == 1  # whole tasks do
+    assert without_effect(devices={"profile": {"compute_sps": 100}})[0].startswith(
+        "compute_sps of the profile changes "
+    )
+    assert without_effect(devices={"profile": {"up_bps": 1e5}}) == []
+    assert without_effect(edge_link={"jitter_s": 1e-6})[0].startswith("edge_link.jitter_s changes a round by 0.0 %")
+    assert without_effect(edge_link="lte") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"round_deadline_s": 1000}, ["round_deadline_s 1000: the slowest task takes "]),
+        ({"round_deadline_s": 1e-6}, ["round_deadline_s 1e-06 is too short for all: the quickest task takes "]),
+        ({"report_deadline_s": 1000}, ["report_deadline_s 1000: the slowest task takes "]),
+        ({"round_deadline_s": 0.5, "devices": {"profile": "phone_low", "straggler_ratio": 0.5}}, []),
+        ({}, []),
+    ],
+)
+def test_deadlines_that_end_no_task_or_all_are_named(changes: dict[str, Any], says: list[str]) -> None:
+    found = without_effect(**changes)
+    assert [line.startswith(text) for line, text in zip(found, says, strict=True)] == [True] * len(says)
