@@ -19,6 +19,7 @@ from strata.commands import (
     listings,
     log,
     new,
+    plan,
     plugins,
     predict,
     report,
@@ -34,6 +35,7 @@ app = typer.Typer(name="strata", help=_HELP, no_args_is_help=True, add_completio
 for _command in (
     topology.up,
     run.run,
+    plan.plan,
     runs.ls,
     runs.show,
     runs.groups,

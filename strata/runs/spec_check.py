@@ -11,6 +11,7 @@ import os
 import signal
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from shared.core.errors import StrataError
 from shared.core.user_code import user_code
@@ -20,6 +21,9 @@ from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
 from strata.launcher import home
 from strata.launcher.topology import Topology
+
+if TYPE_CHECKING:
+    from shared.federation.experiment import Experiment
 
 _EDGES, _DEVICES = 2, 10
 _END_S = 10.0
@@ -45,21 +49,32 @@ def checked(spec: RunSpec) -> RunSpec:
     Raises:
         StrataError: something that it needs is not there, or spec and data do not fit together.
     """
-    from shared.federation.experiment import Experiment
     from shared.federation.spec_parser import parse_run_spec
     from shared.federation.trial import try_run
     from shared.results.tracking.live import check_trackers
-    from shared.service.settings import CommonSettings
     from shared.training.compute_device import compute_device_of
-    from shared.training.data.open_data import open_data
 
     whole = parse_run_spec(with_topology_size(spec).model_dump(mode="json"))
     check_trackers(spec.tracking)
     compute_device_of(spec.device)
-    data = open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
-    edges, devices = topology_size(spec)
-    try_run(Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data))
+    try_run(experiment_of(whole))
     return whole
+
+
+def experiment_of(spec: RunSpec) -> Experiment:
+    """The experiment of a spec with its data, on the topology that it would have here.
+
+    Raises:
+        StrataError: as `checked`.
+    """
+    from shared.federation.experiment import Experiment
+    from shared.federation.spec_parser import parse_run_spec
+    from shared.service.settings import CommonSettings
+    from shared.training.data.open_data import open_data
+
+    whole, (edges, devices) = parse_run_spec(spec.model_dump(mode="json")), topology_size(spec)
+    data = open_data(spec.data, data_dir=CommonSettings().data_dir, cache_dir=home.cache_folder())
+    return Experiment(whole.experiment.resolved(n_devices=devices, n_edges=edges), data)
 
 
 def check_beside(topology: Topology, spec: RunSpec) -> None:
