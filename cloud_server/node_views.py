@@ -71,7 +71,7 @@ def _check_profiles_by_agent(cloud: Cloud) -> None:
     others = [info.run for info in cloud.runs.training if not info.spec.devices.by_agent]
     if others:
         raise Conflict(
-            f"run {others[0]} trains, and its spec assigns the profiles of its devices; "
-            "an agent's profile counts only with devices: {profile: agent}",
+            f"run {others[0]} trains, and the profiles of its devices are those of its spec; "
+            "an agent's profile counts where the spec says devices: {profile: agent}, or nothing",
             field="profile",
         )

@@ -26,7 +26,7 @@ class AgentSettings(TierSettings):
         name: of this agent; by default that of the host.
         cloud_url: address of the cloud.
         devices: how many devices the agent can host.
-        profile: name of the profile of its devices, for runs whose spec says `devices.profile: agent`.
+        profile: name of the profile of its devices, for runs whose spec names no profile, or `agent`.
         advertise_port: the port under which other processes reach this one, if it differs from the port that this
             process listens on (behind a port mapping).
     """

@@ -182,7 +182,7 @@ async def test_a_profile_cannot_be_changed_if_the_spec_assigns_profiles(fed: Fed
     url = f"/agents/{fed.agent_id(0)}"
     answer = await fed.client.patch(url, json={"profile": "jetson", "online": False})
     assert (answer.status_code, answer.json()["field"]) == (409, "profile")
-    assert f"run {run_id} trains, and its spec assigns the profiles of its devices" in answer.json()["detail"]
+    assert f"run {run_id} trains, and the profiles of its devices are those of its spec" in answer.json()["detail"]
     found = (await fed.client.get(url)).json()
     assert (found["profile"], found["online"]) == ("standard", True)
     gate.open.set()

@@ -65,7 +65,7 @@ class AgentEntry(Record):
 
     @property
     def effective_profile(self) -> str:
-        """The profile of its seats in runs with `devices.profile: agent`."""
+        """The profile of its seats in runs that take profiles from agents."""
         return self.profile if self.given_profile is None else self.given_profile
 
 

@@ -33,7 +33,7 @@ class AgentInfo(Record):
 
     Attributes:
         devices: the number of devices that it can host.
-        profile: the profile of its devices in runs with `devices.profile: agent`; changed by `PATCH /agents/{id}`.
+        profile: the profile of its devices in runs that take profiles from agents; changed by `PATCH /agents/{id}`.
         own_profile: the profile that its environment names.
         edge: the edge that hears its heartbeats.
         seats: its devices in the active run.
@@ -99,7 +99,7 @@ class AgentChange(Record):
 
     Attributes:
         online: whether it takes tasks.
-        profile: a name of the catalogue, for runs with `devices.profile: agent`; null for the agent's own profile.
+        profile: a name of the catalogue, for runs that take profiles from agents; null for the agent's own profile.
     """
 
     online: bool = True

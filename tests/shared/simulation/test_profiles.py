@@ -119,7 +119,7 @@ def test_every_valid_spec_gives_finite_seconds(profile: dict[str, Any]) -> None:
         ({"profiles": [{"profile": "jetsn", "share": 1}]}, "profiles.0.profile", "did you mean 'jetson'"),
         ({"profile": "jetson", "profiles": [{"profile": "jetson", "share": 1}]}, None, "either `profile`"),
         ({"straggler_ratio": 1.5}, "straggler_ratio", "at most 1"),
-        ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slowdown'"),
+        ({"straggler_slow": 2}, "straggler_slow", "did you mean 'straggler_slow"),
     ],
 )
 def test_a_wrong_description_is_refused_with_field_and_cause(devices: Any, field: str | None, message: str) -> None:
@@ -198,13 +198,35 @@ def test_further_seats_do_not_change_others_and_keep_the_shares_approximately(
         assert abs(many.count(part) - share * len(many)) < len(shares)
 
 
-def test_stragglers_have_the_given_number_and_slowdown() -> None:
-    found = profiles(20, straggler_ratio=0.2, straggler_slowdown=8)
-    assert Counter(profile.compute_sps for profile in found) == {500: 16, 62.5: 4}
-    assert {profile.slowdown for profile in found if profile.compute_sps < 500} == {8}
-    assert {profile.up_bps for profile in found} == {20e6}, "their links are not slower"
-    assert profiles(20, straggler_ratio=0.2) == found, "8 is the default"
-    assert not any(profile.slowdown > 1 for profile in profiles(20))
+@pytest.mark.parametrize(
+    ("slows", "compute", "link"), [(None, 8, 1), ("compute", 8, 1), ("link", 1, 8), ("visit", 8, 8)]
+)
+def test_stragglers_have_the_given_number_and_are_slower_in_what_is_said(
+    slows: str | None, compute: float, link: float
+) -> None:
+    """A spec that says nothing is that of a run which began before there was a choice: others are resolved first."""
+    delays = {"delay_s": 3, "link_delay_s": {"name": "normal", "mean": 2, "sd": 1}, "jitter_s": 0.01}
+    profile = {"name": "phone_low", **delays}
+    found = profiles(20, profile=profile, straggler_ratio=0.2, straggler_slowdown=8, straggler_slows=slows)
+    usual, slow = ([each for each in found if (each.slowdown == 8) is is_slow] for is_slow in (False, True))
+    assert (len(usual), len(slow)) == (16, 4)
+    assert profiles(20, profile=profile, straggler_ratio=0.2, straggler_slows=slows) == found, "8 is the default"
+    use = LinkUse(down_bytes=10**5, up_bytes=10**5)
+    one, other = (visit_cost(each, each.latency_s, use, 1e9, streams("seat 1")) for each in (usual[0], slow[0]))
+    work_s = 1e9 / REFERENCE_FLOPS / usual[0].compute_sps
+    delay_s = 3 * (8 if slows == "visit" else 1)
+    assert other.compute_s == pytest.approx(compute * work_s + delay_s)
+    assert (other.down_s, other.up_s) == (pytest.approx(link * one.down_s), pytest.approx(link * one.up_s))
+    assert other.energy_j == one.energy_j
+
+
+def test_the_devices_of_a_run_are_slow_in_whole_tasks_unless_the_spec_says_in_what() -> None:
+    devices = parse_spec({"devices": {"straggler_ratio": 0.2}}).devices
+    assert devices.resolved(()).straggler_slows == "visit"
+    compute = devices.replace(straggler_slows="compute")
+    assert compute.resolved(()) is compute
+    none = devices.replace(straggler_ratio=0.0)
+    assert none.resolved(("standard",)) is none
 
 
 @pytest.mark.parametrize(
