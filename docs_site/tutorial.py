@@ -1,4 +1,4 @@
-"""`make tutorial`: runs the commands of docs/tutorial/ in order, and writes what they print into its pages.
+"""`make tutorial`: runs the commands of docs/tutorial/ and of some how-to pages, and writes what they print into these.
 
 A block of `sh` is run by bash, a block of `text` after it is what it prints, and a block with a title is a file that is
 written first. All pages share one folder, which begins with a link to experiments/. What differs from one execution to
@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "tutorial"
+DOCS = ROOT / "docs"
+HOW_TO = (DOCS / "how-to" / "stragglers.md",)
+"""How-to pages whose outputs are those of their commands."""
 LIMIT_S = 240.0
 """Longest time of one block, on a busy machine."""
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -34,8 +36,9 @@ _LINES = "┃│┳╇┼┴┏┡└┓┩┘├┤"
 
 
 def pages() -> dict[str, str]:
-    """Returns the pages of the tutorial in order, by name."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
+    """Returns the pages of the tutorial in order, then those of `HOW_TO`, by path below docs/."""
+    paths = (*sorted((DOCS / "tutorial").glob("*.md")), *HOW_TO)
+    return {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in paths}
 
 
 def run_anew(shown: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -145,7 +148,7 @@ def main() -> None:
     """Write the pages anew."""
     with tempfile.TemporaryDirectory() as scratch:
         for name, text in run_anew(pages(), Path(scratch)).items():
-            (FOLDER / name).write_text(text, encoding="utf-8")
+            (DOCS / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

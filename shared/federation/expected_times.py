@@ -137,18 +137,27 @@ class ExpectedTimes:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
         yield from self._deadlines()
         for field, devices in _other_devices(self.spec.devices):
-            other = replace(self, spec=self.spec.replace(devices=devices))
-            pairs = [(a.simulated_s, b.simulated_s) for a, b in zip(self.costs, other.costs, strict=True)]
-            yield from self._no_effect(field, max(map(_change, pairs)), "a task", median(a for a, _ in pairs))
+            yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
         for field, link in _other_links(self.spec.edge_link):
-            other = replace(self, spec=self.spec.replace(edge_link=link))
-            found = _change((self.last[0], other.last[0]))
-            yield from self._no_effect(field, found, "a round", self.last[0])
+            change = self._round_change(replace(self, spec=self.spec.replace(edge_link=link)))
+            if change < FELT:
+                yield f"without effect: {field} changes a round by {_percent(change)} of {duration(self.last[0])}"
 
-    def _no_effect(self, field: str, change: float, what: str, lasts_s: float) -> Iterator[str]:
-        if change < FELT:
-            compute = f"compute is {duration(median(c.compute_s for c in self.costs))} of " if what == "a task" else ""
-            yield f"without effect: {field} changes {what} by {100 * change:.1f} % ({compute}{duration(lasts_s)})"
+    def _tasks_unchanged(self, field: str, other: ExpectedTimes) -> Iterator[str]:
+        """A sentence if tasks, or at least a round that waits for all, take as long with other devices."""
+        pairs = [(a.simulated_s, b.simulated_s) for a, b in zip(self.costs, other.costs, strict=True)]
+        most, of_round = max(map(_change, pairs)), self._round_change(other)
+        compute, task = (
+            duration(median(getattr(c, name) for c in self.costs)) for name in ("compute_s", "simulated_s")
+        )
+        if most < FELT:
+            yield f"without effect: {field} changes a task by {_percent(most)}: compute is {compute} of {task}"
+        elif of_round < FELT and not self.spec.sync.devices.asynchronous:
+            why = f"tasks change by up to {_percent(most)}, but other devices are slower"
+            yield f"without effect on a round: {field} changes it by {_percent(of_round)}: {why}"
+
+    def _round_change(self, other: ExpectedTimes) -> float:
+        return _change((self.last[0], other.last[0]))
 
     def _deadlines(self) -> Iterator[str]:
         times = [cost.simulated_s for cost in self.costs]
@@ -163,6 +172,10 @@ class ExpectedTimes:
 def _change(pair: tuple[float, float]) -> float:
     """By which share the longer of two times is longer."""
     return max(pair) / max(min(pair), 1e-12) - 1
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _other_devices(devices: DeviceSpec) -> Iterator[tuple[str, DeviceSpec]]:

@@ -72,7 +72,7 @@ def complete_round(client: httpx2.Client, run: str) -> dict[str, Any] | None:
 
 
 def test_two_classes_of_containers_give_the_same_record_in_any_start_order(classes: httpx2.Client) -> None:
-    spec = {"num_devices": 6, "num_rounds": 2, "lr": 0.1, "devices": {"profile": "agent"}}
+    spec = {"num_rounds": 2, "lr": 0.1, "devices": {"edge_latency_s": 0}}  # which names no profile
     scaled(classes, "device", 4, 4)
     scaled(classes, "device_slow", 2, 6)
     first = record_of(classes, spec)
@@ -87,6 +87,8 @@ def test_two_classes_of_containers_give_the_same_record_in_any_start_order(class
         for row in first[3]
     }
     assert rates["standard"] == rates["phone_low"]  # equal work at the speed of each class
+    late = record_of(classes, {**spec, "round_deadline_s": 0.09})[3]
+    assert Counter((row["profile"], row["reason"]) for row in late) == {("standard", None): 8, ("phone_low", "late"): 4}
 
 
 def record_of(client: httpx2.Client, spec: dict[str, Any]) -> tuple[Any, ...]:

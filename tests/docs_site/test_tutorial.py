@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from docs_site.tutorial import BLOCK, masked, pages, run_anew, skeleton
+from docs_site.tutorial import BLOCK, HOW_TO, masked, pages, run_anew, skeleton
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def test_each_step_has_commands_with_outputs() -> None:
-    steps = [text for name, text in pages().items() if name != "index.md"]
-    assert len(steps) == 6
+    steps = [text for name, text in pages().items() if name != "tutorial/index.md"]
+    assert len(steps) == 6 + len(HOW_TO)
     for text in steps:
         languages = [found["language"] for found in BLOCK.finditer(text)]
         assert "sh" in languages
@@ -26,7 +26,7 @@ def test_each_step_has_commands_with_outputs() -> None:
 
 
 def test_a_repeated_run_has_the_digest_of_the_first() -> None:
-    first, second = DIGEST.findall(pages()["1-run.md"]), DIGEST.findall(pages()["2-read.md"])
+    first, second = DIGEST.findall(pages()["tutorial/1-run.md"]), DIGEST.findall(pages()["tutorial/2-read.md"])
     assert len(first) == 1
     assert first == second
 
@@ -56,11 +56,11 @@ def test_the_commands_print_what_the_pages_say(tmp_path: Path) -> None:
     """To the last digit where the CPU gives the bits of the machine that made the pages; on another one nearly."""
     shown = pages()
     printed = run_anew(shown, tmp_path)
-    digest = DIGEST.search(printed["1-run.md"])
+    digest = DIGEST.search(printed["tutorial/1-run.md"])
     assert digest is not None
-    if digest[0] in shown["1-run.md"]:
+    if digest[0] in shown["tutorial/1-run.md"]:
         assert printed == shown
-    assert DIGEST.findall(printed["2-read.md"]) == [digest[0]]
+    assert DIGEST.findall(printed["tutorial/2-read.md"]) == [digest[0]]
     for name, text in shown.items():
         for said, found in zip_longest(text.splitlines(), printed[name].splitlines()):
             assert nearly(said, found), (name, said, found)
