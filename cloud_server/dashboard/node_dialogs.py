@@ -146,8 +146,8 @@ class _Controls:
         self.profile.set_enabled(not is_fixed)
         self.set_profile.set_enabled(not is_fixed)
         own = run_view is not None and not run_view.info.spec.devices.by_agent
-        disabled = "Disabled: the run's devices have the profiles with which it began. With devices: {profile: agent} agents set them."
-        shown = "The run shown has the profiles with which it began; that of the agent counts with devices: {profile: agent}."
+        disabled = "Disabled: the run's spec sets the profiles, not its agents (devices: {profile: agent})."
+        shown = "The spec of the run shown sets the profiles, not the agents (devices: {profile: agent})."
         self.fixed.set_text(disabled if is_fixed else shown if own else "")
         self.fixed.set_visibility(is_fixed or own)
         if self.info is None or info.profile != self.info.profile:
