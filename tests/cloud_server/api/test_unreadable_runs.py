@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from cloud_server.dashboard.pages.runs import _unreadable_row
 from shared.run_records.runs import UnreadableRun
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
+
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
 
 BAD = (b'{"run": "r", "a_new_field": 1}', b"\xff\xfe not JSON", None)
 """The documents of runs: of another version, no JSON, and none."""

@@ -23,6 +23,8 @@ from shared.training.data.open_data import open_data
 from tests.data_cache import data_cache
 from tests.federation import Federation, small_spec
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 SHAKY = small_spec(
     num_rounds=12,
     lr=0.9,

@@ -22,6 +22,8 @@ from strata.objects.frames import class_table, frame
 from tests.data_cache import data_cache
 from tests.federation import Federation, small_spec
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 METRICS = ["accuracy", "recall", "precision", {"name": "recall", "params": {"label": 8}}, "confusion"]
 
 

@@ -18,6 +18,8 @@ from tests.cloud_server.streaming import opened
 from tests.federation import Federation, Gate, small_spec
 from tests.shared.algorithms.layouts import ran
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 
 async def ask(fed: Federation, run_id: str, what: str) -> tuple[int, str]:
     """Returns the status code, and the run's status or the error's detail."""
@@ -283,14 +285,14 @@ async def test_a_cloud_restarted_during_a_run_ends_it_with_the_same_bytes(visit:
     assert end.bytes_up == plain.bytes_up
 
 
-@pytest.mark.layout(heartbeat_s=0.2)
+@pytest.mark.layout(agent_devices=(3, 3), heartbeat_s=0.2)
 async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
     await fed.stop("cloud")
     for prefix in ("cloud:agent", "cloud:edge"):
         await fed.store.delete_prefix(prefix)
     await fed.start_cloud()
-    await fed.until(lambda: fed.n_agents() == 6)
+    await fed.until(lambda: fed.n_agents() == 2)
     assert (await fed.run(small_spec())).model_sha256 == plain.model_sha256
 
 
@@ -315,16 +317,16 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
     assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 
-@pytest.mark.layout(heartbeat_s=0.2)
+@pytest.mark.layout(agent_devices=(3, 3), heartbeat_s=0.2)
 async def test_requests_made_before_a_restart_stay_in_force(fed: Federation) -> None:
     gates, runs = [], []
     for what in ("pause", "stop"):
         gates.append(Gate(fed))
-        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.until(lambda: fed.n_agents() == 2)
         run_id = await fed.submit(small_spec())
         await gates[-1].reached.wait()
         await fed.restart_cloud()  # there was no request yet: the run continues
-        await fed.until(lambda: fed.n_agents() == 6)
+        await fed.until(lambda: fed.n_agents() == 2)
         await fed.until_status(run_id, "running")
         assert (await ask(fed, run_id, what))[0] == 200
         await fed.restart_cloud()

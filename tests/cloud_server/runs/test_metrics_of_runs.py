@@ -26,6 +26,8 @@ from tests.data_cache import data_cache
 from tests.federation import EDGE_PORT, Federation, PassOn, small_spec
 from tests.shared.algorithms.layouts import ran
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 METRICS: list[Any] = ["f1", "accuracy", {"name": "top_k", "params": {"k": 3}}, "auc", "perplexity"]
 
 

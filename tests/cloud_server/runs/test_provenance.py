@@ -18,6 +18,8 @@ from shared.run_records.runs import RunInfo
 from shared.storage import redis_keys
 from tests.federation import Federation, small_spec
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 
 def write_data(folder: Path, seed: int, size: int = 8) -> dict[str, Any]:
     """Writes a data set of ten classes drawn from a seed, in place of the one before; returns settings that name it."""

@@ -19,6 +19,8 @@ from shared.results.folder import read_round, read_rounds, read_run
 from shared.results.saved_model import saved_state
 from tests.federation import Federation, Gate, small_spec
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 
 class FullDisk:
     """Lets writing of some files of results folders fail as on a full disk, until `room`; records each `run.json`."""

@@ -22,6 +22,8 @@ from tests.fakes.simulated_time import in_simulated_time
 from tests.federation import Federation, Gate, small_spec
 from tests.strata.samples import a_round, a_run
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 T = TypeVar("T")
 """Generous: a busy machine may take long to its first round."""
 SCORES = {"global": Evaluation(n=10, accuracy=0.25, loss=2.0)}

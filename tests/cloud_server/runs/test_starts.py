@@ -15,6 +15,8 @@ from shared.core.tensors import digest
 from shared.federation.spec_parser import parse_spec
 from tests.federation import Federation, small_spec
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 
 async def test_a_run_begins_with_the_model_of_a_run_or_of_its_file(fed: Federation) -> None:
     """FedAvg has no other state, and the streams of a round are keyed by its number: so only the model matters."""

@@ -18,6 +18,8 @@ from shared.results.tracking.tracker_notes import TrackerNote, read_notes, track
 from tests.federation import Federation, PassOn, small_spec
 from tests.mlflow_server import Mlflow
 
+pytestmark = pytest.mark.layout(agent_devices=(3, 3))
+
 MODEL_SEED = {"seed": 3, "num_rounds": 3}
 
 
