@@ -318,7 +318,12 @@ class Federation:
         """Submit a run, of which a gate holds an order; returns both once one waits there."""
         closed = Gate(self, **gate)
         run_id = await self.submit(spec)
-        await closed.reached.wait()
+        held, ended = (
+            asyncio.ensure_future(each) for each in (closed.reached.wait(), self.until_status(run_id, *FINAL))
+        )
+        await asyncio.wait({held, ended}, return_when=asyncio.FIRST_COMPLETED)
+        assert held.done(), f"no order was held until the run ended: {await ended}"
+        ended.cancel()
         return closed, run_id
 
     async def finish(self, run_id: str) -> RunInfo:

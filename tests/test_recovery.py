@@ -237,6 +237,7 @@ async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results
         gate.open.set()
         await fed.start_cloud()
         assert tables(fed.folder, await fed.finish(run_id)) == whole, left
+        await fed.until(lambda: fed.n_agents() == 6)  # the next run has one device at each
 
 
 async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(fed: Federation) -> None:

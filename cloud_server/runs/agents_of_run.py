@@ -1,14 +1,16 @@
-"""What a run takes of its agents, in words: their profiles, and why an agent that came later has no device in it."""
+"""What a run takes of its agents: numbers and profiles that its spec leaves open; and what is said of it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import PlacementManager
 from shared.core.formatting import counted
-from shared.federation.expected_times import ProfileOf
+from shared.federation.expected_times import ExpectedTimes, ProfileOf
 from shared.federation.experiment import Experiment
+from shared.federation.plan import plan_of
 from shared.run_records.runs import RunInfo
 from shared.simulation.profile_catalogue import STANDARD
 from shared.spec.experiment import ExperimentSpec
@@ -16,6 +18,24 @@ from shared.spec.experiment import ExperimentSpec
 MOST_NOTES = 10
 """Agents of which a run notes that they take no part, or that their profile does not count."""
 _BEGIN = "agent "
+
+
+def resolved(spec: ExperimentSpec, agents: Sequence[AgentEntry], n_edges: int) -> ExperimentSpec:
+    """The spec of a run with what it leaves open taken from the agents that are alive, and the number of edges."""
+    profiles = {agent.effective_profile for agent in agents}
+    return spec.resolved(n_devices=sum(agent.devices for agent in agents), n_edges=n_edges, profiles=profiles)
+
+
+def whole_plan(experiment: Experiment, asked: ExperimentSpec, manager: PlacementManager) -> tuple[str, ...]:
+    """The plan of a run: what data and model were taken to be, whose profiles count, and how long all is to take.
+
+    Args:
+        experiment: of the resolved spec.
+        asked: the spec as it was submitted.
+        manager: has placed the devices.
+    """
+    times = ExpectedTimes(experiment, experiment.spec, profile_of_agents(experiment, manager))
+    return (*plan_of(experiment), *profiles_line(asked, manager), *times.lines())
 
 
 def profile_of_agents(experiment: Experiment, manager: PlacementManager) -> ProfileOf:
@@ -32,12 +52,7 @@ def profile_of_agents(experiment: Experiment, manager: PlacementManager) -> Prof
 
 
 def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str, ...]:
-    """The line of the plan that says whose profiles the devices have; none where no agent names one.
-
-    Args:
-        asked: the spec as it was submitted.
-        manager: has placed the devices.
-    """
+    """The line of the plan that says whose profiles the devices have; none where no agent names one."""
     entries, found = manager.registry.agents, Counter[str]()
     for agent, seats in manager.placement.agents.items():
         found[entries[agent].effective_profile if agent in entries else STANDARD] += len(seats)

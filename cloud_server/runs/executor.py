@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from cloud_server.nodes.liveness import AgentEntry
-from cloud_server.runs.agents_of_run import profile_of_agents, profiles_line, with_idle_agents
+from cloud_server.runs.agents_of_run import resolved, whole_plan, with_idle_agents
 from cloud_server.runs.best import best_in, better
 from cloud_server.runs.body_checks import check_bodies
 from cloud_server.runs.checkpoint import Checkpoint, CheckpointFiles, PendingEvaluation
@@ -32,14 +32,11 @@ from cloud_server.runs.run_state import CloudServices, RunState
 from cloud_server.runs.starts import first_checkpoint
 from cloud_server.runs.wholeness import check_whole
 from shared.federation.context import Context
-from shared.federation.expected_times import ExpectedTimes
 from shared.federation.experiment import Experiment
-from shared.federation.plan import plan_of
 from shared.federation.trial import try_run
 from shared.run_records.rounds import Evaluation, RunScores
 from shared.run_records.runs import RunInfo, Status
 from shared.runtime.logs import log_context_of
-from shared.spec.experiment import ExperimentSpec
 from shared.training.compute_device import compute_device_of
 
 MAX_ATTEMPTS = 10
@@ -137,7 +134,7 @@ class RunExecutor:
         services, spec = self.services, self.info.spec
         await services.thread.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
-            spec = self._resolved(spec)
+            spec = resolved(spec, self._agents(), len(services.registry.live_edges()))
         experiment = await services.thread.run(reopened, services.experiments, self.info.replace(spec=spec))
         if self.info.resolved:
             await self._reconcile(experiment)  # before the checkpoint, which other data may not fit
@@ -147,12 +144,6 @@ class RunExecutor:
         found = await services.repository.checkpoint(self.info.run, experiment)
         await self._check_whole(has_state=found is not None)
         return RunState(experiment, placement, *found) if found else await self._create_state(experiment, placement)
-
-    def _resolved(self, spec: ExperimentSpec) -> ExperimentSpec:
-        """The spec with what it leaves open taken from the nodes that are alive."""
-        agents, n_edges = self._agents(), len(self.services.registry.live_edges())
-        profiles = {agent.effective_profile for agent in agents}
-        return spec.resolved(n_devices=sum(agent.devices for agent in agents), n_edges=n_edges, profiles=profiles)
 
     async def _check_whole(self, *, has_state: bool) -> None:
         rounds = await self.services.repository.rounds(self.info.run)
@@ -177,9 +168,8 @@ class RunExecutor:
         changes = placement.seat_all(experiment.spec.num_devices or 1)
         checkpoint, init_sha256, taken = await first_checkpoint(self.services, experiment, self._ctx(experiment, 0))
         files = CheckpointFiles(await self.services.repository.write_state(self.info.run, checkpoint), None)
-        provenance, plan = await self.services.thread.run(lambda: (provenance_of(experiment), plan_of(experiment)))
-        times = ExpectedTimes(experiment, experiment.spec, profile_of_agents(experiment, placement))
-        plan += (*profiles_line(self.info.spec, placement), *await self.services.thread.run(lambda: [*times.lines()]))
+        provenance = await self.services.thread.run(provenance_of, experiment)
+        plan = await self.services.thread.run(whole_plan, experiment, self.info.spec, placement)
         async with self.lock:
             info = self.info.replace(spec=experiment.spec, resolved=True, metrics=experiment.scoring.infos)
             info = info.replace(provenance=provenance, changes=(), plan=(*plan, *taken), init_sha256=init_sha256)

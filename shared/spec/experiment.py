@@ -238,12 +238,7 @@ class ExperimentSpec(Record):
         return 1 if self.augment is None else self.augment.versions
 
     def resolved(self, *, n_devices: int, n_edges: int, profiles: Iterable[str] = ()) -> ExperimentSpec:
-        """Return the spec with what it leaves open taken from the connected devices and edges.
-
-        Args:
-            n_devices: number of devices that the agents can host, of which `max_devices` count.
-            n_edges: number of edges.
-            profiles: those of the agents.
+        """Return the spec with what it leaves open taken from the connected devices, agents' profiles and edges.
 
         Raises:
             BadInput: a list with an entry for each device or edge does not fit these numbers.

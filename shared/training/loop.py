@@ -263,8 +263,7 @@ def train(
         Cancelled: `stopped` returned True.
         NotFinite: a loss, or a parameter after training, is NaN or infinite; the message names the step.
     """
-    with_layout = channels_last(model)
-    parts = parts_of(model)
+    with_layout, parts = channels_last(model), parts_of(model)
     parts.set_training(True)
     parameters: list[Tensor] = [p for p in parts.parameters if p.requires_grad]
     gradients_of = _gradients_of(model, parameters, loss, objective, target)

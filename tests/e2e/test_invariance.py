@@ -27,6 +27,7 @@ def spec_of(**more: Any) -> dict[str, Any]:
         "num_edges": 2,
         "num_rounds": ROUNDS,
         "lr": 0.1,
+        "devices": {"profile": "standard"},  # whatever their agents name
     }
     return {**spec, **more}
 

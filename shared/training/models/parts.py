@@ -22,10 +22,11 @@ class Parts:
 
     Args:
         model: the module, which is not kept alive.
+        fixed: whether no code of a user can change it, nor what it does in its `train`.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = ref(model)
+    def __init__(self, model: nn.Module, *, fixed: bool = False) -> None:
+        self._model, self._fixed = ref(model), fixed
         self._laid_out = False
         self._found: dict[Any, Any] = {}
 
@@ -78,7 +79,7 @@ class Parts:
     def set_training(self, training: bool) -> None:
         """Puts all modules into training or evaluation mode."""
         model = self.model
-        if any(module.training is not training for module in (model, *self.submodules)):
+        if not self._fixed or any(module.training is not training for module in (model, *self.submodules)):
             model.train(training)
 
     def lay_out(self) -> None:
@@ -98,4 +99,4 @@ def parts_of(model: nn.Module) -> Parts:
 
 def fix_parts(model: nn.Module) -> None:
     """Notes that the parts of a module stay what they are: no code of a user is in it or gets it."""
-    _fixed[model] = Parts(model)
+    _fixed[model] = Parts(model, fixed=True)
