@@ -5,6 +5,7 @@ from __future__ import annotations
 from cloud_server.dependencies import Cloud
 from cloud_server.nodes.infos import agent_info, edge_info
 from cloud_server.nodes.liveness import require_profile
+from cloud_server.runs.agents_of_run import note_of_surplus
 from shared.core.errors import Conflict
 from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
@@ -27,9 +28,9 @@ def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
     """All registered nodes, the wanted number of devices, and the fleet that scales them."""
-    active = tuple(info.run for info in cloud.runs.training)
+    active, wanted = tuple(info.run for info in cloud.runs.training), await cloud.fleet.wanted_devices()
     return TopologyInfo(
-        wanted=await cloud.fleet.wanted_devices(),
+        wanted=wanted,
         present=cloud.fleet.present(),
         n_devices=cloud.registry.n_devices(),
         n_agents=len(cloud.registry.live_agents()),
@@ -38,6 +39,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         agents=agents_of(cloud),
         active_run=active[0] if active else None,
         active_runs=active,
+        notes=tuple(note for info in cloud.runs.training if (note := note_of_surplus(info, sum(wanted.values())))),
     )
 
 

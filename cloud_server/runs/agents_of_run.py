@@ -65,6 +65,18 @@ def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str
     return (f"profiles: each device has that of its agent: {numbers}{hint}",)
 
 
+def note_of_surplus(info: RunInfo, n_wanted: int) -> str | None:
+    """What is said of a run that trains with fewer devices than are wanted; None of any other."""
+    most = info.spec.max_devices if info.resolved else None
+    if most is None or n_wanted <= most:
+        return None
+    return f"run {info.run} has {counted(most, 'device')}: {n_wanted - most} of {n_wanted} take no part; {_room(most)}"
+
+
+def _room(most: int) -> str:
+    return f"`max_devices` above {most} in the spec keeps room for agents that come later"
+
+
 def with_idle_agents(info: RunInfo, manager: PlacementManager) -> RunInfo:
     """The document of a run, with a note for each agent that came later and takes no part, or not as its name says."""
     new = [entry for entry in manager.agents() if entry.agent not in manager.placement.present]
@@ -79,8 +91,7 @@ def _note(entry: AgentEntry, manager: PlacementManager, spec: ExperimentSpec) ->
         if len(manager.placement.taken) < manager.population.n_devices:
             return None  # it takes some before the next round
         n = manager.population.n_devices
-        room = f"`max_devices` above {n} in the spec keeps room for agents that come later"
-        return f"{_BEGIN}{entry.name} takes no part: all {counted(n, 'device')} of the run have agents; {room}"
+        return f"{_BEGIN}{entry.name} takes no part: all {counted(n, 'device')} of the run have agents; {_room(n)}"
     if entry.effective_profile != STANDARD and not spec.devices.by_agent:
         why = f"the devices of this run have the profiles with which it began; {entry.effective_profile} does not count"
         return f"{_BEGIN}{entry.name}: {why}"

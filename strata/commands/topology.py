@@ -203,9 +203,11 @@ def scale(
         if wait:
             info = _reached(client, info.wanted, limit_s)
     if format is Format.json:
-        print_json({"wanted": info.wanted, "present": info.present, "n_devices": info.n_devices}, indent=None)
-    else:
-        stdout().print(_progress(info), highlight=False, soft_wrap=True)
+        found = {"wanted": info.wanted, "present": info.present, "n_devices": info.n_devices, "notes": info.notes}
+        print_json(found, indent=None)
+        return
+    for line in (_progress(info), *(f"note: {note}" for note in info.notes)):
+        stdout().print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _number(words: list[str]) -> int | dict[str, int]:

@@ -142,7 +142,7 @@ class View:
         reason = "" if connected else "No fleet is connected (start one: docker compose --profile scale up fleet)."
         self.scale.set_enabled(connected)
         self.wanted.set_enabled(connected)
-        error = reason or (topology.fleet.error or "" if topology.fleet else "")
+        error = reason or (topology.fleet.error or "" if topology.fleet else "") or "; ".join(topology.notes)
         self.fleet_error.set_text(error)
         self.fleet_error.set_visibility(bool(error))
         self.scale_tooltip.set_text(

@@ -147,6 +147,7 @@ class TopologyInfo(Record):
         n_agents: the number of these agents.
         fleet: the connected fleet, which `PUT /topology` needs; None if there is none.
         active_run, active_runs: the runs that train: the one that began first, and all.
+        notes: of which of these runs not all wanted devices can be a part, and what would help.
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)
@@ -158,6 +159,7 @@ class TopologyInfo(Record):
     agents: tuple[AgentInfo, ...]
     active_run: str | None = None
     active_runs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _numbers(raw: Any) -> Any:

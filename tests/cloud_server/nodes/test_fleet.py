@@ -344,3 +344,17 @@ async def test_only_existing_fields_of_known_devices_can_be_changed(fed: Federat
     for wrong in ({}, {"online": None}, {"online": False, "profile": "slow"}):
         assert (await fed.client.patch(url, json=wrong)).status_code == 422, wrong
     assert (await fed.client.get(url)).json()["online"] is True
+
+
+@pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
+async def test_who_scales_a_run_beyond_its_devices_is_told_what_would_help(fed: Federation) -> None:
+    await send_report(fed, report_of(fed))
+    for room, more in (({}, 4), ({"max_devices": 6}, 0)):
+        gate, run_id = await fed.submit_and_hold(small_spec(num_devices=2, num_edges=1, num_rounds=1, **room))
+        notes = (await put(fed, 6)).json()["notes"]
+        what = f"run {run_id} has 2 devices: {more} of 6 take no part; `max_devices` above 2 in the spec keeps room"
+        assert notes == ([f"{what} for agents that come later"] if more else [])
+        assert (await put(fed, 2)).json()["notes"] == []
+        gate.open.set()
+        await fed.finish(run_id)
+    assert (await topology(fed))["notes"] == []

@@ -47,6 +47,7 @@ class FakeFleet:
             fleet=None if step.get("silent") else fleet,
             edges=(),
             agents=(),
+            notes=step.get("notes", ()),
         )
         return info.model_dump(mode="json")
 
@@ -75,14 +76,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scale_sets_the_number_and_reports_it_without_waiting(strata: Strata, cloud_url: str, fleet: FakeFleet) -> None:
-    fleet.steps = [{"present": {"device": 4}}]
+    fleet.steps = [{"present": {"device": 4}, "notes": ("run r has 4 devices",)}]
     result = strata("scale", "12", "--url", cloud_url)
-    assert (result.code, result.out, fleet.put) == (0, "device: 4 of 12\n", [12])
+    assert (result.code, result.out, fleet.put) == (0, "device: 4 of 12\nnote: run r has 4 devices\n", [12])
     result = strata("scale", "device=3", "device_slow=2", "--url", cloud_url, "--format", "json")
     assert fleet.put[1] == {"device": 3, "device_slow": 2}
     assert json.loads(result.out) == {
-        "wanted": {"device": 3, "device_slow": 2}, "present": {"device": 4}, "n_devices": 4,
-    }  # fmt: skip
+        "wanted": {"device": 3, "device_slow": 2},
+        "present": {"device": 4},
+        "n_devices": 4,
+        "notes": ["run r has 4 devices"],
+    }
 
 
 def test_waiting_reports_each_step_once_and_ends_at_the_number(
