@@ -80,7 +80,7 @@ def usual_length(ctx: Context) -> float:
     """Returns |a|, the length of a client that has the mean number of samples."""
     n = max(ctx.total_samples // ctx.total_clients, 1) * ctx.spec.versions
     n_steps = len(batch_sizes(n, ctx.spec.batch_size, ctx.model.least_batch)) * ctx.spec.local_epochs
-    return momentum_step_factor(n_steps, ctx.spec.momentum)
+    return momentum_step_factor(ctx.spec.local_steps or n_steps, ctx.spec.momentum)
 
 
 def scaled(ctx: Context, delta: TensorMap, factor: float) -> TensorMap:

@@ -18,6 +18,7 @@ SYNONYMS = {
     "rounds": "num_rounds",
     "n_rounds": "num_rounds",
     "epochs": "local_epochs",
+    "steps": "local_steps",
     "clients": "num_devices",
     "num_clients": "num_devices",
     "dataset": "data",

@@ -15,9 +15,10 @@ from shared.training.loop import batch_sizes
 
 
 def plain_task(ctx: Context) -> Task:
-    """A task with the spec's epochs and batch size; models are tested in the first wave of a round with evaluation."""
-    due = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx)
-    return Task(epochs=ctx.spec.epochs_a_visit, batch_size=ctx.spec.batch_size, evaluate=due)
+    """A task with the spec's epochs or steps; models are tested in the first wave of a round with evaluation."""
+    due, steps = ctx.edge_round == 0 and ctx.wave == 0 and evaluation_due(ctx), ctx.spec.local_steps
+    epochs = ctx.spec.epochs_a_visit if steps is None else None
+    return Task(epochs=epochs, steps=steps, batch_size=ctx.spec.batch_size, evaluate=due)
 
 
 def evaluation_due(ctx: Context) -> bool:

@@ -42,6 +42,7 @@ from shared.spec.optimizers import ServerOptimizers, check_optimizer
 from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
 from shared.spec.sync_rules import check_sync
 from shared.spec.synchronisation import Sync
+from shared.spec.work_rules import check_work
 from shared.training.partition import IidPartition, PartitionSpec, SampledPartition
 from shared.training.specs import AugmentSpec, DataSpec, ModelSpec
 from shared.wire.codec_settings import CompressionSpec
@@ -68,6 +69,8 @@ class ExperimentSpec(Record):
         edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
         client: who owns data and a model in the federation: each device, or each edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
+        local_steps: optimiser steps of a task, in place of `local_epochs`, over as many epochs as it takes; an update
+            counts by all of its device's samples.
         lr_schedule: how the devices' learning rate changes from round to round; None means that it is `lr` in all.
         optimizer: of the devices, anew in each task; momentum is that of SGD.
         server_optimizer: the optimisers with which cloud and edges apply mean updates; None means that they add them.
@@ -139,6 +142,7 @@ class ExperimentSpec(Record):
     edge_worker: bool = True
 
     local_epochs: Annotated[int, Field(ge=1, le=1000, description="passes over a device's samples in a task.")] = 1
+    local_steps: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, LEFT_OUT] = None
     batch_size: Annotated[int, Field(ge=1, le=100_000, description="samples of a mini-batch.")] = 32
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the devices.")] = 0.05
     lr_schedule: Annotated[LrSchedule | None, Field(discriminator="name"), LEFT_OUT] = None
@@ -281,7 +285,7 @@ def check_fits(spec: ExperimentSpec) -> None:
     _selection(spec)
     _deadline(spec)
     check_clock(spec)
-    _shares(spec)
+    check_work(spec)
     _partition(spec)
     if (fault := fault_of(spec.stop, spec.validation)) is not None:
         raise ValueError(fault)
@@ -358,40 +362,3 @@ def _deadline(spec: ExperimentSpec) -> None:
         raise ValueError(
             "report_deadline_s is not below round_deadline_s: updates need time to travel after the reports"
         )
-
-
-def _shares(spec: ExperimentSpec) -> None:
-    every = spec.average_every
-    if every != "visit" and spec.schedule == "own_data":
-        raise ValueError(
-            f"average_every: {every} needs a schedule that divides samples, such as schedule: free_compute"
-        )
-    if spec.divide_batch and spec.schedule == "own_data":
-        raise ValueError("divide_batch needs a schedule that divides samples, such as schedule: free_compute")
-    if spec.divide_batch and every == "step":
-        raise ValueError("divide_batch needs average_every: visit or epoch: with step each batch is divided already")
-    if every == "step" and spec.momentum:
-        raise ValueError("momentum needs average_every: visit or epoch: with step a device takes one plain SGD step")
-    if every == "step" and spec.versions > 1:
-        raise ValueError("augment.when: expand needs average_every: visit or epoch: a step has no room for copies")
-    if every == "step" and spec.select != "all":
-        raise ValueError("select needs average_every: visit or epoch: with step all devices share each epoch")
-    if spec.overrun is not None and not spec.plans:
-        raise ValueError("overrun needs a schedule that plans shares: free_compute or finish_time")
-    if spec.overrun is not None and spec.clock == "real":
-        raise ValueError("overrun needs clock: simulated: with clock: real round_deadline_s ends all waits")
-    rate = spec.arrival_rate
-    if rate is not None and rate > 1 and rate != int(rate):
-        raise ValueError(
-            f"arrival_rate {rate:g} is neither a share of the samples (up to 1) nor a whole number of them"
-        )
-    if not spec.plans:
-        return
-    if spec.late == "next_round":
-        raise ValueError(
-            "late: next_round needs schedule: own_data or equal: an unfinished planned share is planned again"
-        )
-    if spec.partial_work:
-        raise ValueError("partial_work needs schedule: own_data or equal: a planned share is always trained on whole")
-    if spec.overselection:
-        raise ValueError("overselection needs schedule: own_data or equal: no planned share is surplus")

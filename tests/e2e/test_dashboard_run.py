@@ -33,6 +33,7 @@ SPEC = {
         "profiles": [{"profile": FLAKY, "share": 0.3}, {"profile": "standard", "share": 0.7}],
         "straggler_ratio": 0.2,
         "straggler_slowdown": 1e6,
+        "straggler_slows": "compute",
     },
     "round_deadline_s": 1.0,
 }

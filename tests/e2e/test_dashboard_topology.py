@@ -25,7 +25,7 @@ STRAGGLERS: dict[str, Any] = {
     "data": {"name": "digits", "n_train": 300},
     "num_rounds": 3,
     "num_devices": 4,
-    "devices": {"profile": "phone_low", "straggler_ratio": 0.5},
+    "devices": {"profile": "phone_low", "straggler_ratio": 0.5, "straggler_slows": "compute"},
     "round_deadline_s": 0.2,
     "quorum": 0.25,
     "losses": [{"round_no": 3, "seats": [0]}],

@@ -32,6 +32,7 @@ _EXPERIMENT_FIELDS = (
     "num_edges",
     "num_devices",
     "local_epochs",
+    "local_steps",
     "batch_size",
     "lr",
 )

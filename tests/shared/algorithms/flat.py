@@ -45,7 +45,8 @@ def local(
         experiment.population.seats[seat].train,
         batch_size=spec.batch_size,
         generator=generator,
-        epochs=spec.local_epochs,
+        epochs=None if spec.local_steps else spec.local_epochs,
+        steps=spec.local_steps,
     )
     train(model, drawn, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, correct=correct)
     return models.read_state(model)
