@@ -501,7 +501,7 @@ def test_algorithms_that_cannot_use_late_updates_refuse_them(name: str, why: str
 async def test_a_seat_gets_the_work_that_it_can_finish_by_the_deadline() -> None:
     """A third of the devices is four times slower: of 4 epochs they have time for one but not for two."""
     devices = {"profile": {"compute_sps": 0.01, "latency_s": 0}, "edge_latency_s": 0}
-    devices |= {"straggler_ratio": 1 / 3, "straggler_slowdown": 4}
+    devices |= {"straggler_ratio": 1 / 3, "straggler_slowdown": 4, "straggler_slows": "compute"}
     spec = small_spec(devices=devices, local_epochs=4, batch_size=10, num_rounds=2, model="mlp")
     whole_s = max(row.simulated_s for row in rows_of(await on_one_host(spec)).values())
     late = await on_one_host({**spec, "round_deadline_s": whole_s / 3})

@@ -134,7 +134,7 @@ def test_timeline_of_a_run_from_a_file_shows_its_slow_device(visitor: Visitor, u
     dialog.get_by_label("Profile of the agent").click()
     page.get_by_role("option", name="phone_low").click()
     dialog.get_by_role("button", name="Set profile").click()
-    page.get_by_text("Takes effect in runs with devices: {profile: agent}.").wait_for()
+    page.get_by_text("Takes effect in runs whose spec names no profile, or agent.").wait_for()
     page = visitor.go("/new")
     page.locator("input[type=file]").set_input_files(tmp_path / "spec.yaml")
     until("the file is in the text", lambda: "from a file" in page.get_by_label("Spec as YAML").input_value())

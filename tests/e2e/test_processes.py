@@ -114,6 +114,7 @@ def test_a_finished_run_is_shown_from_its_folder_when_no_cloud_runs(tmp_path: Pa
 @pytest.mark.slow
 def test_neither_the_number_of_agents_nor_the_order_of_their_start_changes_a_figure(tmp_path: Path) -> None:
     spec = {**yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")), "num_rounds": 4}
+    spec["devices"] = {"profile": "standard"}  # whatever their agents name
     alone = run_in_topology(spec, tmp_path, agents=1)
     four = run_in_topology(spec, tmp_path, agents=4)
     backwards = run_in_topology(
