@@ -75,7 +75,9 @@ ANYWHERE: dict[str, dict[str, Any]] = {
     "busy": spec_of(LONG, num_rounds=3, round_deadline_s=60, late="next_round"),
     "edge rounds": one_slow(num_rounds=2, edge_rounds=2),
     "fastest": one_slow(num_rounds=3, select="fastest", fraction_train=0.6, late="drop"),
-    "power of choice": small_spec(num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, **CHOICE),
+    "power of choice": small_spec(
+        num_rounds=8, partition={"name": "dirichlet", "alpha": 0.3}, devices={"profile": "standard"}, **CHOICE
+    ),
 }
 
 
