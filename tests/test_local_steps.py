@@ -10,7 +10,7 @@ from shared.core.errors import BadInput
 from shared.federation.spec_parser import parse_spec
 from tests.federation import small_spec
 from tests.shared.algorithms import flat
-from tests.shared.algorithms.layouts import Ended, ran, tried
+from tests.shared.algorithms.layouts import ran, tried
 
 EPOCH = 5
 """Steps of an epoch: each of six devices has 50 samples."""
@@ -18,10 +18,6 @@ EPOCH = 5
 
 def spec_of(**more: Any) -> dict[str, Any]:
     return small_spec(batch_size=10, lr=0.1, **more)
-
-
-def steps_of(done: Ended) -> set[int]:
-    return {row.n_trained // 10 for detail in done.rounds for row in detail.seats}
 
 
 @pytest.mark.parametrize("steps", [1, 3, 7])
