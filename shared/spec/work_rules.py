@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from shared.spec.experiment import ExperimentSpec
+from typing import Any
 
 
-def check_work(spec: ExperimentSpec) -> None:
-    """Check the fields that say how long tasks are and how samples are divided.
+def check_work(spec: Any) -> None:
+    """Check the fields of an `ExperimentSpec` that say how long tasks are and how samples are divided.
 
     Raises:
         ValueError: two of them contradict each other; the message begins with the name of the field at fault.
