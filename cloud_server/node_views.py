@@ -5,7 +5,6 @@ from __future__ import annotations
 from cloud_server.dependencies import Cloud
 from cloud_server.nodes.infos import agent_info, edge_info
 from cloud_server.nodes.liveness import require_profile
-from cloud_server.runs.agents_of_run import note_of_surplus
 from shared.core.errors import Conflict
 from shared.core.number_sets import EMPTY
 from shared.service.api.nodes import AgentChange, AgentInfo, TopologyInfo
@@ -39,7 +38,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         agents=agents_of(cloud),
         active_run=active[0] if active else None,
         active_runs=active,
-        notes=tuple(note for info in cloud.runs.training if (note := note_of_surplus(info, sum(wanted.values())))),
+        notes=cloud.runs.notes_of_surplus(sum(wanted.values())),
     )
 
 

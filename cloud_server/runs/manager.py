@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from cloud_server.runs.agents_of_run import note_of_surplus
 from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
@@ -267,6 +268,10 @@ class RunManager:
         if refusal is None or info.status not in ("pending", *UNFINISHED):
             return info
         return info.replace(reason=f"waiting: {refusal}"[:2000])
+
+    def notes_of_surplus(self, n_wanted: int) -> tuple[str, ...]:
+        """What is said of the runs that train with fewer devices than are wanted."""
+        return tuple(note for info in self.training if (note := note_of_surplus(info, n_wanted)))
 
     def seats_by_agent(self) -> Mapping[str, NumberSet]:
         """The seats of each agent that has any, in the run that has trained longest with its help."""
