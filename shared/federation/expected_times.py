@@ -27,8 +27,8 @@ MOST_SEATS = 1000
 """Devices that are looked at; of more, as many at equal distances."""
 FELT = 0.01
 """A field that changes every task, or the round, by a smaller share than this has no effect."""
-TIMES = ("link", "compute_sps", "up_bps", "down_bps", "latency_s", "jitter_s", "link_delay_s", "delay_s")
-"""Fields of profiles and links that change the time of a task."""
+TIMES = ("link", "compute_sps", "up_bps", "down_bps", "latency_s", "link_delay_s", "delay_s")
+"""Fields of profiles and links that change the expected time of a task; `jitter_s` spreads it about the same median."""
 ProfileOf = Callable[[int], str | None]
 """By device, the profile of its agent; None where the spec decides."""
 

@@ -59,7 +59,8 @@ def _layout(contribution: Contribution[Any]) -> tuple[Any, ...] | None:
     """What decides the size of an update of maps of whole tensors that share no memory; None if it is another one."""
     update, parts, addresses = contribution.update, list[tuple[Any, ...]](), list[int]()
     for name, value in vars(update).items():
-        if value is None:
+        if value is None or (isinstance(value, dict) and not value):
+            parts.append((name, value is None))
             continue
         if not isinstance(value, dict) or not all(type(tensor) is torch.Tensor for tensor in value.values()):
             return None

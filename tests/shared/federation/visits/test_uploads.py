@@ -54,12 +54,14 @@ class Delta(Record):
     """An update of whole tensors."""
 
     delta: ModelState
+    more: dict[str, float] | None = None
 
 
 def test_a_size_from_the_answer_before_is_the_size_that_is_sent() -> None:
     sizes, one, mask = _AnswerSizes(), torch.ones(2, 3), torch.tensor([1.0, 0.0])
     updates: list[Record] = [
         *(Delta(delta={"w": torch.ones(2, 3), "b": torch.zeros(n)}) for n in (3, 3, 30)),
+        *(Delta(delta={"w": torch.ones(2, 3)}, more=more) for more in (None, {}, {"a": 0.5})),
         Delta(delta={"w": one, "b": one}),  # which travels once
         Delta(delta={"w": one.half()}),
         Masked(delta={"w": torch.ones(2)}, mask={"w": mask}),
