@@ -19,8 +19,10 @@ from shared.federation.experiment import Experiment
 from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
 from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, samples_due
+from shared.simulation import Profile
 from shared.simulation.cost_model import Cost, LinkUse, link_cost
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
+from shared.simulation.load import NoLoad
 from shared.spec.experiment import ExperimentSpec
 
 MOST_SEATS = 1000
@@ -160,6 +162,9 @@ class ExpectedTimes:
         return _change((self.last[0], other.last[0]))
 
     def _deadlines(self) -> Iterator[str]:
+        """Nothing is said where tasks may take much longer or shorter than expected, or may be dropped."""
+        if any(_varies(seat.profile) for seat in self.seats):
+            return
         times = [cost.simulated_s for cost in self.costs]
         for field in ("round_deadline_s", "report_deadline_s"):
             limit_s = getattr(self.spec, field)
@@ -167,6 +172,12 @@ class ExpectedTimes:
                 yield f"without effect: {field} {limit_s:g}: the slowest task takes {duration(max(times))}"
             elif limit_s is not None and field == "round_deadline_s" and min(times) > limit_s:
                 yield f"{field} {limit_s:g} is too short for all: the quickest task takes {duration(min(times))}"
+
+
+def _varies(profile: Profile) -> bool:
+    """Whether what is drawn for each task, or the load, may change a task of this profile, or end it."""
+    drawn = any(not isinstance(delay, int | float) for delay in (profile.delay_s, profile.link_delay_s))
+    return drawn or profile.jitter_s > 0 or profile.drop_rate > 0 or not isinstance(profile.load, NoLoad)
 
 
 def _change(pair: tuple[float, float]) -> float:

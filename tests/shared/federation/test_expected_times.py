@@ -77,6 +77,8 @@ def test_what_changes_no_time_is_named_with_its_cause() -> None:
         ({"round_deadline_s": 1e-6}, ["round_deadline_s 1e-06 is too short for all: the quickest task takes "]),
         ({"report_deadline_s": 1000}, ["report_deadline_s 1000: the slowest task takes "]),
         ({"round_deadline_s": 0.5, "devices": {"profile": "phone_low", "straggler_ratio": 0.5}}, []),
+        ({"round_deadline_s": 1000, "devices": {"profile": {"drop_rate": 0.1}}}, []),  # of those the edge waits so long
+        ({"round_deadline_s": 1000, "devices": {"profile": {"delay_s": {"name": "normal", "mean": 1, "sd": 9}}}}, []),
         ({}, []),
     ],
 )
