@@ -98,7 +98,7 @@ class Edge:
         now_s = ordered_s + latency
         self.rows: list[tuple[int, int, int, float | None]] = []
         n_late = 0
-        for edge_round in range(self.spec.edge_rounds):
+        for edge_round in range(self.spec.edge_rounds_at(self.number)):
             self.version += 1
             if self.devices.asynchronous:
                 counted, now_s = self._buffer(edge_round, model, now_s)
@@ -108,7 +108,7 @@ class Edge:
             model = by_samples(model, counted)
         total: Array = np.sum([weight * n * step for weight, n, _, step in counted], axis=0)
         n = sum(n for _, n, _, _ in counted)
-        if self.spec.edge_rounds > 1:
+        if self.spec.most_edge_rounds > 1:
             n = n_late + sum(self.samples[seat] for seat in {row[1] for row in self.rows if row[3] is not None})
             total = n * (model - received)
         return Answer(self.number, version, ordered_s, now_s + latency, total, n, self.rows)

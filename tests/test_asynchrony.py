@@ -35,6 +35,7 @@ FIRST = (
 )
 """Cases with every mode of either tier."""
 CASES = sorted(itertools.product(DEVICES, EDGES, (1, 2)), key=lambda case: case not in FIRST)
+CASES += [("asynchronous", "asynchronous", [3, 1]), ("semi_synchronous", "semi_synchronous", [1, 3])]  # by edge
 
 
 def spec_of(devices: str, edges: str, **more: Any) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def test_a_buffer_that_would_make_sums_coarse_is_refused() -> None:
 
 @pytest.mark.matrix(3)
 @pytest.mark.parametrize(("devices", "edges", "edge_rounds"), CASES)
-async def test_a_pair_of_modes_is_that_of_the_reference(devices: str, edges: str, edge_rounds: int) -> None:
+async def test_a_pair_of_modes_is_that_of_the_reference(devices: str, edges: str, edge_rounds: int | list[int]) -> None:
     """With one edge round edges forward sums, which one tier alone may weight by staleness: here the cloud."""
     spec = spec_of(devices, edges)
     if edge_rounds == 1 and devices == "asynchronous" and edges != "synchronous":

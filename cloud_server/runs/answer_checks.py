@@ -108,7 +108,7 @@ class AnswerChecks:
             claim = f"the answer of edge {self.edge}: device {line.seat} trained on {line.n_samples} samples"
             raise WireError(f"{claim}, {whose} {held}", field="lines.n_samples")
         spec = self.experiment.spec
-        n_versions = max(self.ctx.round_no, 1) * spec.edge_rounds if spec.sync.devices.asynchronous else 1
+        n_versions = max(self.ctx.round_no, 1) * spec.edge_rounds_at(self.edge) if spec.sync.devices.asynchronous else 1
         if line.staleness >= n_versions:
             claim = (
                 f"the answer of edge {self.edge}: device {line.seat} claims to have trained a model {line.staleness}"

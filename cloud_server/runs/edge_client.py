@@ -119,7 +119,9 @@ class EdgeClient:
         With asynchronous devices a version takes as many waves as it has updates of one device.
         """
         spec, sync, n_seats = experiment.spec, experiment.spec.sync.devices, max(len(placement.seats), 1)
-        edge_rounds = spec.edge_rounds * n_syncs(spec, experiment.population.seats.among(placement.seats))
+        edge_rounds = spec.edge_rounds_at(placement.edge) * n_syncs(
+            spec, experiment.population.seats.among(placement.seats)
+        )
         visits = math.ceil(n_buffered(sync, n_seats) / n_seats) if sync.asynchronous else 1
         computing_s = spec.timeouts.visit_s * max(loads.values(), default=1) * edge_rounds * visits * WAVES
         return computing_s + MARGIN_S + longest_round_s(experiment, edge_rounds, WAVES)

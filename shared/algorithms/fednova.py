@@ -16,7 +16,8 @@ Deviations and readings:
 - Lengths are relative to that of a client with the mean number of samples, which cancels out: a client sends Delta_i /
   r_i and r_i = |a_i| / |a|. So nothing is rounded where all r_i are 1.
 - An edge that forms a model (`edge_rounds` above 1) takes step (1) in each edge round. Towards the cloud it is a
-  client whose length is the sum of its tau_eff, so that edges whose devices take many steps do not count for more.
+  client whose length is the sum of its tau_eff, so that edges do not count for more whose devices take many steps, or
+  that have more edge rounds.
 - Only parameters are normalised; buffers follow `buffers` and are averaged as in FedAvg.
 - The paper's local proximal term and its server momentum are left out; weight decay counts as part of the gradient.
 """
@@ -125,7 +126,7 @@ class Edge(EdgeHooks[Relay, Broadcast, Normalised]):
     def finish(self, ctx: Context, state: Relay) -> Finish[Relay, Normalised]:
         if not self.forms_model(ctx):
             return Finish(Relay())
-        length = state.length / ctx.spec.edge_rounds
+        length = state.length / ctx.spec.most_edge_rounds
         return Finish(Relay(), normalised(ctx, delta_of(ctx, state.model, state.received), length))
 
 

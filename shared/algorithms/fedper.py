@@ -108,7 +108,7 @@ class Edge(EdgeHooks[User]):
         return User()
 
     def forms_model(self, ctx: Context[Params]) -> bool:
-        return ctx.spec.edge_rounds > 1 or bool(personal_names(ctx))
+        return ctx.spec.most_edge_rounds > 1 or bool(personal_names(ctx))
 
     def begin(self, ctx: Context[Params], state: User, broadcast: Broadcast) -> Begin[User]:
         held = overlay(broadcast.model, state.personal)  # (W_B, P_j)

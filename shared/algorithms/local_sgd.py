@@ -80,7 +80,7 @@ class Edge(EdgeHooks[User]):
         return User()
 
     def forms_model(self, ctx: Context) -> bool:
-        return self._alone(ctx) or ctx.spec.edge_rounds > 1
+        return self._alone(ctx) or ctx.spec.most_edge_rounds > 1
 
     def begin(self, ctx: Context, state: User, broadcast: Broadcast) -> Begin[User]:
         return super().begin(ctx, state, Broadcast(model=state.own or broadcast.model))

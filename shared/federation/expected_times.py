@@ -116,8 +116,11 @@ class ExpectedTimes:
     @cached_property
     def last(self) -> tuple[float, Seat]:
         """Seconds of a round that waits for all devices, and the device that decides its end."""
-        rounds = self.spec.edge_rounds
-        ends = [self.edge_s[s.home_edge] + rounds * c.simulated_s for s, c in zip(self.seats, self.costs, strict=True)]
+        known = zip(self.seats, self.costs, strict=True)
+        ends = [
+            self.edge_s[seat.home_edge] + self.spec.edge_rounds_at(seat.home_edge) * cost.simulated_s
+            for seat, cost in known
+        ]
         slowest = max(range(len(ends)), key=ends.__getitem__)
         return ends[slowest], self.seats[slowest]
 

@@ -29,6 +29,7 @@ from shared.spec.fields import (
     Choice,
     Count,
     DeviceCount,
+    EdgeRounds,
     Init,
     LostVisits,
     Metrics,
@@ -37,6 +38,7 @@ from shared.spec.fields import (
     SumBounds,
     Timeouts,
     Vectorised,
+    check_edge_rounds,
 )
 from shared.spec.optimizers import ServerOptimizers, check_optimizer
 from shared.spec.rates import LrSchedule, check_rates, factor_at, rate_and_schedule
@@ -66,7 +68,8 @@ class ExperimentSpec(Record):
             devices do not train, as the first of FedMix, adds its rounds to them.
         stop: when a run ends before its last round; None means never.
         validation: samples by which the best round is chosen, and by which `stop` may end a run; None means none.
-        edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg).
+        edge_rounds: number of edge rounds in each cloud round (above 1: hierarchical FedAvg); a list has one number for
+            each edge.
         client: who owns data and a model in the federation: each device, or each edge.
         edge_worker: with `client: edge`, whether the edge's own machine trains a share too.
         local_steps: optimiser steps of a task, in place of `local_epochs`, over as many epochs as it takes; an update
@@ -133,7 +136,7 @@ class ExperimentSpec(Record):
     num_rounds: Count = 10
     stop: Annotated[Stop | None, LEFT_OUT] = None
     validation: Annotated[Validation | None, LEFT_OUT] = None
-    edge_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
+    edge_rounds: EdgeRounds = 1
     num_edges: Annotated[int, Field(ge=1, le=LARGEST_EDGES)] | None = None
     num_devices: DeviceCount | None = None
     max_devices: DeviceCount | None = None
@@ -225,6 +228,15 @@ class ExperimentSpec(Record):
         """Whether edges keep digital twins of their devices."""
         return self.twins or self.plans
 
+    def edge_rounds_at(self, edge: int) -> int:
+        """Return the number of edge rounds that an edge has in each cloud round."""
+        return self.edge_rounds[edge] if isinstance(self.edge_rounds, tuple) else self.edge_rounds
+
+    @property
+    def most_edge_rounds(self) -> int:
+        """Number of edge rounds in a cloud round, at the edge that has most; above 1 every edge forms a model."""
+        return max(self.edge_rounds) if isinstance(self.edge_rounds, tuple) else self.edge_rounds
+
     def lr_at(self, round_no: int) -> float:
         """Return the learning rate of devices in a round."""
         if self.lr_schedule is None:
@@ -252,8 +264,9 @@ class ExperimentSpec(Record):
         num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
         try:
             self.devices.check_latencies(max_devices, num_edges)
+            check_edge_rounds(self.edge_rounds, num_edges)
         except ValueError as error:
-            raise BadInput(str(error), field="devices.edge_latency_s") from None
+            raise BadInput(str(error), field=str(error).partition(" ")[0].rstrip(":")) from None
         devices = self.devices.resolved(profiles)
         return self.replace(num_devices=num_devices, num_edges=num_edges, max_devices=max_devices, devices=devices)
 
@@ -328,6 +341,7 @@ def _weights(spec: ExperimentSpec) -> None:
 def _numbers(spec: ExperimentSpec) -> None:
     n_seats = spec.num_devices if spec.max_devices is None else spec.max_devices
     spec.devices.check_latencies(n_seats, spec.num_edges)
+    check_edge_rounds(spec.edge_rounds, spec.num_edges)
     if spec.num_devices is None:
         return
     if spec.max_devices is not None and spec.max_devices < spec.num_devices:

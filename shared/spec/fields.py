@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, PARAMETER_BOUND
-from shared.core.formatting import label_of
+from shared.core.bounds import BUFFER_BOUND, LARGEST_DEVICES, LARGEST_EDGES, PARAMETER_BOUND
+from shared.core.formatting import counted, label_of
 from shared.core.number_sets import NumberSet
 from shared.core.plugins import NAME, PluginParams
 from shared.core.records import LEFT_OUT, Record
@@ -20,6 +20,13 @@ LARGEST_COUNT = 100_000
 """Most rounds of a run."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 DeviceCount = Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
+EdgeRoundCount = Annotated[int, Field(ge=1, le=1000)]
+EdgeRounds = Annotated[
+    Annotated[EdgeRoundCount, Tag("integer")]
+    | Annotated[tuple[EdgeRoundCount, ...], Field(min_length=1, max_length=LARGEST_EDGES), Tag("array")],
+    Discriminator(lambda raw: "array" if isinstance(raw, list | tuple) else "integer"),
+]
+"""Edge rounds in a cloud round: of every edge, or of each edge in the order of their numbers."""
 SELECTIONS = ("all", "random", "fastest", "power_of_choice")
 """Names of the built-in selection policies, which `shared.federation.selection` implements."""
 Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(SELECTIONS)})]
@@ -37,6 +44,17 @@ Association = Annotated[
     Literal["balanced", "latency"],
     Field(description="which edge a device belongs to: `balanced`: in turn; `latency`: the one it reaches fastest."),
 ]
+
+
+def check_edge_rounds(edge_rounds: EdgeRounds, n_edges: int | None) -> None:
+    """Check that a list of edge rounds has one entry for each edge, as far as their number is known.
+
+    Raises:
+        ValueError: it has too few or too many.
+    """
+    if isinstance(edge_rounds, tuple) and len(edge_rounds) != (n_edges or len(edge_rounds)):
+        found = f"{counted(len(edge_rounds), 'number')} for {counted(n_edges or 0, 'edge')}"
+        raise ValueError(f"edge_rounds has {found}; a list has one for each edge")
 
 
 class LocalSpec(Record):

@@ -32,7 +32,7 @@ def check_sync(spec: Any) -> None:
         _check_mode(tier, sync)
     _check_devices(spec, spec.sync.devices)
     _check_edges(spec, spec.sync.edges)
-    if spec.edge_rounds > 1 or spec.sync.devices.staleness.scale == 1:
+    if spec.most_edge_rounds > 1 or spec.sync.devices.staleness.scale == 1:
         return
     if spec.edge_upload == "mean":
         raise ValueError(

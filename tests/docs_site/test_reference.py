@@ -79,7 +79,7 @@ def test_every_field_of_a_spec_and_of_its_records_is_listed() -> None:
 
 def test_a_field_of_a_spec_has_type_bounds_default_and_meaning() -> None:
     shown = {row[0]: row[1:] for row in rows(spec_fields_page(), "## Spec")}
-    assert shown["`edge_rounds`"][:2] == ["integer, from 1 to 1000", "`1`"]
+    assert shown["`edge_rounds`"][:2] == ["integer, from 1 to 1000 or list of integer, from 1 to 1000", "`1`"]
     assert shown["`client`"][:2] == ['`"device"`, `"edge"`', '`"device"`']
     assert "share of a round's tasks" in shown["`quorum`"][2]
     assert "trackers" in shown["`tracking`"][2]

@@ -48,7 +48,7 @@ class Cloud(CloudHooks[GlobalModel, Broadcast, Ones]):
 
 class Edge(EdgeHooks[EdgeModel, Broadcast, Ones]):
     def forms_model(self, ctx: Context) -> bool:
-        return ctx.spec.edge_rounds > 1
+        return ctx.spec.most_edge_rounds > 1
 
     def aggregate(self, ctx: Context, state: EdgeModel, update: Ones) -> EdgeModel:
         return state.replace(model=add(state.start, total(ctx, update)))

@@ -213,8 +213,10 @@ class Algorithm:
         """
         params = self.parse_params(spec.algorithm.params)
         for name, value in self.needs.items():
-            if getattr(spec, name) != value:
-                raise BadInput(f"{self.name} needs {name}: {value}, not {getattr(spec, name)}", field=name)
+            given = getattr(spec, name)
+            if given != value:
+                given = [*given] if isinstance(given, tuple) else given
+                raise BadInput(f"{self.name} needs {name}: {value}, not {given}", field=name)
         own = f"the devices of {self.name} train in a `local_update` of their own, which can be run one by one only"
         why = self.one_by_one(params) if self.trains_once else own
         if spec.vectorised is not None and why is not None:

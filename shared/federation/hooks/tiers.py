@@ -141,13 +141,13 @@ class EdgeHooks(Generic[EdgeState, Down, Up, Message, Report]):
 
     @staticmethod
     def spec_forms_model(ctx: Context) -> bool:
-        """Returns whether the spec needs edge models: several edge rounds, or means of parts of a task."""
-        return ctx.spec.edge_rounds > 1 or ctx.spec.average_every != "visit"
+        """Returns whether the spec needs edge models: several edge rounds at any edge, or means of parts of a task."""
+        return ctx.spec.most_edge_rounds > 1 or ctx.spec.average_every != "visit"
 
     def begin(self, ctx: Context, state: EdgeState, broadcast: Down) -> Begin[EdgeState]:
         """Takes the broadcast into the state; returns that state and the number of edge rounds."""
         begun = state.replace(start=broadcast.model, received=broadcast.model, model=broadcast.model)
-        return Begin(begun, ctx.spec.edge_rounds, forward_sum=not self.forms_model(ctx))
+        return Begin(begun, ctx.spec.edge_rounds_at(ctx.edge or 0), forward_sum=not self.forms_model(ctx))
 
     def select(self, ctx: Context, state: EdgeState, seats: Sequence[Seat], view: EdgeView) -> list[int]:
         """Returns the numbers of the devices that train in this edge round; by default as the spec's `select` says.

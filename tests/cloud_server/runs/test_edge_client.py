@@ -60,7 +60,12 @@ def test_the_cloud_waits_for_all_updates_of_a_version_of_asynchronous_devices() 
     """Of ten updates one of four devices brings three, be it alone at its agent or not."""
     sync = {"devices": {"mode": "asynchronous", "buffer": 10}}
     experiment = resolved(**spec_of(sync=sync, schedule="own_data", twins=False))
-    assert limit_s(experiment) == MARGIN_S + experiment.spec.edge_rounds * 3 * WAVES * 4 * VISIT_S
+    assert limit_s(experiment) == MARGIN_S + experiment.spec.most_edge_rounds * 3 * WAVES * 4 * VISIT_S
+
+
+def test_the_cloud_waits_for_the_edge_rounds_of_each_edge() -> None:
+    waits = [limit_s(resolved(**spec_of(edge_rounds=n, num_edges=2))) for n in (3, [3, 1], [1, 3])]
+    assert waits[0] == waits[1] == waits[2] + 2 * WAVES * 4 * VISIT_S
 
 
 def test_with_clock_real_the_cloud_waits_for_the_deadline_of_every_mini_batch() -> None:

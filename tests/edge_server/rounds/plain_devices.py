@@ -101,7 +101,7 @@ class Devices:
         in_air: dict[int, tuple[float, float, int, Array]] = {}  # by seat: end, dispatch, version, model
         for _ in range(spec.num_rounds):
             self.rows.append([])
-            for edge_round in range(spec.edge_rounds):
+            for edge_round in range(spec.most_edge_rounds):
                 version += 1
                 counted: list[Counted] = []
                 while len(counted) < n:

@@ -129,7 +129,7 @@ def _environment(
 ) -> tuple[TensorMap, set[int]]:
     """Runs one environment's round; returns the edge model and the seats that uploaded."""
     edge, used = run.model, set[int]()
-    for edge_round in range(experiment.spec.edge_rounds):
+    for edge_round in range(experiment.spec.most_edge_rounds):
         live = [seat for seat in seats if seat not in run.retired]
         starts = {seat: behind.get(seat, edge) if edge_round == 0 else edge for seat in live}
         trained = {seat: local(experiment, seat, (round_no, edge_round, 0), starts[seat]) for seat in live}
@@ -146,7 +146,7 @@ def _environment(
             run.refusals[seat] = rows[seat].refusals
             if rows[seat].refusals >= experiment.params.delta:  # type: ignore[attr-defined]
                 run.retired[seat] = round_no
-    last = experiment.spec.edge_rounds - 1
+    last = experiment.spec.most_edge_rounds - 1
     if experiment.params.adjust == "start":  # type: ignore[attr-defined]
         behind |= {s: edge for s in seats if (row := run.rows.get((round_no, last, s))) and row.label == "C"}
     return edge, used

@@ -85,16 +85,16 @@ async def test_one_device_is_centralised_training() -> None:
     assert flat.distance(done.model, models.read_state(model)) < 1e-6
 
 
-def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: int) -> TensorMap:
+def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: tuple[int, int]) -> TensorMap:
     """Computes client-edge-cloud averaging: every edge averages its clients, the cloud the edges."""
     sizes = [len(seat.train) for seat in experiment.population.seats]
     homes = [[seat.number for seat in experiment.population.seats if seat.home_edge == home] for home in range(2)]
     model = experiment.initial
     for round_no in range(1, num_rounds + 1):
         moved = []
-        for seats in homes:
+        for seats, n in zip(homes, edge_rounds, strict=True):
             edge = model
-            for edge_round in range(edge_rounds):
+            for edge_round in range(n):
                 trained = [flat.local(experiment, seat, round_no, edge, edge_round) for seat in seats]
                 deltas = [{name: after[name] - edge[name] for name in edge} for after in trained]
                 mean = flat.exact_mean(deltas, [sizes[seat] for seat in seats], sum(sizes))
@@ -105,15 +105,19 @@ def hierarchical(experiment: Experiment, num_rounds: int, edge_rounds: int) -> T
     return model
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("agent_devices", [(4,), (1, 1, 1, 1)])
-async def test_several_edge_rounds_are_hierarchical_fedavg(agent_devices: tuple[int, ...]) -> None:
-    done = await ran(spec_of(edge_rounds=2, model="mlp"), agent_devices=agent_devices)
-    assert flat.same_bits(done.model, hierarchical(done.experiment, 2, 2))
+@pytest.mark.matrix(2)
+@pytest.mark.parametrize(
+    ("edge_rounds", "agent_devices"), [(2, (4,)), ([1, 3], (1, 1, 1, 1)), (2, (1, 1, 1, 1)), ([1, 3], (4,))]
+)
+async def test_several_edge_rounds_are_hierarchical_fedavg(
+    edge_rounds: int | list[int], agent_devices: tuple[int, ...]
+) -> None:
+    done = await ran(spec_of(edge_rounds=edge_rounds, model="mlp"), agent_devices=agent_devices)
+    first, second = edge_rounds if isinstance(edge_rounds, list) else (edge_rounds, edge_rounds)
+    assert flat.same_bits(done.model, hierarchical(done.experiment, 2, (first, second)))
     assert not flat.same_bits(done.model, flat.fedavg(done.experiment, 2))
-    assert [
-        (row.seat, row.edge_round) for row in sorted(done.rounds[0].seats, key=lambda r: (r.seat, r.edge_round))
-    ] == [(seat, edge_round) for seat in range(4) for edge_round in (0, 1)]
+    rows = sorted((row.seat, row.edge_round) for row in done.rounds[0].seats)
+    assert rows == [(seat, edge_round) for seat in range(4) for edge_round in range((first, second)[seat % 2])]
 
 
 async def test_edges_are_weighted_by_the_samples_of_participants_of_any_edge_round() -> None:

@@ -64,6 +64,7 @@ SPECS: list[tuple[dict[str, Any], str, str]] = [
     ({"algorithm": "bofl", "client": "edge"}, "client", "bofl needs client: device"),
     ({"algorithm": "dtpfl"}, "client", "dtpfl needs client: edge"),
     ({"algorithm": "es_afl", "edge_rounds": 2}, "edge_rounds", "es_afl needs edge_rounds"),
+    ({"algorithm": "es_afl", "edge_rounds": [1, 2]}, "edge_rounds", "es_afl needs edge_rounds: 1, not [1, 2]"),
     ({"algorithm": "es_afl", "schedule": "equal"}, "schedule", "es_afl needs schedule"),
     ({"algorithm": "es_afl", "client": "edge"}, "client", "es_afl needs client"),
     ({"algorithm": "feddc", "schedule": "equal"}, "schedule", "feddc needs"),

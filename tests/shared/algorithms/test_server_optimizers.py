@@ -90,11 +90,11 @@ def plain(experiment: Experiment, cloud: Any, edges: Any = None) -> Array:
         moved, sizes = [], []
         for edge, optimiser in enumerate(of_edges):
             seats, w, n = [seat for seat, home in enumerate(homes) if home == edge], x, 0
-            for _ in range(experiment.spec.edge_rounds):
+            for _ in range(experiment.spec.most_edge_rounds):
                 delta, n = mean_update(experiment, seats, w)
                 w = w + optimiser(delta)
             moved.append(w - x)
-            sizes.append(n * experiment.spec.edge_rounds)
+            sizes.append(n * experiment.spec.most_edge_rounds)
         x = x + of_cloud(np.average(moved, axis=0, weights=sizes))
     return x
 

@@ -46,6 +46,7 @@ def test_values_are_yaml_and_brackets_and_quotes_keep_their_commas(spec_file: Pa
     assert values_of(spec_file, 'name="a, b",it\'s') == [{"name": "a, b"}, {"name": "it's"}]
     losses = "[{round_no: 1, seats: [0, 1]}]"
     assert [len(cell.spec.losses) for cell in combinations_of(spec_file, [f"losses=[],{losses}"], as_it_is)] == [0, 1]
+    assert values_of(spec_file, "edge_rounds=1,2,[1,3]") == [{"edge_rounds": each} for each in (1, 2, [1, 3])]
 
 
 def test_dotted_keys_set_nested_fields(spec_file: Path) -> None:
