@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -70,6 +71,30 @@ async def test_free_compute_is_that_of_the_instant_at_which_an_edge_round_begins
             assert row.compute_s == pytest.approx(whole / free)
             shares.add(free)
     assert len(shares) == 4
+
+
+async def test_a_load_that_changes_during_tasks_gives_each_task_the_integral_of_its_free_share() -> None:
+    """Also where a task is dropped or broken off: its energy is that of the work done by then."""
+    load = {"name": "steps", "every_s": 0.001, "low": 0.2, "high": 1.0, "during_tasks": True}
+    profile = {"load": load, "compute_sps": 5, "j_per_flop": 1e-9, "drop_rate": 0.3}
+    done = await on_one_host(spec_of(profile, num_rounds=3, round_deadline_s=0.022))
+    began_s, n_pieces, ends = 0.0, [], Counter[str]()
+    for detail in done.rounds:
+        for edge in detail.edges:
+            for row in (row for row in detail.seats if row.edge == edge.edge):
+                seeds = run_seeds(done.experiment.spec, f"seat {row.seat}")
+                at_s = began_s + edge.down_s + row.down_s
+                instants = at_s + (np.arange(4000) + 0.5) * row.compute_s / 4000
+                free = [free_share(done.experiment.seat(row.seat).profile.load, each, seeds) for each in instants]
+                worked = 5 * REFERENCE_FLOPS * float(np.mean(free)) * row.compute_s
+                assert row.energy_j == pytest.approx(1e-9 * worked, rel=1e-2)
+                if row.outcome == "used":
+                    assert worked == pytest.approx(row.n_samples * done.experiment.flops, rel=1e-2)
+                n_pieces.append(len(set(free)))
+                ends[row.reason or row.outcome] += 1
+        began_s += detail.simulated_s
+    assert max(n_pieces) > 3
+    assert min(ends["used"], ends["dropped"], ends["late"]) > 0, ends
 
 
 async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_half_the_work() -> None:
@@ -301,7 +326,8 @@ async def test_an_edge_with_unavailable_devices_does_not_delay_others() -> None:
 
 
 _PHONE = {"name": "phone_low", "drop_rate": 0.3, "delay_s": {"name": "normal", "mean": 5, "sd": 1}}
-_JETSON = {"name": "jetson", "availability": {"name": "on_off", "mean_on_s": 20, "mean_off_s": 10}}
+_LOAD = {"name": "random_walk", "every_s": 0.001, "during_tasks": True}
+_JETSON = {"name": "jetson", "availability": {"name": "on_off", "mean_on_s": 20, "mean_off_s": 10}, "load": _LOAD}
 MIXED = {"profiles": [{"profile": _PHONE, "share": 0.5}, {"profile": _JETSON, "share": 0.5}], "straggler_ratio": 0.3}
 
 

@@ -16,9 +16,10 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat, run_seeds
-from shared.simulation import MIN_FREE, NoLoad, free_share, next_on
+from shared.simulation import MIN_FREE, REFERENCE_FLOPS, NoLoad, Seeds, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.simulation.digital_twin import Telemetry, Twin
+from shared.simulation.working_time import work_done_s, working_s
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,15 @@ class EdgeClock:
         return self.experiment.seat_in(number, self.round_no, self.profile(number))
 
     def _free(self, seat: Seat) -> float:
-        return free_share(seat.profile.load, self.at_s, run_seeds(self.experiment.spec, f"seat {seat.number}"))
+        return free_share(seat.profile.load, self.at_s, self._seeds(seat.number))
+
+    def _seeds(self, number: int) -> Seeds:
+        return run_seeds(self.experiment.spec, f"seat {number}")
 
     def telemetry(self, twin: Twin) -> Telemetry:
         """The telemetry of a twin's device at this instant; with `clock: real` its compute is the measured one."""
         number, seat = twin.seat, self._seated(twin.seat)
-        seeds, battery_j = run_seeds(self.experiment.spec, f"seat {number}"), seat.profile.battery_j
+        seeds, battery_j = self._seeds(number), seat.profile.battery_j
         slower = twin.ratio if self.experiment.spec.clock == "real" else 1.0
         return Telemetry(
             at_s=self.at_s,
@@ -94,7 +98,7 @@ class EdgeClock:
     def on_s(self, number: int, at_s: float) -> float | None:
         """The first instant from `at_s` on at which a seat's device is on; None if there is none."""
         profile = self.seat(number).profile
-        return next_on(profile.availability, number, at_s, run_seeds(self.experiment.spec, f"seat {number}"))
+        return next_on(profile.availability, number, at_s, self._seeds(number))
 
     def faults(
         self, ctx: Context, tasks: Mapping[int, Task], at_s: float, busy: Mapping[int, float]
@@ -137,11 +141,31 @@ class EdgeClock:
 
     def broken_off(self, number: int, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
         """The part of an exchange that was done until it was broken off after `at_s`; see `simulation.cost_model`."""
-        return broken_off(self.seat(number).profile, cost, use, flops, at_s)
+        seat, work_share = self._seated(number), None
+        if flops and _changes(seat):
+            seeds, work_s = self._seeds(number), flops / (seat.profile.compute_sps * REFERENCE_FLOPS)
+            begin_s = self.at_s + cost.down_s
+
+            def work_share(took_s: float) -> float:
+                return min(work_done_s(seat.profile.load, begin_s, took_s, seeds) / work_s, 1.0)
+
+        return broken_off(seat.profile, cost, use, flops, at_s, work_share)
 
     def _dropped_samples(self, ctx: Context, number: int, task: Task, share: float) -> float:
         return share * visit_estimates.samples_due(ctx, task, self.seat(number))
 
     def _cost(self, ctx: Context, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
-        seat, flops = self.seat(number), n_trained * self.experiment.flops
-        return visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, ctx.at(seat=number).seed, share)
+        seat, flops, seeds = self.seat(number), n_trained * self.experiment.flops, ctx.at(seat=number).seed
+        if not _changes(seat):
+            return visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, seeds, share)
+        whole, of_run = self._seated(number), self._seeds(number)
+
+        def takes_s(begin_s: float, work_s: float) -> float:
+            return working_s(whole.profile.load, self.at_s + begin_s, work_s, of_run)
+
+        return visit_cost(whole.profile, whole.latency_to(self.edge), use, flops, seeds, share, takes_s)
+
+
+def _changes(seat: Seat) -> bool:
+    """Whether a seat's load changes while a task runs."""
+    return not isinstance(seat.profile.load, NoLoad) and seat.profile.load.during_tasks

@@ -6,6 +6,7 @@ is drawn for each task at its median. Load and availability are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, 
 from shared.simulation import Profile
 from shared.simulation.cost_model import Cost, LinkUse, link_cost
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
-from shared.simulation.load import NoLoad
+from shared.simulation.load import MIN_FREE, Load, NoLoad, Sinus
 from shared.spec.experiment import ExperimentSpec
 
 MOST_SEATS = 1000
@@ -141,6 +142,7 @@ class ExpectedTimes:
     def without_effect(self) -> Iterator[str]:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
         yield from self._deadlines()
+        yield from self._loads()
         for field, devices in _other_devices(self.spec.devices):
             yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
         for field, link in _other_links(self.spec.edge_link):
@@ -163,6 +165,18 @@ class ExpectedTimes:
 
     def _round_change(self, other: ExpectedTimes) -> float:
         return _change((self.last[0], other.last[0]))
+
+    def _loads(self) -> Iterator[str]:
+        """A sentence for each load that is to change during tasks, but changes too slowly for that."""
+        longest: dict[Load, float] = {}
+        for seat, cost in zip(self.seats, self.costs, strict=True):
+            load = seat.profile.load
+            if not isinstance(load, NoLoad) and load.during_tasks:
+                longest[load] = max(longest.get(load, 0.0), cost.compute_s / max(load.low, MIN_FREE))
+        for load, most_s in longest.items():
+            every_s = load.period_s / (2 * math.pi) if isinstance(load, Sinus) else getattr(load, "every_s", 0.0)
+            if most_s < FELT * every_s:
+                yield f"without effect: load {load.name} changes during at most {_percent(most_s / every_s)} of tasks"
 
     def _deadlines(self) -> Iterator[str]:
         """Nothing is said where tasks may take much longer or shorter than expected, or may be dropped."""

@@ -7,6 +7,7 @@ own streams, keyed by (seed, seat, round, edge round, wave, purpose).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shared.core.records import Record
@@ -84,7 +85,13 @@ def transfer_s(n_bytes: int, bps: float, latency_s: float) -> float:
 
 
 def visit_cost(
-    profile: Profile, latency_s: float, use: LinkUse, flops: float, seeds: Seeds, share: float = 1.0
+    profile: Profile,
+    latency_s: float,
+    use: LinkUse,
+    flops: float,
+    seeds: Seeds,
+    share: float = 1.0,
+    working_s: Callable[[float, float], float] = lambda begin_s, work_s: work_s,
 ) -> Cost:
     """Return the cost of a visit: receive, compute, send.
 
@@ -95,11 +102,14 @@ def visit_cost(
         flops: floating-point operations of its training.
         seeds: the visit's random streams.
         share: share of the task (and of its delay) that is done; `flops` already counts that share only.
+        working_s: the seconds that its work takes, given the second of the visit at which it begins and the seconds
+            that it takes at the profile's compute; its delay follows.
     """
-    compute_s = flops / (profile.compute_sps * REFERENCE_FLOPS) + share * drawn(profile.delay_s, seeds, "delay")
+    down_s, up_s = _transfers(profile, latency_s, use, seeds)
+    compute_s = working_s(down_s, flops / (profile.compute_sps * REFERENCE_FLOPS))
+    compute_s += share * drawn(profile.delay_s, seeds, "delay")
     energy_j = profile.j_per_flop * flops
     energy_j += profile.j_per_byte_down * use.down_bytes + profile.j_per_byte_up * use.up_bytes
-    down_s, up_s = _transfers(profile, latency_s, use, seeds)
     return Cost(down_s, compute_s, up_s, energy_j)
 
 
@@ -123,7 +133,14 @@ def link_cost(link: Link, use: LinkUse, seeds: Seeds) -> Cost:
     return Cost(down_s=down_s, up_s=up_s)
 
 
-def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: float) -> tuple[Cost, LinkUse]:
+def broken_off(
+    profile: Profile,
+    cost: Cost,
+    use: LinkUse,
+    flops: float,
+    at_s: float,
+    work_share: Callable[[float], float] | None = None,
+) -> tuple[Cost, LinkUse]:
     """Return the cost and bytes of an exchange that was broken off: each of its steps counts for the time it had.
 
     Args:
@@ -132,6 +149,7 @@ def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: f
         use: bytes of the whole exchange.
         flops: floating-point operations of its training.
         at_s: seconds after its start at which the exchange was broken off.
+        work_share: the share of the work that is done after seconds of computing; None means in proportion to them.
     """
     if cost.simulated_s <= at_s:
         return cost, use
@@ -144,7 +162,8 @@ def broken_off(profile: Profile, cost: Cost, use: LinkUse, flops: float, at_s: f
         down_bytes=round(use.down_bytes * _share(down_s, cost.down_s)),
         up_bytes=round(use.up_bytes * _share(up_s, cost.up_s)),
     )
-    energy_j = profile.j_per_flop * flops * _share(compute_s, cost.compute_s) if down_s == cost.down_s else 0.0
+    worked = _share(compute_s, cost.compute_s) if work_share is None else work_share(compute_s)
+    energy_j = profile.j_per_flop * flops * worked if down_s == cost.down_s else 0.0
     energy_j += profile.j_per_byte_down * done.down_bytes + profile.j_per_byte_up * done.up_bytes
     return Cost(down_s, compute_s, up_s, energy_j, wait_s), done
 

@@ -1,12 +1,14 @@
 """Load: the share of a device's compute that is free at a simulated time, beside the device's other work.
 
-The share at the beginning of a dispatch holds until the task ends.
+The share at the beginning of a dispatch holds until its tasks end, unless the load changes `during_tasks`
+(`shared.simulation.working_time`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -31,10 +33,11 @@ class NoLoad(Record):
 
 
 class _Between(Record):
-    """The free share lies between `low` and `high`."""
+    """The free share lies between `low` and `high`; `during_tasks`: whether it also changes while a task runs."""
 
     low: Share = 0.2
     high: Share = 1.0
+    during_tasks: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -48,6 +51,10 @@ class Sinus(_Between):
 
     name: Literal["sinus"] = "sinus"
     period_s: Seconds = 86_400.0
+
+    def turn(self, at_s: float, seeds: Seeds) -> float:
+        """Return the number of periods until an instant, with the device's phase."""
+        return at_s / self.period_s + uniform01(seeds("load"))
 
 
 class Steps(_Between):
@@ -96,22 +103,38 @@ def free_share(load: Load, at_s: float, seeds: Seeds) -> float:
         seeds: the device's random streams in this run.
     """
     if isinstance(load, Sinus):
-        turn = at_s / load.period_s + uniform01(seeds("load"))
-        return load.low + (load.high - load.low) * (1 + math.sin(2 * math.pi * (turn % 1))) / 2
+        return load.low + (load.high - load.low) * (1 + math.sin(2 * math.pi * (load.turn(at_s, seeds) % 1))) / 2
     if isinstance(load, Steps):
-        return load.low + (load.high - load.low) * uniform01(seeds(f"load {int(at_s // load.every_s)}"))
+        return _step(load, int(at_s // load.every_s), seeds)
     if isinstance(load, RandomWalk):
         return _walked(load, at_s, seeds)
     return 1.0
 
 
+def pieces(load: Steps | RandomWalk, begin_s: float, seeds: Seeds) -> Iterator[tuple[float, float]]:
+    """Yield the seconds and the free share of each piece of a load that is constant in between, without end."""
+    first = int(begin_s // load.every_s)
+    shares = (_step(load, n, seeds) for n in count(first)) if isinstance(load, Steps) else _walk(load, first, seeds)
+    for n, share in zip(count(first), shares, strict=True):
+        yield max((n + 1) * load.every_s - max(n * load.every_s, begin_s), 0.0), share
+
+
+def _step(load: Steps, n: int, seeds: Seeds) -> float:
+    return load.low + (load.high - load.low) * uniform01(seeds(f"load {n}"))
+
+
 def _walked(load: RandomWalk, at_s: float, seeds: Seeds) -> float:
     """Return the walk's value; with a uniform start and reflection at both ends it stays uniform."""
-    stretch, n = divmod(int(at_s // load.every_s), WALK_STEPS)
+    return next(_walk(load, int(at_s // load.every_s), seeds))
+
+
+def _walk(load: RandomWalk, first: int, seeds: Seeds) -> Iterator[float]:
+    """Yield the walk's values from a piece on."""
     width = load.high - load.low
-    if not width:
-        return load.low
-    rng = np.random.default_rng(seeds(f"load {stretch}"))
-    at = rng.uniform(0, width) + float(rng.uniform(-load.step, load.step, size=WALK_STEPS)[:n].sum())
-    folded = at % (2 * width)
-    return load.low + (folded if folded <= width else 2 * width - folded)
+    for stretch in count(first // WALK_STEPS):
+        rng = np.random.default_rng(seeds(f"load {stretch}"))
+        start = rng.uniform(0, width)
+        moves = rng.uniform(-load.step, load.step, size=WALK_STEPS)
+        for n in range(max(first - stretch * WALK_STEPS, 0), WALK_STEPS):
+            folded = (start + float(moves[:n].sum())) % (2 * width) if width else 0.0
+            yield load.low + (folded if folded <= width else 2 * width - folded)

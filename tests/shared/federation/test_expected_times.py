@@ -70,6 +70,16 @@ def test_what_changes_no_time_is_named_with_its_cause() -> None:
     )
 
 
+def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:
+    def load(**fields: Any) -> dict[str, Any]:
+        return {"profile": {"load": {"during_tasks": True, **fields}}, "edge_latency_s": 0}
+
+    (line,) = without_effect(devices=load(name="steps", every_s=60))
+    assert line.startswith("load steps changes during at most 0.0 % of tasks")
+    assert without_effect(devices=load(name="steps", every_s=60, during_tasks=False)) == []
+    assert without_effect(devices=load(name="sinus", period_s=0.01)) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
