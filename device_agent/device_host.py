@@ -11,6 +11,7 @@ from typing import Any
 from device_agent.metrics import AgentMetrics
 from shared.core.errors import WireError
 from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.link_sizes import size_on_links
 from shared.federation.messages import Contribution, Failure, UploadAnswer, UploadOrder, VisitOrder, WaveId
 from shared.federation.order_keys import OrderKey, check_order
 from shared.federation.real_time import PROFILE_HEADER, RealDuration, wait_until
@@ -105,7 +106,7 @@ class DeviceHost:
         """The answer, and the wall seconds that the visit takes in the model (0 with simulated time)."""
         if profile is not None and profile not in PROFILES:
             raise WireError(f"no profile {profile[:64]!r}", field=PROFILE_HEADER)
-        experiment, order = self._decode_order(received, key)
+        experiment, order, down_bytes = self._decode_order(received, key)
         try:
             uploads = run_visits(
                 experiment,
@@ -125,14 +126,14 @@ class DeviceHost:
             log_event("update.held" if order.hold else "update.sent", visits=len(order.visits), bytes=answer.n_bytes)
         duration = None
         if key.seat is not None:
-            duration = _duration(experiment, order, uploads, received.n_bytes, answer.n_bytes, profile)
+            duration = _duration(experiment, order, uploads, down_bytes, answer.n_bytes, profile)
         if order.hold:
             updates = {item.seat: item for item in uploads.singles}
             self._held[key.run_id, key.edge, key.seat] = _Held(order.stage, updates, duration=duration)
         return EncodedAnswer(answer, uploads.testing_s), 0.0 if duration is None else duration.wall_s()
 
-    def _decode_order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any]]:
-        """Decodes an order into torch's own memory; the memory of its body is freed."""
+    def _decode_order(self, received: Received, key: OrderKey) -> tuple[Experiment, VisitOrder[Any], int]:
+        """Decodes an order into torch's own memory, with its size on the link; the memory of its body is freed."""
         body, header = received.take()
         experiment = self.experiments.of(key.spec)
         order: VisitOrder[Any] = codec.decode(
@@ -144,7 +145,7 @@ class DeviceHost:
             copied=True,
         )
         check_order(order, len(experiment.population.seats))
-        return experiment, order
+        return experiment, order, size_on_links(key.spec, body[: header.end], len(body))
 
     def _on_visit_start(self, seat: int) -> None:
         self.visiting = seat
@@ -156,7 +157,8 @@ class DeviceHost:
         began = time.monotonic()
         body, header = received.take()
         order = codec.decode(UploadOrder, body, header=header)
-        answer, wall_s = await self.thread.run(self._encode_uploads, order, key, len(body))
+        down_bytes = size_on_links(key.spec, body[: header.end], len(body))
+        answer, wall_s = await self.thread.run(self._encode_uploads, order, key, down_bytes)
         await wait_until(began + wall_s, stop)
         return EncodedAnswer(answer)
 

@@ -21,6 +21,7 @@ from edge_server.visits_between_rounds import VisitsBetweenRounds
 from shared.core.errors import Conflict, NotReady
 from shared.core.user_code import user_code
 from shared.federation.experiment import Experiment, ExperimentCache
+from shared.federation.link_sizes import size_on_links
 from shared.federation.messages import RoundOrder
 from shared.runtime.compute_thread import ComputeThread
 from shared.runtime.logs import log_context_of, log_event
@@ -80,7 +81,7 @@ class RoundHandler:
             return await self._run_round(experiment, order, n_bytes, stop)
 
     def _decode_order(self, received: Received, spec: ExperimentSpec) -> tuple[Experiment, RoundOrder[Any], int]:
-        """The order with tensors copied into torch's memory, and its size; frees the memory of the body."""
+        """The order with tensors copied into torch's memory, and its size on the link; frees the memory of the body."""
         body, header = received.take()
         experiment = self.experiments.of(spec)
         order: RoundOrder[Any] = codec.decode(
@@ -91,7 +92,7 @@ class RoundHandler:
             n_seats=len(experiment.population.seats),
             copied=True,
         )
-        return experiment, order, len(body)
+        return experiment, order, size_on_links(spec, body[: header.end], len(body))
 
     @log_context_of(lambda self, _, order, *__: {"run": order.run_id, "round": order.round_no, "home": order.edge})
     async def _run_round(

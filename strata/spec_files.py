@@ -1,4 +1,4 @@
-"""Reading specs by name, from files and mappings, with overrides and the trace files that they name."""
+"""Reading specs by name, from files and mappings, with overrides and the files of traces and devices that they name."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from shared.core.errors import BadInput
 from shared.core.formatting import did_you_mean
 from shared.core.records import Record
 from shared.simulation import parse_traces
+from shared.simulation.device_file import MAX_CHARS as MAX_DEVICE_CHARS
 from shared.spec import catalogue
 from shared.spec.experiment import ExperimentSpec
 from shared.spec.run import RunSpec
@@ -35,7 +36,7 @@ def read_spec(source: SpecSource, overrides: Sequence[str] = (), *, check_names:
 
     Overrides of names come first, since they replace fields of what had the name before; else their order counts.
 
-    Trace files are named relative to the spec's file, in a mapping relative to the current folder.
+    Files of traces and devices are named relative to the spec's file, in a mapping relative to the current folder.
 
     Raises:
         BadInput: the file cannot be read or is not a mapping, or a field is invalid.
@@ -44,7 +45,7 @@ def read_spec(source: SpecSource, overrides: Sequence[str] = (), *, check_names:
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".name")):
         override_field(raw, override)
     if "devices" in raw:
-        raw["devices"] = _with_traces(raw["devices"], folder)
+        raw["devices"] = _with_traces(_with_rows(raw["devices"], folder), folder)
     if not check_names:
         with suppress(ValidationError):  # which is told in full below
             return RunSpec.model_validate(raw)
@@ -143,6 +144,20 @@ def _with_traces(raw: Any, folder: Path) -> Any:
     return {**{key: value for key, value in raw.items() if key != "file"}, "traces": traces}
 
 
+def _with_rows(devices: Any, folder: Path) -> Any:
+    """The `devices` of a spec with the text of the file of measured devices that it names."""
+    named = devices.get("file") if isinstance(devices, dict) else None
+    named = {"path": named} if isinstance(named, str) else named
+    if not isinstance(named, dict) or not isinstance(named.get("path"), str) or "csv" in named:
+        return devices
+    path = folder / named["path"]
+    text = _text_of(path)
+    if len(text) > MAX_DEVICE_CHARS:
+        cause = f"{path} has {len(text):,} characters; it travels with the spec, which holds {MAX_DEVICE_CHARS:,} of it"
+        raise BadInput(f"{cause}: take some rows, or `strata profiles fit` them", field="devices.file")
+    return {**devices, "file": {**named, "csv": text}}
+
+
 def _text_of(path: Path) -> str:
     """The text of a file of limited length.
 
@@ -150,7 +165,7 @@ def _text_of(path: Path) -> str:
         BadInput: the file cannot be read, is not text, or is too long.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             text = file.read(parsing.MAX_CHARS + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from None

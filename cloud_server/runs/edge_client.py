@@ -12,6 +12,7 @@ from shared.core.errors import Lost, PlacementUnknown, Unreachable
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import canonical
 from shared.federation.experiment import Experiment
+from shared.federation.link_sizes import size_on_links
 from shared.federation.messages import RoundAnswer
 from shared.federation.placements import EdgePlacement
 from shared.federation.real_time import longest_round_s
@@ -187,4 +188,5 @@ class EdgeClient:
         )
         check_reply_key(reply.headers, order_key)
         moved = reply.sent_bytes + reply.received_bytes + socket_bytes(reply.headers)
-        return EdgeReply(reply.record, reply.sent_bytes, reply.received_bytes, moved, testing_s(reply.headers))
+        down_bytes = size_on_links(experiment.spec, body.parts[0], reply.sent_bytes)
+        return EdgeReply(reply.record, down_bytes, reply.received_bytes, moved, testing_s(reply.headers))

@@ -18,6 +18,7 @@ from cloud_server.runs.round import CloudRound
 from cloud_server.runs.round_record import all_off
 from shared.federation.context import Context
 from shared.federation.experiment import Experiment
+from shared.federation.link_sizes import size_on_links
 from shared.federation.messages import Failure
 from shared.simulation.cost_model import LinkUse, link_cost
 from shared.wire import codec
@@ -61,7 +62,8 @@ class FlightOrder(CloudRound):
             self.sent.set()
 
     async def _deliver(self, edge: int, name: str, body: codec.Body) -> EdgeReply:
-        self.earliest_s = self._after(LinkUse(down_bytes=body.n_bytes, up_bytes=SMALLEST_ANSWER), 0.0)
+        down_bytes = size_on_links(self.experiment.spec, body.parts[0], body.n_bytes)
+        self.earliest_s = self._after(LinkUse(down_bytes=down_bytes, up_bytes=SMALLEST_ANSWER), 0.0)
         self.sent.set()
         return await super()._deliver(edge, name, body)
 

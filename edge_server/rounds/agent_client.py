@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from shared.core.errors import Cancelled, DeadlineExceeded, StrataError
 from shared.federation.aggregation import Accumulator
 from shared.federation.experiment import Experiment
 from shared.federation.kept_states import keep_from_headers, oldest_needed
+from shared.federation.link_sizes import spec_on_links
 from shared.federation.messages import (
     RoundOrder,
     UploadOrder,
@@ -40,6 +41,7 @@ from shared.service.bodies import testing_s
 from shared.service.client import POLL_S, Caller, Reply, while_alive
 from shared.service.order_headers import ASSIGNMENT_HEADER, FOR_HEADER, check_reply_key, order_key
 from shared.simulation.cost_model import LinkUse
+from shared.spec.experiment import ExperimentSpec
 from shared.storage.states import StateStore, Version
 from shared.wire import codec
 from shared.wire.compression import decoded
@@ -106,7 +108,14 @@ class AgentClient:
         """The oldest version of these seats' states that must be kept; a seat may have a newer one of this round."""
         return oldest_needed(self.order.bases, {request.seat: request.base_version for request in requests})
 
-    def visit_order(self, wave_id: WaveId, requests: list[VisitRequest], hold: bool) -> VisitOrder[Any]:
+    @cached_property
+    def _spec_on_links(self) -> ExperimentSpec:
+        return spec_on_links(self.order.spec)
+
+    def visit_order(
+        self, wave_id: WaveId, requests: list[VisitRequest], hold: bool, spec: ExperimentSpec | None = None
+    ) -> VisitOrder[Any]:
+        """The order of some visits of a wave; `spec` replaces that of the run, where only the size counts."""
         messages: list[Any] = []
         visits = []
         for request in requests:
@@ -117,7 +126,7 @@ class AgentClient:
             visits.append(Visit(seat=request.seat, task=request.task, message=index, base=request.base_version))
         return VisitOrder[Any](
             stage=wave_id,
-            spec=self.order.spec,
+            spec=spec or self.order.spec,
             population=self.order.population,
             phase=self.order.phase,
             n_clients=self.order.n_clients,
@@ -183,7 +192,7 @@ class AgentClient:
         alike = (id(request.message), id(request.task), request.base_version, len(str(request.seat)))
         if alike not in sizes:
             hold = dispatch.hold and self.experiment.algorithm.reports
-            sizes[alike] = codec.size(self.visit_order(dispatch.wave_id, [request], hold))
+            sizes[alike] = codec.size(self.visit_order(dispatch.wave_id, [request], hold, self._spec_on_links))
         return sizes[alike] + request.moved_bytes
 
     # ---- uploads
@@ -228,7 +237,8 @@ class AgentClient:
 
     def upload_order_bytes(self, wave_id: WaveId, seat: int) -> int:
         """Size of the order that fetches the held update of one seat."""
-        return codec.size(self._upload_order(wave_id, [seat]))
+        order = self._upload_order(wave_id, [seat])
+        return codec.size(order.model_copy(update={"spec": self._spec_on_links}))
 
     async def _fetch_agent(self, exchange: Exchange, agent: str, seats: list[int], late: list[int]) -> None:
         body = codec.encode(self._upload_order(exchange.dispatch.wave_id, seats, late))

@@ -213,6 +213,8 @@ def _other_devices(devices: DeviceSpec) -> Iterator[tuple[str, DeviceSpec]]:
         yield f"straggler_slowdown {devices.straggler_slowdown:g}{slows}", devices.replace(straggler_ratio=0.0)
     if devices.edge_latency_s != DeviceSpec().edge_latency_s:
         yield "edge_latency_s", devices.replace(edge_latency_s=DeviceSpec().edge_latency_s)
+    if devices.file is not None:
+        yield f"devices.file {devices.file.path}", devices.replace(file=None)
     parts = devices.mixture if devices.profiles or devices.profile is not None else ()
     for field in TIMES:
         if any(getattr(part.profile, field) is not None for part in parts):

@@ -12,9 +12,11 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from shared.core.formatting import counted
 from shared.core.tensors import without
 from shared.federation.dtype_checks import count_by_dtype
 from shared.federation.experiment import Experiment
+from shared.simulation.profile_catalogue import STANDARD
 from shared.training import models
 from shared.training.data.dataset import Dataset
 from shared.training.description import Sample
@@ -40,6 +42,7 @@ def _lines(experiment: Experiment) -> Iterator[str]:
     yield _data_line(experiment.data, experiment.spec.data)
     yield from experiment.data.reading.lines()
     yield from _validation_line(experiment)
+    yield from _measured_line(experiment)
     yield _model_line(experiment)
     yield from _frozen_line(experiment)
     yield from _unregistered_line(experiment)
@@ -64,6 +67,27 @@ def _validation_line(experiment: Experiment) -> Iterator[str]:
         whose = "the test samples" if parts[0].owner is None else f"the training samples of {len(parts):,} clients"
         n = sum(len(part.samples) for part in parts)
         yield f"validation: {n:,} of {whose}, which neither train nor test a model, choose the best round"
+
+
+def _measured_line(experiment: Experiment) -> Iterator[str]:
+    """Where the figures of measured devices came from, and which device has which."""
+    spec = experiment.spec.devices
+    if spec.file is None:
+        return
+    file, n = spec.file, experiment.spec.max_devices or 1
+    n_rows, base = len(file.devices.rows), spec.profile.name if spec.profile else STANDARD
+    how = "drawn by seed, each row at most once" if n <= n_rows else f"drawn by seed, each row for {_times(n, n_rows)}"
+    which = "device n has row n" if file.rows == "in_order" else how
+    columns = file.devices.columns
+    rest = [name for name in ("compute_sps", "up_bps", "down_bps", "latency_s") if name not in columns]
+    others = f"; {', '.join(rest)} are those of profile {base}" if rest else f"; all else is that of profile {base}"
+    source = f"{file.path} ({counted(n_rows, 'row')}, sha256 {file.digest[:12]})"
+    yield f"profiles: {', '.join(columns)} of {counted(n, 'device')} from {source}, {which}{others}"
+
+
+def _times(n: int, n_rows: int) -> str:
+    least, more = divmod(n, n_rows)
+    return f"{least} or {least + 1} devices" if more else counted(least, "device")
 
 
 def _used(n: int | None, n_all: int) -> str:

@@ -12,6 +12,7 @@ from shared.simulation.availability import Trace as Trace
 from shared.simulation.availability import is_on as is_on
 from shared.simulation.availability import next_on as next_on
 from shared.simulation.availability import parse_traces as parse_traces
+from shared.simulation.device_file import DeviceFile as DeviceFile
 from shared.simulation.device_specs import DeviceSpec as DeviceSpec
 from shared.simulation.device_specs import EdgeLinkSpec as EdgeLinkSpec
 from shared.simulation.device_specs import LinkSpec as LinkSpec

@@ -11,6 +11,7 @@ from shared.core.formatting import counted
 from shared.core.records import LEFT_OUT, Record
 from shared.core.validation import check_known
 from shared.simulation.availability import Availability
+from shared.simulation.device_file import DeviceFile
 from shared.simulation.distributions import MAX_QUANTITY, Positive, Quantity, QuantityOrTable, Uniform
 from shared.simulation.load import Load
 from shared.simulation.profile import Joules, Name, Slows
@@ -132,6 +133,7 @@ class DeviceSpec(Record):
     Attributes:
         profile: the profile of every device. None means the mixture in `profiles`; without one, those of the agents if
             one of them names another than `standard`, else `standard`.
+        file: measured devices: the figures of each device's row replace those of its profile.
         profiles: a mixture: exact counts by largest remainder over `num_devices` devices in seeded order; each further
             device takes the profile that is furthest behind its share.
         straggler_ratio: share of the devices that are stragglers, counted like a mixture.
@@ -143,6 +145,7 @@ class DeviceSpec(Record):
     """
 
     profile: Annotated[ProfileSpec, BeforeValidator(_by_name)] | None = None
+    file: Annotated[DeviceFile | None, LEFT_OUT] = None
     profiles: Annotated[tuple[ShareSpec, ...], Field(max_length=1000)] = ()
     straggler_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     straggler_slowdown: Annotated[float, Field(ge=1, le=1e6)] = 8.0
@@ -158,6 +161,17 @@ class DeviceSpec(Record):
         total = sum(part.share for part in self.profiles)
         if self.profiles and abs(total - 1) > 1e-9:
             raise ValueError(f"the shares of `profiles` add up to {total:g}, not to 1")
+        return self
+
+    @model_validator(mode="after")
+    def _of_a_file(self) -> DeviceSpec:
+        if self.file is None:
+            return self
+        if self.profiles or self.by_agent:
+            raise ValueError("`file` has the figures of each device: no `profiles` and no `profile: agent` beside it")
+        given = [name for name in self.file.devices.columns if getattr(self.profile, name, None) is not None]
+        if given:
+            raise ValueError(f"profile.{given[0]}: {self.file.path} has a column {given[0]}, which gives this figure")
         return self
 
     def check_latencies(self, n_seats: int | None, n_edges: int | None) -> None:
@@ -177,10 +191,19 @@ class DeviceSpec(Record):
             if len(row) != due:
                 raise ValueError(f"devices.edge_latency_s: device {seat} has {len(row)} latencies instead of {due}")
 
+    def check_rows(self, n_seats: int | None) -> None:
+        """Check that a file whose rows the devices have in order has enough of them, as far as their number is known.
+
+        Raises:
+            ValueError: there are fewer rows than devices.
+        """
+        if self.file is not None:
+            self.file.check_rows(n_seats or 1)
+
     def resolved(self, profiles: Iterable[str]) -> Self:
         """Return the devices of a run whose agents have these profiles, which count where the spec names none."""
         changes: dict[str, Any] = {}
-        if self.profile is None and not self.profiles and not set(profiles) <= {STANDARD}:
+        if self.profile is None and self.file is None and not self.profiles and not set(profiles) <= {STANDARD}:
             changes["profile"] = ProfileSpec(name=AGENT)
         if self.straggler_ratio and self.straggler_slows is None:
             changes["straggler_slows"] = "visit"

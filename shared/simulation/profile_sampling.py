@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shared.core.apportionment import largest_remainder
+from shared.simulation.device_file import MEASURED
 from shared.simulation.device_specs import DeviceSpec, LinkSpec, ProfileSpec
 from shared.simulation.distributions import MIN_QUANTITY, Quantity, Seeds, drawn, uniform01
 from shared.simulation.profile import Link, Profile
@@ -34,22 +35,39 @@ def profiles_of(devices: DeviceSpec, n_first: int, n_seats: int, seeds: Callable
         n_seats: number of seats in all.
         seeds: maps `seat 0`, `seat 1`, ... to the streams of a seat, and `all` to those of all seats together.
     """
-    mixture, slow_down = devices.mixture, _slowing(devices)
+    mixture, measured, slow_down = devices.mixture, _measured(devices, seeds("all")), _slowing(devices)
     kinds = apportioned([part.share for part in mixture], n_first, n_seats, seeds("all")("profiles"))
     slow = apportioned(_slow_shares(devices), n_first, n_seats, seeds("all")("stragglers"))
-    return lambda seat: slow_down(profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}")), slow[seat])
+
+    def profile(seat: int) -> Profile:
+        found = profile_of(mixture[kinds[seat]].profile, seeds(f"seat {seat}"))
+        return slow_down(measured(found, seat), slow[seat])
+
+    return profile
 
 
 def drawn_profiles(devices: DeviceSpec, seeds: Callable[[str], Seeds]) -> Profiles:
     """Return the profiles of any number of seats: each draws its part of the mixture from its own stream."""
-    mixture, slow_down = devices.mixture, _slowing(devices)
+    mixture, measured, slow_down = devices.mixture, _measured(devices, seeds("all")), _slowing(devices)
     kind_of, slow_of = _drawing([part.share for part in mixture]), _drawing(_slow_shares(devices))
 
     def profile(seat: int) -> Profile:
         own = seeds(f"seat {seat}")
-        return slow_down(profile_of(mixture[kind_of(own, "profile")].profile, own), slow_of(own, "straggler"))
+        found = profile_of(mixture[kind_of(own, "profile")].profile, own)
+        return slow_down(measured(found, seat), slow_of(own, "straggler"))
 
     return profile
+
+
+def _measured(devices: DeviceSpec, seeds: Seeds) -> Callable[[Profile, int], Profile]:
+    """Return a function from a profile, and the number of its seat, to the profile with the figures of the seat's row.
+
+    Without a file of devices it returns the profile itself.
+    """
+    if devices.file is None:
+        return lambda profile, seat: profile
+    row_of, label = devices.file.row_of(seeds), devices.profile and devices.profile.label
+    return lambda profile, seat: profile.replace(name=label or MEASURED, **row_of(seat))
 
 
 def _slow_shares(devices: DeviceSpec) -> list[float]:

@@ -264,6 +264,7 @@ class ExperimentSpec(Record):
         num_edges = self.num_edges or max(min(n_edges, max_devices), 1)
         try:
             self.devices.check_latencies(max_devices, num_edges)
+            self.devices.check_rows(max_devices)
             check_edge_rounds(self.edge_rounds, num_edges)
         except ValueError as error:
             raise BadInput(str(error), field=str(error).partition(" ")[0].rstrip(":")) from None
@@ -341,6 +342,7 @@ def _weights(spec: ExperimentSpec) -> None:
 def _numbers(spec: ExperimentSpec) -> None:
     n_seats = spec.num_devices if spec.max_devices is None else spec.max_devices
     spec.devices.check_latencies(n_seats, spec.num_edges)
+    spec.devices.check_rows(n_seats)
     check_edge_rounds(spec.edge_rounds, spec.num_edges)
     if spec.num_devices is None:
         return

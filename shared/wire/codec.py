@@ -126,6 +126,18 @@ def measured(record: Record) -> Size:
     return Size(len(text), end)
 
 
+def size_without(head: bytes | memoryview, n_bytes: int, n_characters: int) -> int:
+    """Returns the size that a body would have whose header held so many characters fewer.
+
+    Args:
+        head: the body up to its tensors.
+        n_bytes: its size.
+        n_characters: of the header.
+    """
+    text = len(bytes(head).rstrip(b" ")) - 8
+    return Size(text - n_characters, n_bytes - len(head)).n_bytes
+
+
 def leaves_out_values(kind: type[Record]) -> bool:
     """Whether of some fields of a record only those values travel that a mask keeps."""
     return bool(kept_by(kind))
