@@ -108,7 +108,7 @@ class RoundHandler:
             self.states.placement(order), self.states.memory(experiment, order), self.states.twins_before(order)
         )
         kept.placement.check_seats(len(experiment.population.seats))
-        twins = Twins(known)
+        twins = Twins(known, experiment.spec.telemetry, order.clock_s)
         agents = AgentClient(
             experiment,
             order,

@@ -238,10 +238,18 @@ def _node_state(node: AgentInfo | EdgeInfo) -> Text:
 
 
 def twins_table(twins: Sequence[Twin]) -> Table:
-    """A line for each twin: its estimate of its worker, and its newest prediction with the actual time."""
-    table = Table("device", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    """A line for each twin: its estimate of its worker, and its newest prediction with the actual time.
+
+    Where telemetry comes in messages, also how old it was at that planning, and the free compute estimated and actual.
+    """
+    messages = any(twin.heard for twin in twins)
+    head = ("device", "health", "free compute", "samples", "seconds to implied", "strikes", "predicted", "took")
+    table = Table(*head, *(("telemetry age", "estimated", "actual") if messages else ()))
     for twin in twins:
         newest = twin.history[-1] if twin.history else None
+        seen = (newest.telemetry_age_s, newest.estimated_sps, newest.actual_sps) if newest else (None, None, None)
+        compared = ["-" if seen[0] is None else duration(seen[0])]
+        compared += ["-" if sps is None else f"{sps:.4g} /s" for sps in seen[1:]]
         table.add_row(
             str(twin.seat),
             Text(twin.health, style="" if twin.health == "healthy" else "red"),
@@ -251,6 +259,7 @@ def twins_table(twins: Sequence[Twin]) -> Table:
             str(twin.strikes),
             "-" if newest is None else duration(newest.predicted_s),
             "-" if newest is None or newest.took_s is None else duration(newest.took_s),
+            *(compared if messages else ()),
         )
     return table
 

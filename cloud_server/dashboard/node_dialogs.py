@@ -12,7 +12,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.tables import Figure, columns_of, figure, named_score, row_of
 from cloud_server.dashboard.topology_nodes import Node, outcome_of
 from cloud_server.node_views import change_agent
-from shared.core.formatting import counted, size
+from shared.core.formatting import counted, duration, size
 from shared.plots.partition import partition
 from shared.run_records.metrics import value_in
 from shared.run_records.runs import SeatInfo
@@ -202,7 +202,20 @@ def _twin_facts(twin: Twin) -> dict[str, str]:
         "free compute": f"{twin.telemetry.free_sps:.4g} samples/s of the reference model",
         "slowdown against its profile": f"{twin.ratio:.3g} ± {twin.ratio_var**0.5:.2g}",
         "tasks learned from": str(twin.n_learned),
+        **_last_plan(twin),
     }
+
+
+def _last_plan(twin: Twin) -> dict[str, str]:
+    """What a twin knew by messages when its last task was planned, beside what the task had."""
+    seen = twin.history[-1] if twin.history else None
+    if seen is None or seen.telemetry_age_s is None or seen.estimated_sps is None:
+        return {}
+    found = {
+        "telemetry at its last task": f"{duration(seen.telemetry_age_s)} old",
+        "estimated": f"{seen.estimated_sps:.4g}",
+    }
+    return found | ({} if seen.actual_sps is None else {"actual": f"{seen.actual_sps:.4g}"})
 
 
 def _visit_rows(run_view: RunView, seat: SeatInfo) -> list[dict[str, Any]]:

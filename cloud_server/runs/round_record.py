@@ -97,6 +97,8 @@ class Recorder:
             socket_bytes=sum(reply.socket_bytes for reply in replies),
             simulated_s=self._duration_s(answers, edges),
             energy_j=sum(visit.energy_j for visit in visits),
+            telemetry_bytes=sum(reply.answer.telemetry_bytes for reply in replies),
+            telemetry_j=sum(reply.answer.telemetry_j for reply in replies),
             wall_s=wall_s,
             testing_s=sum(reply.testing_s for reply in replies),
             model_sha256=model_sha256,
@@ -236,6 +238,8 @@ def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply, 
         down_s=cost.down_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s + reply.answer.simulated_s,
+        telemetry_bytes=reply.answer.telemetry_bytes,
+        telemetry_j=reply.answer.telemetry_j,
     )
 
 

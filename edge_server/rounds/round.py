@@ -99,8 +99,9 @@ class EdgeRound:
         self.began_s = order.clock_s + down.down_s
         placement = self.agents.placement
         self.clock = EdgeClock(self.experiment, order.edge, placement.profile, order.round_no, self.began_s)
-        visiting = placement.seats | population.workers_of(order.edge)
-        self.seats = population.seats_of(visiting - NumberSet(order.retired), self.clock.seat)
+        visiting = (placement.seats | population.workers_of(order.edge)) - NumberSet(order.retired)
+        self.clock = self.twins.listen(self.clock, visiting - population.held_out)
+        self.seats = population.seats_of(visiting, self.clock.seat)
         self.trainers = self.seats.among(self.seats.numbers - population.held_out)
 
     # ---- the round
@@ -196,7 +197,7 @@ class EdgeRound:
         if not ctx.spec.keeps_twins:
             return EdgeView(self.late_updates.losses)
         new = work.remaining is None and ctx.wave == 0
-        self.twins.refresh(self.clock, [seat.number for seat in chosen], new_edge_round=new)
+        self.clock = self.twins.refresh(self.clock, [seat.number for seat in chosen], new_edge_round=new)
         return EdgeView(self.late_updates.losses, self.twins.known, work.remaining)
 
     def _accumulator(self) -> Accumulator:
@@ -320,6 +321,8 @@ class EdgeRound:
         finish = await self.thread.run(self.hooks.finish, self.ctx.at(n_samples=n_own), self.state)
         self.state, update = finish.state, finish.update
         n_updates, n_samples = (partial_sum.n_updates, partial_sum.n_samples) if partial_sum else (0, 0)
+        ends = self.clock.at(self.began_s + self.log.simulated_s)
+        telemetry_bytes, telemetry_j = self.twins.end_round(ends, self.trainers.numbers)
         if update is not None:
             n_updates, n_samples, partial_sum = int(self.log.n_used > 0), n_own, None
         elif partial_sum and self.experiment.spec.edge_upload == "mean" and can_be_mean(self.algorithm.update):
@@ -332,6 +335,8 @@ class EdgeRound:
             n_samples=n_samples,
             base=Version(self.order.round_no),
             figures=finish.figures,
+            telemetry_bytes=telemetry_bytes,
+            telemetry_j=telemetry_j,
             **scores._asdict(),
             **self.log.answer_fields(),
             fresh_state=self.fresh_state,

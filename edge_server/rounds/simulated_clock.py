@@ -19,6 +19,8 @@ from shared.federation.population import Seat, run_seeds
 from shared.simulation import MIN_FREE, REFERENCE_FLOPS, NoLoad, Seeds, free_share, next_on
 from shared.simulation.cost_model import Cost, LinkUse, broken_off, drop_share, upload_cost, visit_cost
 from shared.simulation.digital_twin import Telemetry, Twin
+from shared.simulation.distributions import MIN_QUANTITY
+from shared.simulation.telemetry import Channel, Device, Heard, TelemetrySpec
 from shared.simulation.working_time import work_done_s, working_s
 
 
@@ -47,6 +49,7 @@ class EdgeClock:
         profile: the profile of the agent of a seat that takes it over; None for other seats.
         round_no: the round, up to which seats have collected samples; 0 means all samples.
         at_s: the simulated instant at which the free compute is known.
+        estimates: by seat, the free compute in samples a second that its twin estimates from messages.
     """
 
     experiment: Experiment
@@ -54,17 +57,36 @@ class EdgeClock:
     profile: Callable[[int], str | None] = lambda seat: None
     round_no: int = 0
     at_s: float = 0.0
+    estimates: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, at_s: float) -> EdgeClock:
         """The clock at another instant."""
         return replace(self, at_s=at_s)
 
+    def believing(self, estimates: Mapping[int, float]) -> EdgeClock:
+        """The clock of an edge that knows the free compute of these seats by estimates."""
+        return replace(self, estimates=estimates)
+
     @cached_property
     def _seats(self) -> dict[int, Seat]:
         return {}
 
+    @cached_property
+    def _estimated_seats(self) -> dict[int, Seat]:
+        return {}
+
     def seat(self, number: int) -> Seat:
-        """A seat at this instant: its samples collected so far, its free compute, maybe its agent's profile."""
+        """A seat as the edge knows it at this instant: its samples, its free compute, maybe its agent's profile."""
+        if number not in self.estimates:
+            return self._actual(number)
+        if number not in self._estimated_seats:
+            seat = self._seated(number)
+            known = max(self.estimates[number], MIN_FREE * seat.profile.compute_sps, MIN_QUANTITY)
+            self._estimated_seats[number] = replace(seat, profile=seat.profile.replace(compute_sps=known))
+        return self._estimated_seats[number]
+
+    def _actual(self, number: int) -> Seat:
+        """A seat at this instant with the free compute that it has."""
         if number not in self._seats:
             seat = self._seated(number)
             free = 1.0 if isinstance(seat.profile.load, NoLoad) else max(self._free(seat), MIN_FREE)
@@ -94,6 +116,45 @@ class EdgeClock:
             n_collected=seat.n_train,
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
+
+    def listen(self, twin: Twin, spec: TelemetrySpec, round_began_s: float) -> Twin:
+        """A twin that has read the messages of its device that have arrived by this instant."""
+        seat, channel = self._seated(twin.seat), self._channel(twin.seat, spec)
+        seeds, profile, message_j = channel.seeds, seat.profile, seat.profile.j_per_byte_up * spec.message_bytes
+
+        def n_collected(at_s: float) -> int:
+            now = at_s >= round_began_s or self.round_no <= 1
+            return self.experiment.seat_in(twin.seat, self.round_no - (not now)).n_train
+
+        def charge(at_s: float, n_before: int) -> float | None:
+            spent_j = twin.spent_by_j(at_s) + (n_before - before.n_sent) * message_j
+            return None if profile.battery_j is None else max(1 - spent_j / profile.battery_j, 0.0)
+
+        device = Device(
+            on=lambda at_s: next_on(profile.availability, twin.seat, at_s, seeds) == at_s,
+            free=lambda at_s: free_share(profile.load, at_s, seeds),
+            n_collected=n_collected,
+            charge=charge,
+        )
+        before = twin.heard or channel.began(round_began_s)
+        heard = channel.read(before, self.at_s, device)
+        return twin.replace(heard=heard, spent_j=twin.spent_j + (heard.n_sent - before.n_sent) * message_j)
+
+    def estimated(self, number: int, heard: Heard, spec: TelemetrySpec) -> Telemetry:
+        """What the messages of a seat's device tell of it at this instant."""
+        channel, profile = self._channel(number, spec), self._seated(number).profile
+        return Telemetry(
+            at_s=heard.since_s if heard.sent_s is None else heard.sent_s,
+            on=channel.counts_as_on(heard, self.at_s),
+            free_sps=profile.compute_sps * channel.share(heard, self.at_s),
+            n_collected=heard.n_collected,
+            charge=heard.charge,
+        )
+
+    def _channel(self, number: int, spec: TelemetrySpec) -> Channel:
+        seat = self._seated(number)
+        transfer_s = seat.latency_to(self.edge) + 8 * spec.message_bytes / seat.profile.up_bps
+        return Channel(spec, seat.profile.load, self._seeds(number), transfer_s)
 
     def on_s(self, number: int, at_s: float) -> float | None:
         """The first instant from `at_s` on at which a seat's device is on; None if there is none."""
@@ -155,7 +216,7 @@ class EdgeClock:
         return share * visit_estimates.samples_due(ctx, task, self.seat(number))
 
     def _cost(self, ctx: Context, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
-        seat, flops, seeds = self.seat(number), n_trained * self.experiment.flops, ctx.at(seat=number).seed
+        seat, flops, seeds = self._actual(number), n_trained * self.experiment.flops, ctx.at(seat=number).seed
         if not _changes(seat):
             return visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, seeds, share)
         whole, of_run = self._seated(number), self._seeds(number)

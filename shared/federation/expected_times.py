@@ -19,6 +19,7 @@ from shared.federation.context import Context
 from shared.federation.experiment import Experiment
 from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
+from shared.federation.twin_effects import telemetry_without_effect
 from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, samples_due
 from shared.simulation import Profile
 from shared.simulation.cost_model import Cost, LinkUse, link_cost
@@ -135,6 +136,9 @@ class ExpectedTimes:
         if not self.spec.sync.devices.asynchronous:
             last = f"device {seat.number} at edge number {seat.home_edge}"
             yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
+        if (twins := self.spec.telemetry) is not None:
+            messages = f"{round_s / twins.period_s:.3g} messages of {size(twins.message_bytes)}"
+            yield f"expected: a device sends {messages} to its twin in such a round"
         yield from self.without_effect()
 
     # ---- fields without effect
@@ -143,6 +147,7 @@ class ExpectedTimes:
         """A sentence for each field of devices, links and deadlines that the spec sets and that changes nothing."""
         yield from self._deadlines()
         yield from self._loads()
+        yield from telemetry_without_effect(self.spec, {seat.profile for seat in self.seats}, self.last[0])
         for field, devices in _other_devices(self.spec.devices):
             yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
         for field, link in _other_links(self.spec.edge_link):

@@ -51,9 +51,9 @@ from shared.spec.experiment import ExperimentSpec
 
 log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")
-_OF_SEVERAL = "client_metrics"
-"""A column only of runs with further metrics."""
-_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, _OF_SEVERAL)))
+_OF_SEVERAL, _OF_TELEMETRY = ("client_metrics",), ("telemetry_bytes", "telemetry_j")
+"""Columns only of runs with further metrics, and of runs whose devices send telemetry."""
+_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, *_OF_SEVERAL, *_OF_TELEMETRY)))
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
 MOST_MODELS = 64
 """Of a run with more models the global one is written alone; the cloud has the others."""
@@ -113,9 +113,9 @@ def write_results(
 
 def _write_rounds(folder: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None:
     further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
-    several = len(info.metrics) > 1
-    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *[_OF_SEVERAL] * several))
-    _merge(folder / ROUNDS, header, {_key(row): [_round_line(row, further, several)] for row in rounds})
+    last = _OF_SEVERAL * (len(info.metrics) > 1) + _OF_TELEMETRY * (info.spec.telemetry is not None)
+    header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *last))
+    _merge(folder / ROUNDS, header, {_key(row): [_round_line(row, further, last)] for row in rounds})
 
 
 def _write_class_tables(folder: Path, rounds: Sequence[RoundInfo], names: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ def _key(row: RoundInfo) -> Key:
     return (row.round_no, row.kind == "evaluate")
 
 
-def _round_line(row: RoundInfo, further: Sequence[MetricInfo], several: bool) -> bytes:
+def _round_line(row: RoundInfo, further: Sequence[MetricInfo], last: Sequence[str]) -> bytes:
     """Returns all fields except the edges; structures are JSON; the global test set has further columns."""
     values = row.model_dump(mode="json", include=set(ROUND_FIELDS))
     cells = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
@@ -203,7 +203,7 @@ def _round_line(row: RoundInfo, further: Sequence[MetricInfo], several: bool) ->
     return _line(
         ["" if cells[name] is None else cells[name] for name in _COLUMNS]
         + ["" if value is None else value for value in of_global]
-        + [cells.get(_OF_SEVERAL, "")] * several
+        + [cells.get(name, 0) for name in last]
     )
 
 
@@ -219,6 +219,8 @@ def _link_lines(row: RoundInfo) -> list[bytes]:
         return []
     used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
     for edge in row.edges:
+        if edge.telemetry_bytes:
+            used[f"devices/{edge.edge}", "telemetry"] = LinkUse(up_bytes=edge.telemetry_bytes)
         used[f"{edge.edge}/cloud", row.kind] += LinkUse(down_bytes=edge.down_bytes, up_bytes=edge.up_bytes)
     for seat in row.seats:
         purpose = _PURPOSES.get(seat.outcome, row.kind)

@@ -23,10 +23,11 @@ and variance, 2009), starting at the profile, that is at ratio 1. A profile says
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from shared.core.bounds import Count
-from shared.core.records import Record
+from shared.core.records import LEFT_OUT, Record
+from shared.simulation.telemetry import Heard
 
 Health = Literal["healthy", "recovering", "degraded", "offline"]
 
@@ -51,10 +52,10 @@ HISTORY = 16
 
 
 class Telemetry(Record):
-    """What a device reports about itself at a simulated time.
+    """What a twin knows of its device: what the device reports, or what is estimated from its messages.
 
     Attributes:
-        at_s: the simulated time.
+        at_s: the simulated time; of messages, when the newest that arrived was sent.
         on: whether the device is on.
         free_sps: free compute, in training samples of the reference model a second.
         n_collected: number of training samples collected so far.
@@ -69,7 +70,11 @@ class Telemetry(Record):
 
 
 class VisitObservation(Record):
-    """One task as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration."""
+    """One task as the twin saw it, predicted and actual; `error_s` is the actual minus the predicted duration.
+
+    Where telemetry comes in messages, also how old the newest message was (`telemetry_age_s`), the free compute that
+    was estimated (`estimated_sps`) and that which the task had (`actual_sps`, its delay included), and its energy.
+    """
 
     round_no: Count
     edge_round: Count
@@ -82,6 +87,10 @@ class VisitObservation(Record):
     error_s: float | None = None
     outcome: str
     reason: str | None = None
+    telemetry_age_s: Annotated[float | None, LEFT_OUT] = None
+    estimated_sps: Annotated[float | None, LEFT_OUT] = None
+    actual_sps: Annotated[float | None, LEFT_OUT] = None
+    energy_j: Annotated[float | None, LEFT_OUT] = None
 
 
 class Twin(Record):
@@ -95,9 +104,10 @@ class Twin(Record):
         strikes: number of consecutive bad tasks.
         n_good: number of good tasks since it began to recover.
         rest: number of edge rounds for which it is still left out.
-        spent_j: energy that its tasks took.
+        spent_j: energy that its tasks took, and its messages.
         telemetry: the newest telemetry.
         history: the newest tasks, oldest first.
+        heard: what came in messages, where telemetry does.
     """
 
     seat: int
@@ -111,6 +121,11 @@ class Twin(Record):
     spent_j: float = 0.0
     telemetry: Telemetry = Telemetry()
     history: tuple[VisitObservation, ...] = ()
+    heard: Annotated[Heard | None, LEFT_OUT] = None
+
+    def spent_by_j(self, at_s: float) -> float:
+        """Return the energy that its tasks had taken that began before a simulated time, as far as they are known."""
+        return self.spent_j - sum(seen.energy_j or 0.0 for seen in self.history if seen.at_s >= at_s)
 
     @property
     def caution(self) -> float:

@@ -33,6 +33,8 @@ def check_clock(spec: Any) -> None:
                 f"{name} {limit_s:g} at time_scale {spec.time_scale:g} is {limit_s * spec.time_scale:g} s of wall "
                 f"time; with clock: real it is {MIN_WAIT_S:g} to {MAX_WAIT_S:g} s"
             )
+    if spec.telemetry is not None:
+        raise ValueError("twins with telemetry by messages need clock: simulated: with clock: real twins measure tasks")
     profiles = [part.profile for part in spec.devices.mixture]
     if any(profile.load is not None and profile.load.name != "none" for profile in profiles):
         raise ValueError("load needs clock: simulated: with clock: real the twins learn from measured times")

@@ -20,6 +20,7 @@ from shared.core.plugins import PluginParams
 from shared.core.records import LEFT_OUT, Record, canonical
 from shared.core.validation import Names, VisibleText
 from shared.simulation import DeviceSpec, EdgeLinkSpec, Parts
+from shared.simulation.telemetry import TelemetrySpec
 from shared.spec.clock_rules import check_clock
 from shared.spec.ends import Stop, Validation, fault_of
 from shared.spec.fields import (
@@ -37,6 +38,7 @@ from shared.spec.fields import (
     Selection,
     SumBounds,
     Timeouts,
+    Twins,
     Vectorised,
     check_edge_rounds,
 )
@@ -86,7 +88,8 @@ class ExperimentSpec(Record):
             proportion to their shares, so that each takes about as many steps as one machine with all samples would.
         sync: whether edges wait for all their devices, and the cloud for all edges.
         overrun: where shares are planned, the first dispatch ends after this multiple of the planned seconds.
-        twins: whether an edge keeps digital twins even if no schedule plans by them.
+        twins: whether an edge keeps digital twins even if no schedule plans by them. They know their devices at the
+            instant of planning, or, with fields such as `{period_s: 10}`, by messages.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
             that a device has all its samples from the start.
         quorum: share of a round's tasks, over all edges, that must be answered in each edge round. Where edges are
@@ -163,7 +166,7 @@ class ExperimentSpec(Record):
     divide_batch: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     sync: Annotated[Sync, Field(exclude_if=lambda value: value == Sync())] = Sync()
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    twins: bool = False
+    twins: Twins = False
     arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -226,7 +229,12 @@ class ExperimentSpec(Record):
     @property
     def keeps_twins(self) -> bool:
         """Whether edges keep digital twins of their devices."""
-        return self.twins or self.plans
+        return bool(self.twins) or self.plans
+
+    @property
+    def telemetry(self) -> TelemetrySpec | None:
+        """How devices report to their twins; None means that twins know them at the instant of planning."""
+        return None if isinstance(self.twins, bool) else self.twins
 
     def edge_rounds_at(self, edge: int) -> int:
         """Return the number of edge rounds that an edge has in each cloud round."""

@@ -15,6 +15,7 @@ from shared.core.plugins import NAME, PluginParams
 from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import MAX_METRICS
 from shared.core.validation import ID, Names, no_repeats
+from shared.simulation.telemetry import TelemetrySpec
 
 LARGEST_COUNT = 100_000
 """Most rounds of a run."""
@@ -27,6 +28,11 @@ EdgeRounds = Annotated[
     Discriminator(lambda raw: "array" if isinstance(raw, list | tuple) else "integer"),
 ]
 """Edge rounds in a cloud round: of every edge, or of each edge in the order of their numbers."""
+Twins = Annotated[
+    Annotated[bool, Tag("boolean")] | Annotated[TelemetrySpec, Tag("object")],
+    Discriminator(lambda raw: "object" if isinstance(raw, Mapping | TelemetrySpec) else "boolean"),
+]
+"""Whether edges keep digital twins, or how devices report to them."""
 SELECTIONS = ("all", "random", "fastest", "power_of_choice")
 """Names of the built-in selection policies, which `shared.federation.selection` implements."""
 Selection = Annotated[str, Field(pattern=NAME, json_schema_extra={"enum": list(SELECTIONS)})]

@@ -16,10 +16,11 @@ from shared.core.scores import Spread
 from shared.federation.spec_parser import parse_spec
 from shared.run_records.runs import UnreadableRun
 from shared.run_records.visits import VisitRow
+from shared.simulation.telemetry import Heard
 from strata.output import Column, FittedTable, Terminal
-from strata.tables import rounds_table, runs_table, visits_table
+from strata.tables import rounds_table, runs_table, twins_table, visits_table
 from tests.strata.conftest import Strata
-from tests.strata.samples import a_round, a_run, put_run
+from tests.strata.samples import a_round, a_run, a_twin, put_run
 
 SAMPLE: dict[str, Any] = {"wall_s": 61.0, "simulated_s": 4_000.0, "device_bytes_up": 10**8, "bytes_up": 10**8}
 FIGURES = {"accuracy": 0.25, "rho": 145, "sigma": 352, "refusals": 3, "edge_model_bytes": 19_240, "note": "far"}
@@ -133,3 +134,13 @@ def test_a_run_that_cannot_be_read_has_a_line_with_the_reason() -> None:
     text = " ".join(lines_of(runs_table([a_run()], [lost]), 250))
     assert "unreadable (the document of run r9 [b] is broken)" in text
     assert "r1" in text
+
+
+def test_twins_that_hear_messages_show_their_age_and_what_they_estimated_beside_what_was() -> None:
+    exact = a_twin()
+    (seen,) = exact.history
+    known = seen.replace(telemetry_age_s=3.0, estimated_sps=80.0, actual_sps=40.0)
+    by_messages = exact.replace(history=(known,), heard=Heard(since_s=0.0, next=4, n_sent=4))
+    assert "telemetry age" not in "\n".join(lines_of(twins_table([exact]), 160))
+    text = "\n".join(lines_of(twins_table([by_messages, exact]), 200))
+    assert [word in text for word in ("telemetry age", "3.0 s", "80 /s", "40 /s")] == [True] * 4

@@ -16,7 +16,7 @@ FIELDS = {field.name: field for field in fields_of(ExperimentSpec.model_json_sch
 
 def test_each_field_of_the_spec_has_the_input_of_its_type() -> None:
     assert list(FIELDS) == list(ExperimentSpec.model_fields)
-    kinds = {name: FIELDS[name].kind for name in ("name", "num_rounds", "lr", "twins", "select", "partition")}
+    kinds = {name: FIELDS[name].kind for name in ("name", "num_rounds", "lr", "partial_work", "select", "partition")}
     assert list(kinds.values()) == ["text", "integer", "number", "switch", "choice", "yaml"]
     assert (FIELDS["num_edges"].kind, FIELDS["num_edges"].nullable) == ("integer", True)
     assert FIELDS["select"].choices == SELECTIONS

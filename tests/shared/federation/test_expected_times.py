@@ -70,6 +70,27 @@ def test_what_changes_no_time_is_named_with_its_cause() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("twins", "changes", "says"),
+    [
+        ({"noise": 0.1}, {"schedule": "own_data"}, "without effect on tasks: twins.period_s, noise: schedule own_data"),
+        ({"delay_s": 1, "estimator": "ewma"}, {}, "without effect: twins.period_s, delay_s, estimator: devices are"),
+        ({"noise": 0.1}, {}, None),
+        ({"loss": 0.1}, {}, None),
+        ({"noise": 0.1, "bias": 0.2, "estimator": "kalman"}, {}, "without effect: twins.noise and bias: kalman knows"),
+        ({"noise": 0.1}, {"devices": {"profile": {"load": "steps"}}}, None),
+        ({"period_s": 1e8, "noise": 0.1}, {}, "twins.period_s 1e+08 is longer than the run"),
+    ],
+)
+def test_telemetry_that_changes_nothing_is_named(
+    twins: dict[str, Any], changes: dict[str, Any], says: str | None
+) -> None:
+    times = times_of(**{"schedule": "free_compute", "twins": {"period_s": 0.01, **twins}, **changes})
+    lines = [line for line in times.without_effect() if "twins" in line]
+    assert lines[0].startswith(says) if says else not lines
+    assert any("messages of 128 B to its twin in such a round" in line for line in times.lines())
+
+
 def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:
     def load(**fields: Any) -> dict[str, Any]:
         return {"profile": {"load": {"during_tasks": True, **fields}}, "edge_latency_s": 0}
