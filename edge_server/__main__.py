@@ -20,7 +20,7 @@ from shared.service.server import serve
 
 def keys_of(settings: EdgeSettings) -> NodeKeys:
     """The edge's keys, with a certificate of the cloud."""
-    return joined(edge_identity(settings.name), settings, settings.cloud_url)
+    return joined(edge_identity(settings.edge), settings, settings.cloud_url)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def create_app(
 def _user(settings: EdgeSettings, keys: NodeKeys | None) -> StoreUser | None:
     """As whom the edge reaches its keys in Redis; None where it is not asked."""
     password = keys.store_password if keys else ""
-    return StoreUser(redis_keys.user_of_edge(settings.name), password) if password else None
+    return StoreUser(redis_keys.user_of_edge(settings.edge), password) if password else None
 
 
 def build(
@@ -97,7 +97,7 @@ def build(
     metrics.watch(roster, settings.ttl_s)
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     registration = EdgeRegistration(
-        edge=settings.name,
+        edge=settings.edge,
         port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
         versions=versions(),
@@ -105,14 +105,14 @@ def build(
         max_body_bytes=settings.max_body_bytes,
     )
     states = EdgeStateStore(
-        edge_name=settings.name,
+        edge_name=settings.edge,
         store=store,
         blobs=Blobs(settings.state_dir / "blobs", fsync=settings.common.fsync),
         seat_states=FileStateStore(settings.state_dir / "workers", fsync=settings.common.fsync),
         thread=thread,
     )
     handler = RoundHandler(
-        edge_name=settings.name,
+        edge_name=settings.edge,
         states=states,
         experiments=ExperimentCache(settings.common.data_dir, settings.common.cache_dir),
         thread=thread,
@@ -140,7 +140,7 @@ def build(
 
 def _needs(settings: EdgeSettings, store: Store) -> Needs:
     """What the edge needs to answer: a Redis that takes writes, its folder, and the data sets."""
-    key, ttl_s = redis_keys.edge_probe(settings.name), settings.ttl_s
+    key, ttl_s = redis_keys.edge_probe(settings.edge), settings.ttl_s
 
     async def writes() -> None:
         await store.put(key, b"1", ttl_s)

@@ -106,7 +106,7 @@ async def visits(run_id: RunId, edge: TheEdge) -> VisitsInFlight:
 )
 async def rounds(request: Request, edge: TheEdge) -> Response:
     """Runs one round of one edge; the answer holds the sum of its updates and a record of each visit."""
-    check_recipient(request.headers, edge.settings.name)
+    check_recipient(request.headers, edge.settings.edge)
     received = await receive(request, edge.settings.max_body_bytes)
     key = read_order_key(received.header)
     edge.orders.drop_idle()

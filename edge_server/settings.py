@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from shared.core.validation import ID
 from shared.service.settings import TierSettings, over_tls
+from shared.storage.kept_id import kept_id
 from shared.storage.key_value import RedisUrl
 
 
@@ -16,7 +18,7 @@ class EdgeSettings(TierSettings):
     """An edge's settings.
 
     Attributes:
-        name: of this edge; unique among the edges of the cloud.
+        name: of this edge, unique among the edges of the cloud; None = one that is drawn once and kept in `state_dir`.
         cloud_url: address of the cloud.
         redis_url: address of the edge's Redis.
         advertise_port: the port under which others reach this process, if a port mapping makes it differ from `port`.
@@ -24,10 +26,15 @@ class EdgeSettings(TierSettings):
 
     model_config = SettingsConfigDict(env_prefix="EDGE_", extra="ignore", env_ignore_empty=True)
 
-    name: str = Field(default="edge-1", pattern=ID)
+    name: str | None = Field(default=None, pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     advertise_port: int | None = Field(default=None, ge=1, le=65535)
+
+    @cached_property
+    def edge(self) -> str:
+        """The name of this edge: the given one, or the one in its folder, which survives restarts and a new container."""
+        return self.name or kept_id(self.state_dir / "edge-name", "edge-", n_bytes=4, durable=self.common.fsync)
 
     @model_validator(mode="after")
     def _call_cloud_over_tls(self) -> Self:

@@ -307,7 +307,7 @@ class Federation:
     def node_id(self, name: str) -> str:
         """Returns the id of an edge or an agent, which may have been stopped."""
         state = self.apps[name].state
-        return str(state.agent.membership.registration.agent if name.startswith("agent") else state.edge.settings.name)
+        return str(state.agent.membership.registration.agent if name.startswith("agent") else state.edge.settings.edge)
 
     async def submit(self, spec: dict[str, Any]) -> str:
         answer = await self.client.post("/runs", json={"spec": spec})

@@ -16,7 +16,7 @@ from shared.service.settings import CommonSettings, Environment
 from strata.fleet.settings import FleetSettings
 
 ROOT = Path(__file__).resolve().parent.parent
-NODES = {"cloud": "cloud", "edge-1": "edge", "edge-2": "edge", "edge": "edge", "device": "device"}
+NODES = {"cloud": "cloud", "edge": "edge", "device": "device"}
 NODES |= {"device_slow": "device", "fleet": "fleet"}
 """Services that run a tier or the fleet, with their classes."""
 

@@ -10,18 +10,19 @@ from shared.core.files import write_file
 from shared.core.validation import ID
 
 
-def kept_id(path: Path, prefix: str, *, durable: bool = True) -> str:
+def kept_id(path: Path, prefix: str, *, n_bytes: int = 6, durable: bool = True) -> str:
     """Returns the id in a file; if the file holds none, draws one that begins with `prefix`, and writes it.
 
     Args:
         path: of the file.
         prefix: of a new id.
+        n_bytes: of a new id after its prefix, two hexadecimal digits each.
         durable: whether a new id survives a power cut.
     """
     kept = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
     if re.fullmatch(ID, kept):
         return kept
-    drawn = f"{prefix}{secrets.token_hex(6)}"
+    drawn = f"{prefix}{secrets.token_hex(n_bytes)}"
     write_file(path, drawn.encode(), durable=durable)
     return drawn
 

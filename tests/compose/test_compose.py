@@ -48,7 +48,7 @@ def test_every_device_container_takes_part(stack: httpx2.Client) -> None:
     assert len({row["agent"] for row in rows}) == 6
     assert {names[row["agent"]] for row in rows} <= {container[:12] for container in containers}
     assert sum(row["n_samples"] for row in rows) == 1438
-    assert {row["edge"] for row in rows} == {"edge-1", "edge-2"}
+    assert len({row["edge"] for row in rows}) == 2
 
 
 def test_with_one_device_an_agent_link_bytes_are_the_bytes_on_the_sockets(stack: httpx2.Client) -> None:

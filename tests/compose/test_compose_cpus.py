@@ -14,7 +14,7 @@ from tests.compose.stack import ROOT, compose, docker, ended, n_agents, n_device
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 LIMITS = ("-f", "docker-compose.yml", "-f", "docker-compose.cpus.yml")
-CPUS = {"edge-1": 0.2, "device": 0.4, "device_slow": 0.1}
+CPUS = {"edge": 0.2, "device": 0.4, "device_slow": 0.1}
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def limited(stack: httpx2.Client) -> Iterator[httpx2.Client]:
         yield stack
     finally:
         compose("rm", "-s", "-f", "-v", "device_slow")
-        compose("up", "-d", "--no-deps", "--scale", "device=6", "edge-1", "device")
+        compose("up", "-d", "--no-deps", "--scale", "device=6", "edge", "device")
         until("six devices", lambda: are_alive(stack, 6))
 
 
@@ -43,7 +43,8 @@ def test_shares_follow_measured_speeds_and_rounds_are_faster_than_with_own_data(
     spec = yaml.safe_load((ROOT / "experiments" / "dtpfl_cpus.yaml").read_text(encoding="utf-8"))
     own = rounds_of(limited, {**spec, "schedule": "own_data", "num_rounds": 3})
     planned = rounds_of(limited, spec)
-    twins = limited.get("/edges/edge-1/twins").json()["twins"]
+    edge = planned[-1]["seats"][0]["edge"]
+    twins = limited.get(f"/edges/{edge}/twins").json()["twins"]
     for detail in (*own, *planned):
         assert sum(row["n_samples"] for row in detail["seats"]) == 1438
         assert {row["outcome"] for row in detail["seats"]} == {"used"}

@@ -55,8 +55,9 @@ def test_containers_get_certificates_train_and_are_revoked(client: Client) -> No
     until("the end of a revoked device", lambda: n_devices(client) == 1)
 
     # Redis knows the cloud and the edges, and answers nobody else.
+    edges = sorted(f"edge:{edge.edge}" for edge in client.edges().edges)
     users = secure("exec", "-T", "redis", "cat", "/data/users.acl").splitlines()
-    assert sorted(line.split()[1] for line in users) == ["cloud", "default", "edge:edge-1", "edge:edge-2"]
+    assert sorted(line.split()[1] for line in users) == ["cloud", "default", *edges]
     assert "NOPERM" in secure("exec", "-T", "redis", "redis-cli", "get", "cloud:owner")
 
     # A device knows neither the users' token nor Redis nor another class's join token.
