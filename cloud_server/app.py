@@ -153,7 +153,7 @@ def build(
     )
     runs = RunManager(services, settings.max_concurrent_runs)
     metrics.watch(registry, runs, services.evaluator)
-    fleet = Fleet(store, registry, runs.seats_by_agent, settings.ttl_s)
+    fleet = Fleet(store, registry, runs.seats_by_agent, runs.edges_in_use, settings.ttl_s)
     events = EventFeeds(repository, closing, settings.max_event_clients)
     return Cloud(
         settings,

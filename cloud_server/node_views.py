@@ -26,11 +26,14 @@ def agents_of(cloud: Cloud) -> tuple[AgentInfo, ...]:
 
 
 async def topology_of(cloud: Cloud) -> TopologyInfo:
-    """All registered nodes, the wanted number of devices, and the fleet that scales them."""
+    """All registered nodes, how many devices and edges are wanted, and the fleet that scales them."""
     active, wanted = tuple(info.run for info in cloud.runs.training), await cloud.fleet.wanted_devices()
+    wanted_edges = await cloud.fleet.wanted_edges()
     return TopologyInfo(
         wanted=wanted,
+        wanted_edges=wanted_edges,
         present=cloud.fleet.present(),
+        present_edges=cloud.fleet.present_edges(),
         n_devices=cloud.registry.n_devices(),
         n_agents=len(cloud.registry.live_agents()),
         fleet=cloud.fleet.info(),
@@ -38,7 +41,7 @@ async def topology_of(cloud: Cloud) -> TopologyInfo:
         agents=agents_of(cloud),
         active_run=active[0] if active else None,
         active_runs=active,
-        notes=cloud.runs.notes_of_surplus(sum(wanted.values())),
+        notes=cloud.runs.notes_of_surplus(sum(wanted.values()), wanted_edges or 0),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import socket
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -11,12 +9,8 @@ from pydantic_settings import SettingsConfigDict
 
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.validation import ID
-from shared.service.settings import TierSettings, over_tls
+from shared.service.settings import TierSettings, host_id, over_tls
 from shared.simulation import known_profile
-
-
-def _host_name() -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "agent"
 
 
 class AgentSettings(TierSettings):
@@ -33,7 +27,7 @@ class AgentSettings(TierSettings):
 
     model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore", env_ignore_empty=True)
 
-    name: str = Field(default_factory=_host_name, pattern=ID)
+    name: str = Field(default_factory=host_id, pattern=ID)
     cloud_url: str = "http://127.0.0.1:8000"
     devices: int = Field(default=1, ge=1, le=LARGEST_DEVICES)
     profile: Annotated[str, AfterValidator(known_profile)] = "standard"

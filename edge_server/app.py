@@ -34,6 +34,7 @@ from shared.service.client import Caller, tier_client
 from shared.service.idempotency import IdempotentRunner
 from shared.service.joining import renewed
 from shared.service.needs import Needs
+from shared.service.settings import host_id
 from shared.service.throttle import Throttle
 from shared.storage import redis_keys
 from shared.storage.blobs import Blobs
@@ -98,6 +99,7 @@ def build(
     caller = Caller(client, settings.common.tier_token, settings.max_body_bytes, keys, revoked, metrics.exchanged)
     registration = EdgeRegistration(
         edge=settings.edge,
+        name=settings.name or host_id(),
         port=settings.advertise_port or settings.port,
         nonce=secrets.token_hex(16),
         versions=versions(),

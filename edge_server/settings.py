@@ -33,7 +33,7 @@ class EdgeSettings(TierSettings):
 
     @cached_property
     def edge(self) -> str:
-        """The name of this edge: the given one, or the one in its folder, which survives restarts and a new container."""
+        """The name of this edge: the given one, or one kept in its folder, which survives a new container."""
         return self.name or kept_id(self.state_dir / "edge-name", "edge-", n_bytes=4, durable=self.common.fsync)
 
     @model_validator(mode="after")

@@ -29,9 +29,9 @@ async def get_topology(cloud: TheCloud) -> TopologyInfo:
 
 
 @router.put("/topology", responses=problems(409))
-async def set_wanted_devices(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
-    """Set the wanted number of devices; the fleet starts and stops agents accordingly."""
-    await cloud.fleet.set_wanted_devices(body.devices)
+async def set_wanted(body: WantedTopology, cloud: TheCloud) -> TopologyInfo:
+    """Set how many devices and edges are wanted; the fleet starts and stops agents and edges accordingly."""
+    await cloud.fleet.set_wanted(body.devices, body.edges)
     return await node_views.topology_of(cloud)
 
 

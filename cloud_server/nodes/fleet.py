@@ -1,13 +1,14 @@
-"""The fleet as the cloud knows it: the wanted numbers of devices, the agents that it runs, those that it may stop."""
+"""The fleet as the cloud knows it: how many devices and edges are wanted, what it runs, and what it may stop."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from cloud_server.nodes.registry import Registry
+from cloud_server.nodes.revocation import forget
 from shared.core.bounds import LARGEST_DEVICES
 from shared.core.errors import BadInput, Conflict, UnknownName
 from shared.service.api.membership import FleetOrders, FleetReport
@@ -16,8 +17,13 @@ from shared.storage import redis_keys
 from shared.storage.key_value import Store
 
 NO_FLEET = (
-    "no fleet is connected that could change the number of devices: `strata up` and `strata run` have one for local "
-    "processes; for containers start it by `docker compose --profile scale up -d fleet`"
+    "no fleet is connected that could change the number of devices or edges: `strata up` and `strata run` have one for "
+    "local processes; for containers start it by `docker compose --profile scale up -d fleet`"
+)
+
+NO_EDGES = (
+    "the connected fleet starts and stops no edges; that of Compose does with FLEET_EDGE_SERVICE=edge, and "
+    "`docker compose up -d --scale edge=N` without a fleet"
 )
 
 
@@ -37,6 +43,7 @@ class Fleet:
         store: stores the wanted numbers.
         registry: knows which nodes are alive.
         seats_by_agent: returns the seats of each agent that has any in the run that trains.
+        edges_in_use: returns the edges of runs that have not ended, each with its run.
         ttl_s: a fleet that is silent for longer counts as disconnected.
     """
 
@@ -45,9 +52,11 @@ class Fleet:
         store: Store,
         registry: Registry,
         seats_by_agent: Callable[[], Mapping[str, object]],
+        edges_in_use: Callable[[], Awaitable[Mapping[str, str]]],
         ttl_s: float,
     ) -> None:
-        self.store, self.registry, self.seats_by_agent, self.ttl_s = store, registry, seats_by_agent, ttl_s
+        self.store, self.registry, self.ttl_s = store, registry, ttl_s
+        self.seats_by_agent, self.edges_in_use = seats_by_agent, edges_in_use
         self._heard: _ReceivedReport | None = None
 
     async def wanted_devices(self) -> dict[str, int]:
@@ -55,10 +64,15 @@ class Fleet:
         stored = await self.store.get(redis_keys.cloud_topology())
         return dict(json.loads(stored)) if stored else {}
 
+    async def wanted_edges(self) -> int | None:
+        """The wanted edges, as last set; None if never."""
+        stored = await self.store.get(redis_keys.cloud_wanted_edges())
+        return int(stored) if stored else None
+
     # ---- the fleet's side
 
     async def receive_report(self, report: FleetReport) -> FleetOrders:
-        """Take a report; returns what is wanted, and the leaving agents that no round needs any more.
+        """Take a report; returns what is wanted, the leaving agents that no round needs, and edges that no run needs.
 
         Raises:
             Conflict: another fleet is connected.
@@ -68,14 +82,29 @@ class Fleet:
             raise Conflict(f"fleet {before.report.fleet} is connected already", field="fleet")
         if report.begins:
             await self.store.delete(redis_keys.cloud_topology())
+            await self.store.delete(redis_keys.cloud_wanted_edges())
         for agents in self.registry.agents_by_name(report.left).values():
             for agent in agents:
                 await self.registry.mark_left(agent)
-        leaving, seated = self.registry.agents_by_name(report.leaving), self.seats_by_agent()
-        self.registry.mark_leaving((agent for agents in leaving.values() for agent in agents), self.ttl_s)
+        for edge in self._edges(report.left).values():
+            await forget(self.registry, "edge", edge)
+        edges = set(report.edges or ()).intersection(report.leaving)
+        leaving = self.registry.agents_by_name(name for name in report.leaving if name not in edges)
+        ending = self._edges(edges)
+        agents_ending = (agent for agents in leaving.values() for agent in agents)
+        self.registry.mark_leaving(agents_ending, ending.values(), self.ttl_s)
         self._heard = _ReceivedReport(report, before.since if before else now, now)
+        seated, in_use = self.seats_by_agent(), await self.edges_in_use() if edges else {}
         released = [name for name, agents in leaving.items() if seated.keys().isdisjoint(agents)]
-        return FleetOrders(wanted=await self.wanted_devices(), released=tuple(released))
+        released += [name for name in sorted(edges) if ending.get(name) not in in_use]
+        return FleetOrders(
+            wanted=await self.wanted_devices(), wanted_edges=await self.wanted_edges(), released=tuple(released)
+        )
+
+    def _edges(self, names: Iterable[str]) -> dict[str, str]:
+        """By name, the edge of that name, alive or not; a name that none has is left out."""
+        wanted = set(names)
+        return {entry.name: edge for edge, entry in sorted(self.registry.edges.items()) if entry.name in wanted}
 
     def _connected(self) -> _ReceivedReport | None:
         heard = self._heard
@@ -83,17 +112,52 @@ class Fleet:
 
     # ---- the user's side
 
-    async def set_wanted_devices(self, devices: int | Mapping[str, int]) -> None:
-        """Set the wanted number of devices; numbers of services that the fleet no longer has are forgotten.
+    async def set_wanted(self, devices: int | Mapping[str, int] | None = None, edges: int | None = None) -> None:
+        """Set how many devices and edges are wanted; None leaves a number as it is.
 
         Raises:
-            Conflict: no fleet is connected.
-            BadInput: the fleet cannot run that number; names the field and the cause.
+            Conflict: no fleet is connected, it scales no edges, or a run needs edges that would be stopped.
+            BadInput: the fleet cannot run that number of devices; names the field and the cause.
         """
         heard = self._connected()
         if heard is None:
-            raise Conflict(NO_FLEET, field="devices")
-        services = heard.report.services
+            raise Conflict(NO_FLEET, field="edges" if devices is None else "devices")
+        if edges is not None:
+            await self._check_edges(edges, heard.report)
+        if devices is not None:
+            await self._set_devices(devices, heard.report)
+        if edges is not None:
+            await self.store.put(redis_keys.cloud_wanted_edges(), str(edges).encode())
+
+    async def _check_edges(self, edges: int, report: FleetReport) -> None:
+        """Check that the fleet can have so many edges.
+
+        A run keeps its edges until it ends; only spare ones can be stopped before.
+
+        Raises:
+            Conflict: it cannot; the message says what would help.
+        """
+        if report.edges is None:
+            raise Conflict(NO_EDGES, field="edges")
+        if edges >= len(report.edges):
+            return
+        in_use = await self.edges_in_use()
+        needed = [edge for edge in self._edges(report.edges).values() if edge in in_use]
+        if needed:
+            runs = sorted({in_use[edge] for edge in needed})
+            raise Conflict(
+                f"{len(report.edges)} edges run and {', '.join(runs)} needs {len(needed)} of them until it ends: "
+                "fewer are possible then, or once it has been stopped",
+                field="edges",
+            )
+
+    async def _set_devices(self, devices: int | Mapping[str, int], report: FleetReport) -> None:
+        """Set the wanted number of devices; numbers of services that the fleet no longer has are forgotten.
+
+        Raises:
+            BadInput: the fleet cannot run that number; names the field and the cause.
+        """
+        services = report.services
         named = _by_service(devices, services)
         before = {name: number for name, number in (await self.wanted_devices()).items() if name in services}
         wanted = {**before, **named}
@@ -112,6 +176,14 @@ class Fleet:
         found.update(_devices((agent.service, agent.devices) for agent in report.agents if agent.name in staying))
         return dict(sorted(found.items()))
 
+    def present_edges(self) -> int | None:
+        """The edges of the fleet that are alive and not leaving; None if it scales none."""
+        heard = self._connected()
+        if heard is None or heard.report.edges is None:
+            return None
+        open_edges = set(self.registry.open_edges())
+        return sum(edge in open_edges for edge in self._edges(heard.report.edges).values())
+
     def _stays(self, agent: str) -> bool:
         return self.registry.agent_is_live(agent) and not self.registry.is_leaving(agent)
 
@@ -127,6 +199,8 @@ class Fleet:
             last_seen_s=round(now - heard.at, 3),
             services=dict(report.services),
             wanted=dict(report.wanted),
+            wanted_edges=report.wanted_edges,
+            running_edges=None if report.edges is None else len(report.edges),
             running=dict(_devices((agent.service, agent.devices) for agent in report.agents)),
             leaving=report.leaving,
             error=report.error,

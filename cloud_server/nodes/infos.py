@@ -39,6 +39,7 @@ def edge_info(registry: Registry, edge: str) -> EdgeInfo:
     seen = registry.seen_edges[edge]
     return EdgeInfo(
         edge=edge,
+        name=registry.edges[edge].name,
         url=registry.edges[edge].url,
         state=registry.edge_state(edge, registry.clock()),
         reason=registry.edge_reason(edge),

@@ -73,6 +73,7 @@ class EdgeEntry(Record):
     """A registered edge; the other fields as of an agent."""
 
     edge: str
+    name: str = ""
     url: str
     versions: dict[str, str]
     plugins: dict[str, str] = Field(default_factory=dict)

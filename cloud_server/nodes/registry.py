@@ -63,7 +63,7 @@ class Registry:
         self.seen_agents: dict[str, LastSeen] = {}
         self.seen_edges: dict[str, LastSeen] = {}
         self.moved_at: dict[str, float] = {}
-        self._leaving: tuple[frozenset[str], float] = (frozenset(), 0.0)
+        self._leaving: tuple[frozenset[str], frozenset[str], float] = (frozenset(), frozenset(), 0.0)
         self.began_at = self.changed_at = self.clock()
         self._changes = StateChanges()
         self.stored = StoredNodes(store, ttl_s, clock)
@@ -140,6 +140,7 @@ class Registry:
             await self.call_back.check_alone(node, url, held.url, held.process, registration.nonce)
         entry = EdgeEntry(
             edge=registration.edge,
+            name=registration.name or registration.edge,
             url=url,
             versions=registration.versions,
             plugins=registration.plugins,
@@ -226,15 +227,20 @@ class Registry:
                 found[entry.name].append(agent)
         return found
 
-    def mark_leaving(self, agents: Iterable[str], for_s: float) -> None:
-        """Mark exactly these agents as about to be stopped, for so many seconds: the fleet may be gone by then."""
-        self._leaving = frozenset(agents), self.clock() + for_s
+    def mark_leaving(self, agents: Iterable[str], edges: Iterable[str], for_s: float) -> None:
+        """Mark exactly these nodes as about to be stopped, for so many seconds: the fleet may be gone by then."""
+        self._leaving = frozenset(agents), frozenset(edges), self.clock() + for_s
 
     def is_leaving(self, agent: str) -> bool:
         """Whether an agent is about to be stopped, or was."""
-        leaving, until = self._leaving
+        leaving, _, until = self._leaving
         left = agent in self.agents and self.agents[agent].left
         return left or (agent in leaving and self.clock() < until)
+
+    def edge_is_leaving(self, edge: str) -> bool:
+        """Whether an edge is about to be stopped."""
+        _, leaving, until = self._leaving
+        return edge in leaving and self.clock() < until
 
     async def mark_left(self, agent: str) -> None:
         """Note that an agent was stopped on purpose; a new registration brings it back."""
@@ -291,7 +297,9 @@ class Registry:
         """The state of an edge."""
         heard = self.seen_edges[edge].state(now)
         out = self.edges[edge].left_out is not None or self.seen_edges[edge].lack(now)
-        return "left_out" if out and heard not in ("suspect", "lost") else heard
+        if heard in ("suspect", "lost"):
+            return heard
+        return "left_out" if out else "leaving" if self.edge_is_leaving(edge) else heard
 
     def edge_reason(self, edge: str) -> str | None:
         """Why an edge that is heard takes part in no run, None if it does."""
@@ -335,6 +343,10 @@ class Registry:
         return sorted(
             name for name in self.edges if self.edge_is_live(name) and self.seen_edges[name].heard_by_this_process
         )
+
+    def open_edges(self) -> list[str]:
+        """The live edges with which a run may begin: those that are not leaving, sorted."""
+        return [edge for edge in self.live_edges() if not self.edge_is_leaving(edge)]
 
     def live_agents(self) -> list[AgentEntry]:
         """The live agents that may take seats (heard, online, not leaving), sorted by (profile, id)."""

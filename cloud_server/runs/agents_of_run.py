@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import PlacementManager
@@ -65,12 +65,15 @@ def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str
     return (f"profiles: each device has that of its agent: {numbers}{hint}",)
 
 
-def note_of_surplus(info: RunInfo, n_wanted: int) -> str | None:
-    """What is said of a run that trains with fewer devices than are wanted; None of any other."""
-    most = info.spec.max_devices if info.resolved else None
-    if most is None or n_wanted <= most:
-        return None
-    return f"run {info.run} has {counted(most, 'device')}: {n_wanted - most} of {n_wanted} take no part; {_room(most)}"
+def notes_of_surplus(info: RunInfo, n_devices: int, n_edges: int) -> Iterator[str]:
+    """What is said of a run that trains with fewer devices or edges than so many."""
+    for word, most, wanted, hint in (
+        ("device", info.spec.max_devices, n_devices, _room),
+        ("edge", info.spec.num_edges, n_edges, lambda _: "a run that begins later has them"),
+    ):
+        if info.resolved and most is not None and wanted > most:
+            has = f"run {info.run} has {counted(most, word)}"
+            yield f"{has}: {wanted - most} of {wanted} take no part; {hint(most)}"
 
 
 def _room(most: int) -> str:

@@ -134,7 +134,7 @@ class RunExecutor:
         services, spec = self.services, self.info.spec
         await services.thread.run(compute_device_of, spec.device)  # a resumed run's cloud may be on another machine
         if not self.info.resolved:
-            spec = resolved(spec, self._agents(), len(services.registry.live_edges()))
+            spec = resolved(spec, self._agents(), len(services.registry.open_edges()))
         experiment = await services.thread.run(reopened, services.experiments, self.info.replace(spec=spec))
         if self.info.resolved:
             await self._reconcile(experiment)  # before the checkpoint, which other data may not fit

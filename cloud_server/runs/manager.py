@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud_server.runs.agents_of_run import note_of_surplus
+from cloud_server.runs.agents_of_run import notes_of_surplus
 from cloud_server.runs.checkpoint import RunUnreadable
 from cloud_server.runs.events import now
 from cloud_server.runs.executor import RequestedState, RunExecutor
@@ -269,15 +269,29 @@ class RunManager:
             return info
         return info.replace(reason=f"waiting: {refusal}"[:2000])
 
-    def notes_of_surplus(self, n_wanted: int) -> tuple[str, ...]:
-        """What is said of the runs that train with fewer devices than are wanted."""
-        return tuple(note for info in self.training if (note := note_of_surplus(info, n_wanted)))
+    def notes_of_surplus(self, n_devices: int, n_edges: int) -> tuple[str, ...]:
+        """What is said of the runs that train with fewer devices or edges than are wanted."""
+        return tuple(note for info in self.training for note in notes_of_surplus(info, n_devices, n_edges))
 
     def seats_by_agent(self) -> Mapping[str, NumberSet]:
         """The seats of each agent that has any, in the run that has trained longest with its help."""
         found: dict[str, NumberSet] = {}
         for executor in reversed(self.queue.executors.values()):
             found |= executor.state.placement.placement.agents if executor.state else {}
+        return found
+
+    async def edges_in_use(self) -> dict[str, str]:
+        """The edge processes that serve runs which have begun and not ended, each with the first such run."""
+        found: dict[str, str] = {}
+        for info in await self.services.repository.infos():
+            executor = self.queue.executors.get(info.run)
+            if executor is not None and executor.state is not None:
+                edges = executor.state.placement.placement.edges
+            elif info.resolved and info.status not in FINAL:
+                edges = (await self.services.repository.placement(info.run)).edges
+            else:
+                continue
+            found |= {edge: info.run for edge in edges.values() if edge not in found}
         return found
 
     def in_flight(self, run_id: str) -> dict[int, int]:

@@ -132,7 +132,7 @@ class PlacementManager:
         """
         agents = self.agents()
         placed = place_seats(self._by_edge(np.arange(min(num_devices, self.population.n_devices))), agents, {})
-        names = self.registry.live_edges()
+        names = self.registry.open_edges()
         if not names:
             raise NotReady("no edge is alive")
         edges = {edge.number: names[edge.number % len(names)] for edge in self.population.edges}
@@ -183,7 +183,7 @@ class PlacementManager:
         """Moves the edges of processes that are lost for good to spare processes, as far as there are any."""
         edges = self.placement.edges
         gone = [edge for edge, name in sorted(edges.items()) if self._for_good(self.registry.edge_lost_s(name))]
-        spare = [name for name in self.registry.live_edges() if name not in edges.values()] if gone else []
+        spare = [name for name in self.registry.open_edges() if name not in edges.values()] if gone else []
         moved = dict(zip(gone, spare, strict=False))
         if moved:
             self.placement = self.placement.replace(edges={**edges, **moved})

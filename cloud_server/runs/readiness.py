@@ -57,7 +57,7 @@ class Barrier:
             await asyncio.sleep(POLL_S)
 
     def _missing(self, spec: ExperimentSpec, *, resumed: bool) -> str | None:
-        n_edges, room = len(self.registry.live_edges()), sum(entry.devices for entry in self.agents())
+        n_edges, room = len(self.registry.open_edges()), sum(entry.devices for entry in self.agents())
         all_edges, all_devices = spec.num_edges or 1, spec.num_devices or spec.min_devices
         settled = self.registry.clock() - self.registry.changed_at >= self.settle_s
         named = spec.num_edges is not None and spec.num_devices is not None
@@ -68,7 +68,10 @@ class Barrier:
         if n_edges >= all_edges and room >= all_devices:
             return f"more devices: {room} so far (edges: {n_edges})"
         left_out = self.registry.left_out()
-        return _counts(n_edges, all_edges, room, all_devices) + (f"; left out: {left_out}" if left_out else "")
+        why = (
+            f"; left out: {left_out}" if left_out else _more_edges(all_edges) if settled and n_edges < all_edges else ""
+        )
+        return _counts(n_edges, all_edges, room, all_devices) + why
 
     async def round(
         self, spec: ExperimentSpec, placement: PlacementManager, changes: list[PlacementChange]
@@ -105,6 +108,10 @@ def _counts(n_edges: int, need_edges: int, n_devices: int, need_devices: int) ->
     if n_edges < need_edges:
         return f"edges: {n_edges} of {need_edges} (devices: {n_devices}, need {need_devices})"
     return f"devices: {n_devices} of {need_devices} (edges: {n_edges}, need {need_edges})"
+
+
+def _more_edges(n: int) -> str:
+    return f"; `strata scale edge={n}` or `docker compose up -d --scale edge={n}` starts the others"
 
 
 def _missing_in_round(spec: ExperimentSpec, placement: PlacementManager) -> str | None:

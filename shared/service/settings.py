@@ -6,7 +6,9 @@ import difflib
 import ipaddress
 import logging
 import os
+import re
 import secrets
+import socket
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -30,6 +32,11 @@ LOOPBACK = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
 PRIVATE = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 """Networks whose callers are answered in development mode unless a setting says otherwise."""
 log = logging.getLogger("strata")
+
+
+def host_id() -> str:
+    """Returns the name of this host, as nodes may be named."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "host"
 
 
 def split_commas(value: object) -> object:

@@ -201,6 +201,11 @@ def cloud_topology() -> str:
     return "cloud:topology"
 
 
+def cloud_wanted_edges() -> str:
+    """The wanted number of edges of the fleet. Owner: cloud. A decimal number. Kept."""
+    return "cloud:wanted-edges"
+
+
 # --- edge
 
 

@@ -92,9 +92,11 @@ class TopologyClient:
         """The edges, the agents and the wanted number of devices."""
         return self._get(TopologyInfo, "/topology")
 
-    def scale(self, devices: int | Mapping[str, int]) -> TopologyInfo:
-        """Request a number of devices, in total or by service, which the fleet then starts or stops."""
-        response = self._request("PUT", "/topology", json={"devices": devices})
+    def scale(self, devices: int | Mapping[str, int] | None = None, edges: int | None = None) -> TopologyInfo:
+        """Request a number of devices, in total or by service, and of edges, which the fleet then starts or stops."""
+        given = {"devices": devices, "edges": edges}
+        wanted = {name: number for name, number in given.items() if number is not None}
+        response = self._request("PUT", "/topology", json=wanted)
         return parse(TopologyInfo, response)
 
     def edges(self) -> EdgePage:

@@ -1,4 +1,4 @@
-"""Starting and stopping a lasting local topology (`up`, `down`), and changing the number of devices (`scale`)."""
+"""Starting and stopping a lasting local topology (`up`, `down`), and how many devices and edges it has (`scale`)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _PORT = 8000
 _LOOK_S = 0.5
+_EDGE = "edge"
+"""What `strata scale` calls the edges, as Compose does."""
 _DOWN_S = 60.0
 
 
@@ -180,7 +182,8 @@ def scale(
     devices: Annotated[
         list[str],
         typer.Argument(
-            metavar="N | SERVICE=N...", help="The number of devices, such as 12, or of each service, such as device=12."
+            metavar="N | SERVICE=N...",
+            help="The number of devices, such as 12, or of each service, such as device=12; of edges, such as edge=10.",
         ),
     ],
     wait: Annotated[
@@ -190,34 +193,54 @@ def scale(
     url: UrlOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Change the number of devices of a running topology.
+    """Change the number of devices or edges of a running topology.
 
-    The fleet (a part of `strata up` and `strata run`, and a container in Compose) starts or stops agents to match. Exit
-    status 0 if the cloud accepted the number; with --wait, if it was reached.
+    The fleet (a part of `strata up` and `strata run`, and a container in Compose) starts or stops agents and edges to
+    match. Edges that a run needs stay until it ends. Exit status 0 if the cloud accepted the number; with --wait, if it
+    was reached.
     """
     from strata.output import print_json, stdout
 
-    number = _number(devices)
+    number, edges = _numbers(devices)
     with connect(url) as client:
-        info = client.scale(number)
+        info = client.scale(number, edges)
         if wait:
-            info = _reached(client, info.wanted, limit_s)
+            info = _reached(client, _wanted(info), limit_s)
     if format is Format.json:
-        found = {"wanted": info.wanted, "present": info.present, "n_devices": info.n_devices, "notes": info.notes}
+        found = {"wanted": _wanted(info), "present": _present(info), "n_devices": info.n_devices, "notes": info.notes}
         print_json(found, indent=None)
         return
     for line in (_progress(info), *(f"note: {note}" for note in info.notes)):
         stdout().print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _number(words: list[str]) -> int | dict[str, int]:
-    """The requested numbers, from `12` or `device=4 device_slow=2`."""
+def _numbers(words: list[str]) -> tuple[int | dict[str, int] | None, int | None]:
+    """The requested devices and edges, from `12`, `device=4 device_slow=2` or `device=20 edge=10`."""
     if len(words) == 1 and words[0].isdecimal():
-        return int(words[0])
+        return int(words[0]), None
     pairs = [word.partition("=") for word in words]
     if not all(service and number.isdecimal() for service, _, number in pairs):
         raise typer.BadParameter(f"expected a number, or service=number for each service, not {' '.join(words)!r}")
-    return {service: int(number) for service, _, number in pairs}
+    found = {service: int(number) for service, _, number in pairs}
+    edges = found.pop(_EDGE, None)
+    return found or None, edges
+
+
+def _wanted(info: TopologyInfo) -> dict[str, int]:
+    """The wanted numbers by service, that of edges among them."""
+    return info.wanted if info.wanted_edges is None else {**info.wanted, _EDGE: info.wanted_edges}
+
+
+def _present(info: TopologyInfo) -> dict[str, int]:
+    """Of the services of which a number is wanted, or that have devices: how many are present."""
+    return info.present if info.wanted_edges is None else {**info.present, _EDGE: info.present_edges or 0}
+
+
+def _running(info: TopologyInfo) -> dict[str, int]:
+    """By service, how many the fleet runs, registered or not."""
+    if info.fleet is None:
+        return {}
+    return {**info.fleet.running, _EDGE: info.fleet.running_edges or 0}
 
 
 def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> TopologyInfo:
@@ -237,13 +260,15 @@ def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> Topol
         if progress != shown:
             stderr().print(progress, highlight=False, soft_wrap=True)
             shown = progress
-        if info.wanted != wanted:
+        if _wanted(info) != wanted:
             raise Conflict(f"another number has been requested meanwhile: {progress}")
         if info.fleet is None:
             raise NotReady("the fleet is no longer connected")
-        if all(info.present.get(name) == info.fleet.running.get(name, 0) == n for name, n in wanted.items()):
+        present, running = _present(info), _running(info)
+        if all(present.get(name) == running.get(name, 0) == n for name, n in wanted.items()):
             return info
-        if info.fleet.error and info.fleet.wanted == wanted:
+        told = (info.fleet.wanted, info.fleet.wanted_edges) == (info.wanted, info.wanted_edges)
+        if info.fleet.error and told:
             raise NotReady(f"{progress}: {info.fleet.error}")
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"after {limit_s:g} s {progress}")
@@ -251,8 +276,7 @@ def _reached(client: Client, wanted: Mapping[str, int], limit_s: float) -> Topol
 
 
 def _progress(info: TopologyInfo) -> str:
-    parts = [f"{service}: {info.present.get(service, 0)} of {number}" for service, number in info.wanted.items()]
-    leaving = (
-        f"; leaving after this round: {', '.join(info.fleet.leaving)}" if info.fleet and info.fleet.leaving else ""
-    )
+    present = _present(info)
+    parts = [f"{service}: {present.get(service, 0)} of {number}" for service, number in _wanted(info).items()]
+    leaving = f"; leaving once not needed: {', '.join(info.fleet.leaving)}" if info.fleet and info.fleet.leaving else ""
     return ", ".join(parts) + leaving

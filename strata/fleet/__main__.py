@@ -28,7 +28,7 @@ def main() -> None:
     ended = threading.Event()
     for number in heeded((signal.SIGTERM, signal.SIGINT)):
         signal.signal(number, lambda *_: ended.set())
-    backend = Containers(settings.services, grace_s=settings.grace_s)
+    backend = Containers(settings.services, settings.edge_service, grace_s=settings.grace_s)
     name, joining = f"compose-{socket.gethostname()}"[:64], None
     if settings.common.secure:
         keys = fleet_keys(name, settings.state_dir)

@@ -24,7 +24,7 @@ from strata.fleet.container_copy import (
     name_of,
     number_of,
 )
-from strata.fleet.plan import Agent, Service
+from strata.fleet.plan import EDGES, Agent, Service
 
 RUNS = frozenset({"running", "restarting", "paused"})
 ENGINE_S = 60.0
@@ -48,22 +48,30 @@ def _engine_errors() -> Iterator[None]:
 
 
 class Containers:
-    """Starts and stops agents as containers of the Compose project to which this process' container belongs.
+    """Starts and stops agents and edges as containers of the Compose project to which this process' container belongs.
 
     A stopped container is started again with its volume, hence with its id and states; if there is none, a running one
     is copied. No container is removed: `docker compose down` does that.
 
     Args:
-        services: the services that may be scaled.
+        services: the services of devices that may be scaled.
+        edge_service: that of edges; None = edges are not scaled.
         grace_s: seconds that a container may take to end before it is killed.
         engine: a low-level client of the engine; None means one for the socket that the environment names.
         own: id of this process' container; None means its host name, which the engine sets to the id.
     """
 
     def __init__(
-        self, services: Sequence[str], *, grace_s: float = 10.0, engine: Any = None, own: str | None = None
+        self,
+        services: Sequence[str],
+        edge_service: str | None = None,
+        *,
+        grace_s: float = 10.0,
+        engine: Any = None,
+        own: str | None = None,
     ) -> None:
-        self._services, self._grace_s = tuple(services), grace_s
+        self._edge_service, self._grace_s = edge_service, grace_s
+        self._services = (*services, *([edge_service] if edge_service else []))
         self._engine, self._own = engine, own or socket.gethostname()
         self._project = ""
         self._known: dict[str, Mapping[str, Any]] = {}  # by id; the inspected fields of a container never change
@@ -79,7 +87,7 @@ class Containers:
 
     def services(self) -> dict[str, Service]:
         """The services by name, with the number of devices that one of their containers hosts."""
-        return {name: Service(each) for name, each in self._each.items()}
+        return {name: EDGES if name == self._edge_service else Service(each) for name, each in self._each.items()}
 
     def agents(self) -> list[Agent]:
         """The running containers, as agents.
@@ -184,12 +192,13 @@ class Containers:
 
 
 def _name(found: Mapping[str, Any]) -> str:
-    """The name under which the agent of a container registers."""
-    return str(environment_of(found).get("AGENT_NAME") or found["Config"]["Hostname"])
+    """The name under which the agent or edge of a container registers."""
+    given = environment_of(found)
+    return str(given.get("AGENT_NAME") or given.get("EDGE_NAME") or found["Config"]["Hostname"])
 
 
 def _devices(found: Mapping[str, Any]) -> int:
-    """The number of devices that a container hosts."""
+    """The number of devices that a container hosts; an edge counts as one."""
     text = environment_of(found).get("AGENT_DEVICES", "")
     return int(text) if text.isascii() and text.isdigit() and int(text) else 1
 

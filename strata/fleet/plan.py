@@ -1,4 +1,4 @@
-"""Which agents to stop and start: a pure function of the running agents and the wanted number of devices."""
+"""Which agents and edges to stop and start: a pure function of those that run and of the wanted number."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shared.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that a fleet runs.
+    """An agent that a fleet runs, or an edge.
 
     Attributes:
         name: the name under which it registers with the cloud.
-        service: the kind of device that it hosts.
-        devices: the number of its devices.
+        service: the kind of device that it hosts, or the service of edges.
+        devices: the number of its devices; an edge counts as one.
         number: its number within the service; the newest agent has the highest.
     """
 
@@ -28,15 +28,21 @@ class Agent:
 
 @dataclass(frozen=True)
 class Service:
-    """A kind of device that is scaled independently.
+    """A kind of device that is scaled independently, or the edges.
 
     Attributes:
         each: the number of devices that one agent hosts.
         exactly: whether every agent must host exactly that number; else it may host fewer.
+        edges: whether it consists of edges, which are stopped only once no run needs them.
     """
 
     each: int = 1
     exactly: bool = True
+    edges: bool = False
+
+
+EDGES = Service(edges=True)
+"""The service of edges, each of which counts as one."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,13 @@ class Plan:
 
 
 class AgentBackend(Protocol):
-    """Starts and stops the agents of this fleet, and touches nothing else."""
+    """Starts and stops the agents and edges of this fleet, and touches nothing else."""
 
     def services(self) -> dict[str, Service]:
         """The services that can be scaled, by name."""
 
     def agents(self) -> list[Agent]:
-        """The running agents of this fleet, whether they have registered or not."""
+        """The running agents and edges of this fleet, whether they have registered or not."""
 
     def check(self, n: int) -> None:
         """Check that `n` more agents can be started, before the first of them is.
@@ -64,7 +70,7 @@ class AgentBackend(Protocol):
         """
 
     def start(self, service: str, devices: int) -> str:
-        """Start an agent and return its name; a stopped one is started again with its id and state.
+        """Start an agent or edge and return its name; a stopped one is started again with its id and state.
 
         Raises:
             StrataError: the agent cannot be started; the message says why.

@@ -1,4 +1,4 @@
-"""A fleet backend that starts and stops local agent processes, those of one launcher only."""
+"""A fleet backend that starts and stops local processes of agents and edges, those of one launcher only."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from shared.identity.join_tokens import read_token
 from shared.runtime.memory import PROCESS_BYTES, check_processes
 from strata.fleet.cloud_client import CloudClient, fleet_keys
-from strata.fleet.plan import Agent, Service
+from strata.fleet.plan import EDGES, Agent, Service
 from strata.fleet.reconciler import Fleet
 from strata.fleet.settings import DrainSettings
 
 if TYPE_CHECKING:
     from strata.launcher.topology import Topology
 
-SERVICE = "device"
+SERVICE, EDGE_SERVICE = "device", "edge"
 
 
 class Processes:
-    """Starts and stops the agents of a local topology.
+    """Starts and stops the agents and edges of a local topology.
 
-    A stopped agent is started again with its name and its state folder; if there is none, a new one gets the next
+    A stopped process is started again with its name and its state folder; if there is none, a new one gets the next
     number. Use it from the thread that started the topology: the kernel ties its processes to that thread.
 
     Args:
@@ -34,14 +34,19 @@ class Processes:
         self._each = max(topology.devices_per_agent)
 
     def services(self) -> dict[str, Service]:
-        """The only service: an agent hosts at most as many devices as the largest one at the start."""
-        return {SERVICE: Service(each=self._each, exactly=False)}
+        """The devices, of which an agent hosts at most as many as the largest one at the start; and the edges."""
+        return {SERVICE: Service(each=self._each, exactly=False), EDGE_SERVICE: EDGES}
 
     def agents(self) -> list[Agent]:
-        """The agents whose processes run."""
-        agents = self._topology.agents()
-        running = {name for name, process in self._topology.processes.items() if process.returncode is None}
-        return [Agent(name, SERVICE, devices, _number(name)) for name, devices in agents.items() if name in running]
+        """The agents and edges whose processes run."""
+        running = self._running()
+        agents = {name: (SERVICE, devices) for name, devices in self._topology.agents().items()}
+        edges = dict.fromkeys(self._topology.edge_names, (EDGE_SERVICE, 1))
+        found = {**agents, **edges}
+        return [Agent(name, *what, _number(name)) for name, what in found.items() if name in running]
+
+    def _running(self) -> set[str]:
+        return {name for name, process in self._topology.processes.items() if process.returncode is None}
 
     def check(self, n: int) -> None:
         """Check that there is memory for `n` more agents, and for what agents just started will still allocate.
@@ -54,11 +59,12 @@ class Processes:
         check_processes(n, owed=sum(max(PROCESS_BYTES - taken, 0) for taken in held))
 
     def start(self, service: str, devices: int) -> str:
-        """Start the first stopped agent of that size, else a new one, and return its name."""
-        running = {agent.name for agent in self.agents()}
-        stopped = [name for name, held in self._topology.agents().items() if name not in running and held == devices]
+        """Start the first stopped edge, or agent of that size, else a new one, and return its name."""
+        topology, running = self._topology, self._running()
+        known = topology.agents() if service == SERVICE else dict.fromkeys(topology.edge_names, 1)
+        stopped = [name for name, held in known.items() if name not in running and held == devices]
         if not stopped:
-            return self._topology.add_agent(devices)
+            return topology.add_agent(devices) if service == SERVICE else topology.add_edge()
         self._topology.start_again(stopped[0])
         return stopped[0]
 

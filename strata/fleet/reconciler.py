@@ -1,7 +1,8 @@
-"""The fleet's loop: list the running agents, report them, get the wanted number of devices, start and stop agents.
+"""The fleet's loop: list what runs, report it, get the wanted numbers, start and stop agents and edges.
 
 An agent that will be stopped is announced first. From the next round on the cloud places its seats elsewhere, and it
-releases the agent once no round needs it. Only then is the agent stopped, so that no work is lost.
+releases the agent once no round needs it. Only then is the agent stopped, so that no work is lost. An edge is released
+once no run needs it, and never stopped before.
 """
 
 from __future__ import annotations
@@ -92,8 +93,11 @@ class Fleet:
         orders = self._exchange()
         if orders is None or not listed:
             return False
-        if orders.wanted != self.wanted:
-            self.wanted, self.error, self._failures = dict(orders.wanted), None, 0
+        wanted = dict(orders.wanted)
+        if orders.wanted_edges is not None:
+            wanted |= dict.fromkeys(self._edge_services(), orders.wanted_edges)
+        if wanted != self.wanted:
+            self.wanted, self.error, self._failures = wanted, None, 0
         return self._apply(frozenset(orders.released))
 
     def _list_agents(self) -> None:
@@ -103,6 +107,9 @@ class Fleet:
         self._staying -= set(died)
         if died:
             self._fail(f"{', '.join(died)} ended unexpectedly")
+
+    def _edge_services(self) -> list[str]:
+        return [name for name, service in self.backend.services().items() if service.edges]
 
     def _here(self) -> set[str]:
         return {agent.name for agent in self._running}
@@ -131,15 +138,20 @@ class Fleet:
         return orders
 
     def _report(self) -> FleetReport:
-        here, why = self._here(), self._refused or self.error
+        here, why, edge_services = self._here(), self._refused or self.error, self._edge_services()
+        services = {name: found for name, found in self.backend.services().items() if not found.edges}
+        agents = [agent for agent in self._running if agent.service in services]
+        edges = [agent.name for agent in self._running if agent.service in edge_services]
         return FleetReport(
             fleet=self.name,
             begins=self._begins,
-            services={name: found.each if found.exactly else None for name, found in self.backend.services().items()},
-            agents=tuple(FleetAgent(name=a.name, service=a.service, devices=a.devices) for a in self._running),
+            services={name: found.each if found.exactly else None for name, found in services.items()},
+            agents=tuple(FleetAgent(name=a.name, service=a.service, devices=a.devices) for a in agents),
+            edges=tuple(edges) if edge_services else None,
             leaving=tuple(sorted(self._leaving.keys() & here)),
             left=tuple(sorted(self._ending - here)),
-            wanted=self.wanted,
+            wanted={name: number for name, number in self.wanted.items() if name in services},
+            wanted_edges=next((self.wanted.get(name) for name in edge_services), None),
             error=why[:2000] if why else None,
         )
 
@@ -170,9 +182,13 @@ class Fleet:
 
     def _stop(self, agents: Sequence[Agent], released: frozenset[str]) -> bool:
         """Mark agents as leaving, and stop those released or waited for too long; returns whether any was stopped."""
-        now = self.clock()
+        now, edges = self.clock(), self._edge_services()
         self._leaving = {agent.name: self._leaving.get(agent.name, now) for agent in agents}
-        due = [agent for agent in agents if agent.name in released or now - self._leaving[agent.name] > self.drain_s]
+        due = [
+            agent
+            for agent in agents
+            if agent.name in released or (agent.service not in edges and now - self._leaving[agent.name] > self.drain_s)
+        ]
         self._staying = self._here() - {agent.name for agent in due}
         self._ending -= self._staying
         if not due:
@@ -191,7 +207,7 @@ class Fleet:
         if not self._try(partial(self.backend.check, len(devices_to_start))):
             return False
         for service, devices in devices_to_start[:MAX_STARTS]:
-            log.info("starting an agent of %s, devices: %s", service, devices)
+            log.info("starting one of %s, devices: %s", service, devices)
             if not self._try(partial(self._start_one, service, devices)):
                 return False
         return len(devices_to_start) > MAX_STARTS

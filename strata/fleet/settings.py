@@ -21,7 +21,7 @@ class DrainSettings(Environment):
     """
 
     model_config = SettingsConfigDict(env_prefix="FLEET_", extra="ignore", env_ignore_empty=True)
-    also_known = frozenset({"cloud_url", "state_dir", "services", "every_s", "grace_s"})
+    also_known = frozenset({"cloud_url", "state_dir", "services", "edge_service", "every_s", "grace_s"})
 
     drain_s: float = Field(default=DRAIN_S, ge=0)
 
@@ -33,6 +33,7 @@ class FleetSettings(DrainSettings):
         cloud_url: address of the cloud.
         state_dir: folder of its key and certificate, in secure mode.
         services: the Compose services that it scales, separated by commas.
+        edge_service: the Compose service whose containers are edges; None = it scales no edges.
         every_s: seconds between two turns.
         grace_s: seconds that a container may take to end before it is killed.
     """
@@ -40,6 +41,7 @@ class FleetSettings(DrainSettings):
     cloud_url: str = "http://cloud:8000"
     state_dir: Path = Path(".strata/fleet")
     services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
+    edge_service: Id | None = "edge"
     every_s: float = Field(default=1.0, gt=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)

@@ -301,6 +301,13 @@ class Topology:
         self._profiles.append(profile)
         return name
 
+    def add_edge(self) -> str:
+        """Start one more edge and return its name. It registers like any other."""
+        name = f"edge-{len(self.edge_names) + 1}"
+        self._start_edge(name)
+        self.edge_names.append(name)  # after the start, which may fail
+        return name
+
     def end(self, name: str, *, grace_s: float = 0.0) -> None:
         """End one process; without a grace period by SIGKILL. Its state stays in the folder."""
         process = self._processes[name]

@@ -114,9 +114,9 @@ class Cloud:
         """The algorithms that it knows, with their parameters."""
         return self._connection.client.algorithms().algorithms
 
-    def scale(self, devices: int | Mapping[str, int]) -> TopologyInfo:
-        """Ask for a number of devices, in total or by service; its fleet then starts or stops agents."""
-        return self._connection.client.scale(devices)
+    def scale(self, devices: int | Mapping[str, int] | None = None, edges: int | None = None) -> TopologyInfo:
+        """Ask for a number of devices, in total or by service, and of edges; its fleet then starts or stops them."""
+        return self._connection.client.scale(devices, edges)
 
     # ---- how it is shown
 

@@ -94,6 +94,35 @@ def test_devices_leave_and_join_during_a_run_and_return_with_their_ids_and_state
     assert [seat.state for seat in seats] == ["taken"] * 3 + ["empty"] * 2
 
 
+def test_edges_are_added_for_the_next_run_and_stopped_once_it_has_ended(up: dict[str, Any], folder: Path) -> None:
+    def scaled(number: int) -> dict[str, Any]:
+        done = scale(folder, f"edge={number}")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout)["present"])
+
+    spec = {
+        "data": {"name": "digits", "n_train": 300, "n_test": 100},
+        "num_rounds": 1,
+        "num_devices": 3,
+        "num_edges": 3,
+    }
+    with Client(up["url"]) as client:
+        run = client.create_run({**spec, "num_rounds": 10_000, **PACED}).run
+        until("the wait for edges", lambda: "strata scale edge=3" in (client.run(run).reason or ""))
+        assert scaled(3)["edge"] == 3
+        until("a round of three edges", lambda: client.run(run).rounds >= 1)
+        assert {row.edge for row in client.round(run, 1).seats} == {"edge-1", "edge-2", "edge-3"}
+        refused = scale(folder, "edge=2")
+        assert refused.returncode == 1
+        assert f"{run} needs 3 of them until it ends" in refused.stderr
+        client.stop(run)
+        until("the end", lambda: client.run(run).status == "stopped")
+        assert scaled(2)["edge"] == 2
+        assert [edge.edge for edge in client.edges().edges] == ["edge-1", "edge-2"]
+        assert scaled(3)["edge"] == 3  # the third comes back under its name
+        assert [edge.edge for edge in client.edges().edges] == ["edge-1", "edge-2", "edge-3"]
+
+
 @pytest.mark.usefixtures("up")
 def test_an_impossible_number_is_refused_with_its_field(folder: Path) -> None:
     refused = scale(folder, "phone=3")

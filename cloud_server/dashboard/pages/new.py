@@ -273,7 +273,7 @@ class View:
         registry, settings = self.dashboard.cloud.registry, self.dashboard.cloud.settings
         found: list[str] = []
         if self.spec is not None:
-            counts = {"n_edges": len(registry.live_edges()), "n_devices": registry.n_devices()}
+            counts = {"n_edges": len(registry.open_edges()), "n_devices": registry.n_devices()}
             found = warnings_of(self.spec, **counts, data_dir=settings.common.data_dir)
         if found == self.shown_warnings:
             return

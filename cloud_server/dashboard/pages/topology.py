@@ -156,7 +156,7 @@ class View:
     async def _scale(self) -> None:
         with notify_outcome("Requested; the fleet starts or stops agents."):
             wanted = whole_number("Wanted devices", self.wanted.value, 0, LARGEST_DEVICES)
-            await self.dashboard.cloud.fleet.set_wanted_devices(wanted)
+            await self.dashboard.cloud.fleet.set_wanted(wanted)
 
     # ---- the dialog of a node
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from shared.core.bounds import LARGEST_DEVICES, Amount, Count, Real
+from shared.core.bounds import LARGEST_DEVICES, LARGEST_EDGES, Amount, Count, Real
 from shared.core.records import Record
 from shared.core.validation import ID, Id, visible
 from shared.identity.revocations import SignedList
@@ -94,9 +94,10 @@ class AgentHeartbeat(Record):
 
 
 class EdgeRegistration(Record):
-    """Edge to cloud; `versions`, `plugins` and `max_body_bytes` as in `AgentRegistration`."""
+    """Edge to cloud; `name`, `versions`, `plugins` and `max_body_bytes` as in `AgentRegistration`."""
 
     edge: str = Field(pattern=ID)
+    name: str = Field(default="", max_length=64)
     port: int = Field(ge=1, le=65535)
     nonce: str = Field(min_length=16, max_length=64)
     versions: Versions = Field(default_factory=dict)
@@ -201,9 +202,12 @@ class FleetReport(Record):
         services: the kinds of devices that it scales, with the number of devices that each of their agents hosts;
             None if the fleet may choose.
         agents: the agents that run.
-        leaving: names of agents that it wants to stop; they host no device from the next round on.
-        left: names of agents that it has stopped since the last report that was answered.
+        edges: names of the edges that run; None = this fleet starts and stops no edges.
+        leaving: names of agents and edges that it wants to stop; such an agent hosts no device from the next round on,
+            and no further run begins with such an edge.
+        left: names of agents and edges that it has stopped since the last report that was answered.
         wanted: the numbers of devices towards which it works, by service.
+        wanted_edges: the number of edges towards which it works, None if any is right.
         error: why it could not reach them.
     """
 
@@ -211,9 +215,11 @@ class FleetReport(Record):
     begins: bool = False
     services: dict[Id, Annotated[int, Field(ge=1)] | None] = Field(min_length=1, max_length=100)
     agents: tuple[FleetAgent, ...] = Field(default=(), max_length=MAX_AGENTS)
+    edges: tuple[Id, ...] | None = Field(default=None, max_length=LARGEST_EDGES)
     leaving: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
     left: tuple[Id, ...] = Field(default=(), max_length=MAX_AGENTS)
     wanted: dict[Id, Count] = Field(default_factory=dict, max_length=100)
+    wanted_edges: Count | None = None
     error: str | None = Field(default=None, max_length=2000)
 
 
@@ -222,8 +228,10 @@ class FleetOrders(Record):
 
     Attributes:
         wanted: devices by service; services that are not named stay as they are.
-        released: names of leaving agents that no round needs any more.
+        wanted_edges: edges; None = as many as there are.
+        released: names of leaving agents that no round needs any more, and of leaving edges that no run needs.
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)
+    wanted_edges: int | None = None
     released: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shared.core.bounds import LARGEST_DEVICES, Count
+from shared.core.bounds import LARGEST_DEVICES, LARGEST_EDGES, Count
 from shared.core.number_sets import EMPTY, NumberSet
 from shared.core.records import Record
 
@@ -18,12 +18,12 @@ State = Literal["alive", "suspect", "lost", "revived", "left_out", "offline", "l
 - suspect: silent for more than half the TTL;
 - lost: silent for more than the TTL;
 - revived: heard again after a loss, within the last TTL;
-- left_out: alive, but in no run: its versions of code or packages are not the cloud's, or it lacks what it needs.
+- left_out: alive, but in no run: its versions of code or packages are not the cloud's, or it lacks what it needs;
+- leaving: about to be stopped by the fleet.
 
 Of an agent also:
 
 - offline: alive, but taken offline by `PATCH /agents/{id}`;
-- leaving: about to be stopped by the fleet;
 - left: stopped by the fleet.
 """
 
@@ -65,9 +65,10 @@ class AgentPage(Record):
 
 
 class EdgeInfo(Record):
-    """A registered edge; `reason` and `clock_ahead_s` as of an agent."""
+    """A registered edge; `name` is what its environment calls it, else that of its host; the rest as of an agent."""
 
     edge: str
+    name: str = ""
     url: str
     state: State
     last_seen_s: float
@@ -122,8 +123,10 @@ class FleetInfo(Record):
         services: the kinds of devices that it scales, with the number of devices that each of their agents hosts;
             None if the fleet may choose.
         wanted: the numbers towards which it works; those of the topology once it has received them.
+        wanted_edges: the number of edges towards which it works, None if it has not been told one.
         running: by service, the devices of the agents that it runs, registered or not.
-        leaving: names of agents that it will stop once no round needs them.
+        running_edges: the edges that it runs; None = it starts and stops none.
+        leaving: names of agents that it will stop once no round needs them, and of edges once no run needs them.
         error: why it could not reach the wanted numbers.
     """
 
@@ -132,17 +135,21 @@ class FleetInfo(Record):
     last_seen_s: float
     services: dict[str, int | None]
     wanted: dict[str, int]
+    wanted_edges: int | None = None
     running: dict[str, int]
+    running_edges: int | None = None
     leaving: tuple[str, ...] = ()
     error: str | None = None
 
 
 class TopologyInfo(Record):
-    """`GET /topology`: the registered nodes and the wanted number of devices.
+    """`GET /topology`: the registered nodes, and how many devices and edges are wanted.
 
     Attributes:
         wanted: devices by service, as last set by `PUT /topology`; empty if never.
+        wanted_edges: edges, as last set by `PUT /topology`; None if never.
         present: by service, devices of the fleet's agents that are alive and not leaving; empty without a fleet.
+        present_edges: the fleet's edges that are alive and not leaving; None without a fleet that scales edges.
         n_devices: the number of devices that all live agents can host, of the fleet or not.
         n_agents: the number of these agents.
         fleet: the connected fleet, which `PUT /topology` needs; None if there is none.
@@ -151,7 +158,9 @@ class TopologyInfo(Record):
     """
 
     wanted: dict[str, int] = Field(default_factory=dict)
+    wanted_edges: int | None = None
     present: dict[str, int] = Field(default_factory=dict)
+    present_edges: int | None = None
     n_devices: int
     n_agents: int
     fleet: FleetInfo | None = None
@@ -171,6 +180,16 @@ def _numbers(raw: Any) -> Any:
 
 
 class WantedTopology(Record):
-    """Body of `PUT /topology`: a number of devices, or one per service; services not named stay as they are."""
+    """Body of `PUT /topology`: a number of devices, or one per service, and a number of edges.
 
-    devices: Annotated[Devices | dict[str, Devices], BeforeValidator(_numbers)]
+    What is not named stays as it is: devices, edges, or a service.
+    """
+
+    devices: Annotated[Devices | dict[str, Devices] | None, BeforeValidator(_numbers)] = None
+    edges: int | None = Field(default=None, ge=1, le=LARGEST_EDGES)
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.devices is None and self.edges is None:
+            raise ValueError("a number of devices or of edges: `devices`, `edges` or both")
+        return self

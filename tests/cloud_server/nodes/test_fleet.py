@@ -58,7 +58,8 @@ async def test_without_a_fleet_a_scale_request_is_refused_with_advice(fed: Feder
 
 @pytest.mark.layout(n_edges=1, agent_devices=(1, 1))
 async def test_a_requested_number_is_stored_sent_to_the_fleet_and_shown_beside_the_actual_one(fed: Federation) -> None:
-    assert await send_report(fed, report_of(fed, error="no room")) == {"wanted": {}, "released": []}
+    first = await send_report(fed, report_of(fed, error="no room"))
+    assert first == {"wanted": {}, "wanted_edges": None, "released": []}
     for _ in range(2):  # repeating the request changes nothing
         answer = await put(fed, 12)
         assert answer.status_code == 200, answer.text
@@ -358,3 +359,62 @@ async def test_who_scales_a_run_beyond_its_devices_is_told_what_would_help(fed: 
         gate.open.set()
         await fed.finish(run_id)
     assert (await topology(fed))["notes"] == []
+
+
+# ---- edges
+
+
+async def put_edges(fed: Federation, edges: int) -> httpx2.Response:
+    return await fed.client.put("/topology", json={"edges": edges})
+
+
+@pytest.mark.layout(n_edges=3, agent_devices=(1, 1))
+async def test_edges_are_stopped_only_where_no_run_needs_them(fed: Federation) -> None:
+    names = ["edge-1", "edge-2", "edge-3"]
+    await send_report(fed, report_of(fed, edges=names))
+    gate, run = await fed.submit_and_hold(small_spec(num_devices=2, num_edges=2, num_rounds=1))
+    refused = await put_edges(fed, 2)
+    assert (refused.status_code, refused.json()["field"]) == (409, "edges")
+    assert refused.json()["detail"].startswith(f"3 edges run and {run} needs 2 of them until it ends")
+    more = await put_edges(fed, 4)
+    assert (more.json()["wanted_edges"], more.json()["present_edges"]) == (4, 3)
+    assert more.json()["notes"] == [f"run {run} has 2 edges: 2 of 4 take no part; a run that begins later has them"]
+    leaving = report_of(fed, edges=names, leaving=["edge-2", "edge-3"])
+    orders = await send_report(fed, leaving)
+    assert (orders["wanted_edges"], orders["released"]) == (4, ["edge-3"])  # the run has the first two
+    assert {edge["edge"] for edge in (await topology(fed))["edges"] if edge["state"] == "leaving"} == {
+        "edge-2",
+        "edge-3",
+    }
+    assert fed.cloud.registry.open_edges() == ["edge-1"]
+    gate.open.set()
+    assert (await fed.finish(run)).status == "completed"
+    assert (await send_report(fed, leaving))["released"] == ["edge-2", "edge-3"]
+    await send_report(fed, report_of(fed, edges=["edge-1"], left=["edge-2", "edge-3"]))
+    assert [edge["edge"] for edge in (await topology(fed))["edges"]] == ["edge-1"]
+    assert (await put_edges(fed, 1)).status_code == 200
+    assert (await send_report(fed, report_of(fed, edges=["edge-1"], begins=True)))["wanted_edges"] is None
+
+
+@pytest.mark.layout(n_edges=3, agent_devices=(1, 1))
+async def test_a_paused_run_keeps_its_edges(fed: Federation) -> None:
+    await send_report(fed, report_of(fed, edges=["edge-1", "edge-2", "edge-3"]))
+    gate, run = await fed.submit_and_hold(small_spec(num_devices=2, num_edges=2, num_rounds=3))
+    await fed.client.post(f"/runs/{run}/pause")
+    gate.open.set()
+    await fed.until(lambda: not fed.cloud.runs.training)
+    assert (await put_edges(fed, 1)).status_code == 409
+    await fed.client.post(f"/runs/{run}/stop")
+    await fed.finish(run)
+    assert (await put_edges(fed, 1)).status_code == 200
+
+
+@pytest.mark.layout(n_edges=0, agent_devices=())
+async def test_a_number_of_edges_is_refused_by_field(fed: Federation) -> None:
+    assert (await put_edges(fed, 3)).json()["field"] == "edges"  # no fleet
+    await send_report(fed, report())
+    refused = await put_edges(fed, 3)
+    assert (refused.status_code, refused.json()["field"]) == (409, "edges")
+    assert "FLEET_EDGE_SERVICE=edge" in refused.json()["detail"]
+    for body in ({}, {"edges": None}, {"edges": 0}, {"edges": 1001}, {"edges": "ten"}):
+        assert (await fed.client.put("/topology", json=body)).status_code == 422, body

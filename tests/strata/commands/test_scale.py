@@ -21,6 +21,7 @@ class FakeFleet:
 
     def __init__(self) -> None:
         self.wanted: Any = {}
+        self.wanted_edges: int | None = None
         self.steps: list[dict[str, Any]] = [{}]
         self.put: list[Any] = []
         self.app = FastAPI()
@@ -35,13 +36,17 @@ class FakeFleet:
             last_seen_s=0,
             services={"device": 1},
             wanted=step.get("heard", self.wanted),
+            wanted_edges=self.wanted_edges,
             running=step.get("running", step.get("present", {})),
+            running_edges=step.get("edges"),
             leaving=step.get("leaving", ()),
             error=step.get("error"),
         )
         info = TopologyInfo(
             wanted=step.get("wanted", self.wanted),
+            wanted_edges=self.wanted_edges,
             present=step.get("present", {}),
+            present_edges=step.get("edges"),
             n_devices=sum(step.get("present", {}).values()),
             n_agents=1,
             fleet=None if step.get("silent") else fleet,
@@ -52,10 +57,11 @@ class FakeFleet:
         return info.model_dump(mode="json")
 
     async def want(self, body: WantedTopology) -> Any:
-        self.put.append(body.devices)
+        self.put.append(body.devices if body.edges is None else (body.devices, body.edges))
+        self.wanted_edges = body.edges
         if body.devices == 13:
             return problem_of(NotReady("thirteen brings bad luck", field="devices"))
-        self.wanted = {"device": body.devices} if isinstance(body.devices, int) else body.devices
+        self.wanted = {"device": body.devices} if isinstance(body.devices, int) else body.devices or {}
         return await self.get()
 
 
@@ -89,6 +95,19 @@ def test_scale_sets_the_number_and_reports_it_without_waiting(strata: Strata, cl
     }
 
 
+def test_edges_are_scaled_by_their_own_number_beside_the_devices(
+    strata: Strata, cloud_url: str, fleet: FakeFleet
+) -> None:
+    fleet.steps = [{"edges": 2}, {"edges": 2}, {"edges": 9}, {"edges": 10}]
+    result = strata("scale", "edge=10", "--wait", "--url", cloud_url, "--format", "json")
+    assert (result.code, fleet.put) == (0, [(None, 10)])
+    assert result.err.splitlines() == ["edge: 2 of 10", "edge: 9 of 10", "edge: 10 of 10"]
+    assert json.loads(result.out) == {"wanted": {"edge": 10}, "present": {"edge": 10}, "n_devices": 0, "notes": []}
+    fleet.steps = [{"present": {"device": 3}, "edges": 10}]
+    result = strata("scale", "edge=10", "device=5", "--url", cloud_url)
+    assert (result.out, fleet.put[1]) == ("device: 3 of 5, edge: 10 of 10\n", ({"device": 5}, 10))
+
+
 def test_waiting_reports_each_step_once_and_ends_at_the_number(
     strata: Strata, cloud_url: str, fleet: FakeFleet
 ) -> None:
@@ -99,8 +118,8 @@ def test_waiting_reports_each_step_once_and_ends_at_the_number(
     assert (result.code, result.out) == (0, "device: 3 of 3\n")
     assert result.err.splitlines() == [
         "device: 4 of 3",
-        "device: 4 of 3; leaving after this round: x",
-        "device: 3 of 3; leaving after this round: x",
+        "device: 4 of 3; leaving once not needed: x",
+        "device: 3 of 3; leaving once not needed: x",
         "device: 3 of 3",
     ]
 

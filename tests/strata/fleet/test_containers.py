@@ -9,7 +9,7 @@ import pytest
 from shared.core.errors import NotReady
 from strata.fleet.container_copy import copy_of, name_of
 from strata.fleet.containers import Containers, EngineError
-from strata.fleet.plan import Agent, Service
+from strata.fleet.plan import EDGES, Agent, Service
 from tests.strata.fleet.engine import IMAGE, OLD_IMAGE, VOLUME, FakeEngine, inspected
 
 OWN = inspected(90, service="fleet")
@@ -45,6 +45,16 @@ def test_an_agent_is_identified_by_its_registered_name_and_devices() -> None:
     assert found.agents() == [Agent("010101010101", "device", 1, 1), Agent("north", "device", 4, 2)]
     assert found.services() == {"device": Service(each=4, exactly=True)}  # of the newest container, which is copied
     assert engine.did == []
+
+
+def test_an_edge_is_identified_by_its_host_unless_it_is_named() -> None:
+    engine = FakeEngine(
+        OWN, inspected(1), inspected(2, service="edge"), inspected(3, service="edge", EDGE_NAME="north")
+    )
+    found = Containers(("device",), "edge", engine=engine, own=OWN["Config"]["Hostname"])
+    edges = [agent for agent in found.agents() if agent.service == "edge"]
+    assert edges == [Agent("020202020202", "edge", 1, 2), Agent("north", "edge", 1, 3)]
+    assert found.services() == {"device": Service(), "edge": EDGES}
 
 
 def test_a_copy_differs_in_its_number_and_in_unnamed_volumes() -> None:

@@ -11,6 +11,7 @@ from shared.core.errors import BadInput
 from shared.runtime import memory
 from shared.service.api.membership import FleetOrders, FleetReport
 from strata.fleet import processes
+from strata.fleet.plan import EDGES, Agent, Service
 from strata.fleet.processes import Processes, fleet_of
 from strata.fleet.reconciler import DRAIN_S, Fleet
 from strata.fleet.settings import DrainSettings, FleetSettings
@@ -25,7 +26,9 @@ def backend(**processes: Any) -> Processes:
     """Returns a backend with agents of 5 devices each."""
     found = {name.replace("_", "-"): process for name, process in processes.items()}
     agents = dict.fromkeys(found, 5)
-    topology = SimpleNamespace(processes=found, devices_per_agent=list(agents.values()), agents=lambda: agents)
+    topology = SimpleNamespace(
+        processes=found, devices_per_agent=list(agents.values()), agents=lambda: agents, edge_names=[]
+    )
     return Processes(cast(Topology, topology))
 
 
@@ -41,6 +44,24 @@ def test_memory_must_suffice_for_starting_and_recently_started_agents(
     backend(**begun).check(23)
     with pytest.raises(BadInput, match=r"24 processes need at least 0\.96 GB, 0\.94 GB are free"):
         backend(**begun).check(24)
+
+
+def test_edges_are_a_service_of_their_own_and_a_stopped_one_is_started_before_a_new_one() -> None:
+    running = {"edge-1": process(0), "edge-2": process(0, returncode=0), "agent-1": process(0)}
+    started: list[str] = []
+    topology = SimpleNamespace(
+        processes=running,
+        devices_per_agent=[5],
+        agents=lambda: {"agent-1": 5},
+        edge_names=["edge-1", "edge-2"],
+        start_again=lambda name: (started.append(name), running.update({name: process(0)})),
+        add_edge=lambda: "edge-3",
+    )
+    found = Processes(cast(Topology, topology))
+    assert found.services() == {"device": Service(each=5, exactly=False), "edge": EDGES}
+    assert found.agents() == [Agent("agent-1", "device", 5, 1), Agent("edge-1", "edge", 1, 1)]
+    assert [found.start("edge", 1), found.start("edge", 1)] == ["edge-2", "edge-3"]
+    assert started == ["edge-2"]
 
 
 class Accepting:
@@ -63,7 +84,7 @@ def a_fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """Returns the fleet of a topology without agents."""
     monkeypatch.setattr(processes, "CloudClient", Accepting)
     topology = SimpleNamespace(
-        processes={}, devices_per_agent=[5], agents=dict, secure=False, url="http://cloud", tier_token=""
+        processes={}, devices_per_agent=[5], agents=dict, edge_names=[], secure=False, url="http://cloud", tier_token=""
     )
     with fleet_of(cast(Topology, topology), "strata-up") as fleet:
         return fleet

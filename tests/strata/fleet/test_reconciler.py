@@ -8,7 +8,7 @@ import pytest
 
 from shared.core.errors import StrataError, Unreachable
 from shared.service.api.membership import FleetOrders, FleetReport
-from strata.fleet.plan import Agent, Service
+from strata.fleet.plan import EDGES, Agent, Service
 from strata.fleet.reconciler import Fleet
 
 
@@ -62,8 +62,8 @@ def _error(why: str | Exception) -> Exception:
 class FakeCloud:
     """Requests the given numbers, and releases leaving agents unless a round needs them."""
 
-    def __init__(self, **wanted: int) -> None:
-        self.wanted = wanted
+    def __init__(self, *, edges: int | None = None, **wanted: int) -> None:
+        self.wanted, self.wanted_edges = wanted, edges
         self.needed: set[str] = set()
         self.is_down = False
         self.heard: list[FleetReport] = []
@@ -73,7 +73,7 @@ class FakeCloud:
             raise Unreachable("nobody listens")
         self.heard.append(report)
         released = tuple(name for name in report.leaving if name not in self.needed)
-        return FleetOrders(wanted=dict(self.wanted), released=released)
+        return FleetOrders(wanted=dict(self.wanted), wanted_edges=self.wanted_edges, released=released)
 
     def last(self) -> FleetReport:
         """The newest report."""
@@ -136,6 +136,34 @@ def test_an_agent_needed_by_a_round_is_awaited_for_a_limited_time() -> None:
     clock.now += 2
     fleet.settle()
     assert names(backend) == ["device-1"]
+
+
+def test_edges_are_started_like_agents_and_stopped_only_once_no_run_needs_them() -> None:
+    backend, clock = FakeBackend(services={"device": Service(), "edge": EDGES}), Clock()
+    cloud = FakeCloud(edges=3)
+    fleet = fleet_of(backend, cloud, clock)
+    fleet.settle()
+    fleet.settle()
+    last = cloud.last()
+    assert (last.edges, last.agents, last.services) == (("edge-1", "edge-2", "edge-3"), (), {"device": 1})
+    assert (last.wanted, last.wanted_edges) == ({}, 3)
+    cloud.wanted, cloud.wanted_edges, cloud.needed = {"device": 1}, 1, {"edge-2"}
+    fleet.settle()
+    clock.now += 10 * 60.0  # ten times as long as a round is waited for
+    fleet.settle()
+    assert names(backend) == ["edge-1", "edge-2", "device-4"]
+    assert (cloud.last().leaving, cloud.last().wanted_edges) == (("edge-2",), 1)
+    cloud.needed = set()
+    fleet.settle()
+    fleet.settle()
+    assert names(backend) == ["edge-1", "device-4"]
+    assert cloud.last().edges == ("edge-1",)
+
+
+def test_a_fleet_without_a_service_of_edges_says_so_and_passes_over_their_number() -> None:
+    backend, cloud = FakeBackend(1), FakeCloud(edges=3)
+    fleet_of(backend, cloud).settle()
+    assert (cloud.last().edges, cloud.last().wanted_edges, backend.did) == (None, None, [])
 
 
 def test_a_changed_number_keeps_agents_that_were_about_to_stop() -> None:
