@@ -21,10 +21,7 @@ NO_FLEET = (
     "local processes; for containers start it by `docker compose --profile scale up -d fleet`"
 )
 
-NO_EDGES = (
-    "the connected fleet starts and stops no edges; that of Compose does with FLEET_EDGE_SERVICE=edge, and "
-    "`docker compose up -d --scale edge=N` without a fleet"
-)
+NO_EDGES = "the connected fleet starts and stops no edges; in Compose `docker compose up -d --scale edge=N` does"
 
 
 @dataclass

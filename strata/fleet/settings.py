@@ -33,7 +33,7 @@ class FleetSettings(DrainSettings):
         cloud_url: address of the cloud.
         state_dir: folder of its key and certificate, in secure mode.
         services: the Compose services that it scales, separated by commas.
-        edge_service: the Compose service whose containers are edges; None = it scales no edges.
+        edge_service: the Compose service whose containers are edges.
         every_s: seconds between two turns.
         grace_s: seconds that a container may take to end before it is killed.
     """
@@ -41,7 +41,7 @@ class FleetSettings(DrainSettings):
     cloud_url: str = "http://cloud:8000"
     state_dir: Path = Path(".strata/fleet")
     services: Annotated[tuple[Id, ...], NoDecode, BeforeValidator(split_commas)] = ("device",)
-    edge_service: Id | None = "edge"
+    edge_service: Id = "edge"
     every_s: float = Field(default=1.0, gt=0)
     grace_s: float = Field(default=10.0, ge=0)
     common: CommonSettings = Field(default_factory=CommonSettings)

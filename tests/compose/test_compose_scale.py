@@ -37,6 +37,18 @@ def request_devices(client: httpx2.Client, number: int) -> None:
     until(f"{number} devices", lambda: is_reached(client.get("/topology").json(), number))
 
 
+def request_edges(client: httpx2.Client, number: int) -> None:
+    """Request this number of edges and wait until it is reached."""
+    answer = client.put("/topology", json={"edges": number})
+    assert answer.status_code == 200, answer.text
+
+    def reached() -> bool:
+        found = client.get("/topology").json()
+        return bool(found["present_edges"] == found["fleet"]["running_edges"] == number)
+
+    until(f"{number} edges", reached)
+
+
 def is_reached(found: dict[str, Any], number: int) -> bool:
     """Whether this number is running and all leaving agents have left."""
     running = (found["fleet"] or {}).get("running", {})
@@ -45,9 +57,13 @@ def is_reached(found: dict[str, Any], number: int) -> bool:
 
 def containers(*more: str) -> list[str]:
     """Returns the names of the project's running device containers."""
-    labels = [f"label=com.docker.compose.project={PROJECT}", "label=com.docker.compose.service=device"]
-    filters = [word for label in labels for word in ("--filter", label)]
-    return sorted(docker("ps", *more, "--format", "{{.Names}}", *filters).split())
+    return sorted(docker("ps", *more, "--format", "{{.Names}}", *labelled("device")).split())
+
+
+def labelled(service: str) -> list[str]:
+    """Returns the words with which `docker ps` shows the project's containers of a service alone."""
+    labels = [f"label=com.docker.compose.project={PROJECT}", f"label=com.docker.compose.service={service}"]
+    return [word for label in labels for word in ("--filter", label)]
 
 
 def taking_part(client: httpx2.Client, run: str, number: int) -> None:
@@ -80,6 +96,22 @@ def test_devices_are_scaled_during_a_run_and_the_record_shows_who_took_part(scal
     assert {event["agent"] for event in events(scaled, run, "seat.left")} == gone
     assert len(gone) == 5
     assert {scaled.get(f"/agents/{agent}").json()["state"] for agent in gone} == {"left"}
+
+
+def test_ten_edges_start_for_a_run_that_waits_for_them_and_two_remain_after_it(scaled: httpx2.Client) -> None:
+    request_devices(scaled, 10)
+    run = submit(scaled, {"num_edges": 10, "num_devices": 10, "num_rounds": 2, "lr": 0.1})
+    until("the wait for edges", lambda: "edges: 2 of 10" in (scaled.get(f"/runs/{run}").json()["reason"] or ""))
+    request_edges(scaled, 10)
+    info = ended(scaled, run)
+    assert (info["status"], info["rounds"]) == ("completed", 2), info["reason"]
+    shown = scaled.get("/edges").json()["edges"]
+    hosts = docker("ps", "-q", *labelled("edge")).split()
+    assert {edge["name"] for edge in shown} == set(hosts)
+    assert len({edge["edge"] for edge in shown}) == 10
+    request_edges(scaled, 2)
+    request_devices(scaled, 4)
+    assert len(scaled.get("/edges").json()["edges"]) == 2
 
 
 def test_a_stopped_container_restarts_with_its_id_and_compose_knows_all_containers(scaled: httpx2.Client) -> None:

@@ -11,7 +11,7 @@ from cloud_server.dashboard.run_views import RunView
 from cloud_server.dashboard.topology_grid import TopologyGrid, traffic
 from cloud_server.dashboard.topology_nodes import Node, n_devices, n_in_run, nodes_of, visit_counts
 from cloud_server.node_views import topology_of
-from shared.core.bounds import LARGEST_DEVICES
+from shared.core.bounds import LARGEST_DEVICES, LARGEST_EDGES
 from shared.core.errors import NotFound, StrataError
 from shared.core.formatting import counted
 from shared.run_records.runs import RunInfo
@@ -59,7 +59,8 @@ class View:
             self.headline = ui.label().classes("text-h6").props("role=heading aria-level=1")
             ui.space()
             with ui.row().classes("items-center no-wrap gap-4"):
-                self.wanted = ui.number("Wanted devices", step=1).classes("w-32")
+                self.edges = ui.number("Wanted edges", step=1).classes("w-28")
+                self.wanted = ui.number("Wanted devices", step=1).classes("w-28")
                 self.scale = ui.button("Scale", on_click=self._scale).props("unelevated")
             self.scale_tooltip = ui.tooltip("")
             self.scale_tooltip.move(self.scale)
@@ -142,21 +143,25 @@ class View:
         reason = "" if connected else "No fleet is connected (start one: docker compose --profile scale up fleet)."
         self.scale.set_enabled(connected)
         self.wanted.set_enabled(connected)
+        self.edges.set_enabled(connected and topology.present_edges is not None)
         error = reason or (topology.fleet.error or "" if topology.fleet else "") or "; ".join(topology.notes)
         self.fleet_error.set_text(error)
         self.fleet_error.set_visibility(bool(error))
         self.scale_tooltip.set_text(
             reason
             or "Start or stop agents until those of the fleet are set up for this number; a run may place more on them."
+            " A run keeps its edges until it ends."
         )
         if connected and not self.is_filled:  # once: a box that was emptied waits for another number
             self.is_filled = True
             self.wanted.set_value(sum(topology.wanted.values()) or topology.n_devices)
+            self.edges.set_value(topology.wanted_edges or topology.present_edges)
 
     async def _scale(self) -> None:
-        with notify_outcome("Requested; the fleet starts or stops agents."):
+        with notify_outcome("Requested; the fleet starts or stops agents and edges."):
             wanted = whole_number("Wanted devices", self.wanted.value, 0, LARGEST_DEVICES)
-            await self.dashboard.cloud.fleet.set_wanted(wanted)
+            edges = whole_number("Wanted edges", self.edges.value, 1, LARGEST_EDGES) if self.edges.enabled else None
+            await self.dashboard.cloud.fleet.set_wanted(wanted, edges)
 
     # ---- the dialog of a node
 

@@ -415,6 +415,6 @@ async def test_a_number_of_edges_is_refused_by_field(fed: Federation) -> None:
     await send_report(fed, report())
     refused = await put_edges(fed, 3)
     assert (refused.status_code, refused.json()["field"]) == (409, "edges")
-    assert "FLEET_EDGE_SERVICE=edge" in refused.json()["detail"]
+    assert "--scale edge=N" in refused.json()["detail"]
     for body in ({}, {"edges": None}, {"edges": 0}, {"edges": 1001}, {"edges": "ten"}):
         assert (await fed.client.put("/topology", json=body)).status_code == 422, body

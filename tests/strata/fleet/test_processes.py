@@ -49,12 +49,17 @@ def test_memory_must_suffice_for_starting_and_recently_started_agents(
 def test_edges_are_a_service_of_their_own_and_a_stopped_one_is_started_before_a_new_one() -> None:
     running = {"edge-1": process(0), "edge-2": process(0, returncode=0), "agent-1": process(0)}
     started: list[str] = []
+
+    def start_again(name: str) -> None:
+        started.append(name)
+        running[name] = process(0)
+
     topology = SimpleNamespace(
         processes=running,
         devices_per_agent=[5],
         agents=lambda: {"agent-1": 5},
         edge_names=["edge-1", "edge-2"],
-        start_again=lambda name: (started.append(name), running.update({name: process(0)})),
+        start_again=start_again,
         add_edge=lambda: "edge-3",
     )
     found = Processes(cast(Topology, topology))
