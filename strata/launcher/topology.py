@@ -23,6 +23,7 @@ from shared.runtime.streams import open_standard
 from shared.service.api.nodes import TopologyInfo
 from strata.api.topology_client import TopologyClient
 from strata.launcher import environment, local_state, work_folder
+from strata.launcher.authority import Authority
 from strata.launcher.environment import Modules, check_files, listening, loopback, spread
 from strata.launcher.fork_server import ForkServer
 from strata.launcher.local_state import Shape
@@ -362,7 +363,7 @@ class Topology:
                 {
                     **env,
                     **{f"{tier}_{key}": value for key, value in own.items()},
-                    **self._identity(tier),
+                    **(self._authority.variables(tier) if self.secure else {}),
                     **self._env_of.get(name, {}),
                 }
             )
@@ -376,28 +377,15 @@ class Topology:
     @property
     def authority_file(self) -> Path | None:
         """The certificate of the authority that signs the cloud's; None unless nodes show certificates."""
-        return self._authority_folder / "authority.pem" if self.secure else None
-
-    @property
-    def _authority_folder(self) -> Path:
-        return self.folder / "authority"
+        return self._authority.file if self.secure else None
 
     def join_token(self, node_class: NodeClass) -> str:
         """The join token of a class of nodes."""
-        from shared.identity.authority import authority_of
-        from shared.identity.join_tokens import load_tokens
+        return self._authority.join_token(node_class)
 
-        fingerprint = authority_of(self._authority_folder).fingerprint
-        return str(load_tokens(self._authority_folder, fingerprint).of(node_class))
-
-    def _identity(self, tier: str) -> dict[str, str]:
-        """The variables with which a process of this tier shows who it is."""
-        if not self.secure:
-            return {}
-        found = {"STRATA_SECURE": "1", "STRATA_JOIN_TOKEN_FILE": ""}
-        if tier == "CLOUD":
-            return found | {"CLOUD_AUTHORITY_DIR": str(self._authority_folder), "STRATA_JOIN_TOKEN": ""}
-        return found | {"STRATA_JOIN_TOKEN": self.join_token("edge" if tier == "EDGE" else "device")}
+    @property
+    def _authority(self) -> Authority:
+        return Authority(self.folder / "authority")
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """The environment that all processes of this topology share, updated with `more`."""
