@@ -13,6 +13,7 @@ from edge_server.metrics import EdgeMetrics
 from edge_server.roster import Roster
 from edge_server.rounds.agent_client import AgentClient
 from edge_server.rounds.asynchronous_round import AsynchronousRound
+from edge_server.rounds.collected_samples import CollectedSamples
 from edge_server.rounds.edge_checkpoint import EdgeMemory
 from edge_server.rounds.round import EdgeRound
 from edge_server.rounds.twins import Twins
@@ -151,7 +152,10 @@ class RoundHandler:
     ) -> EdgeRound:
         fresh, late = memory.state is None and order.base is not None, memory.late
         if order.kind == "evaluate" or not experiment.spec.sync.devices.asynchronous:
-            return EdgeRound(experiment, order, agents, self.thread, memory.state, late, twins, n_bytes, fresh)
+            collected = CollectedSamples(memory.uploads)
+            return EdgeRound(
+                experiment, order, agents, self.thread, memory.state, late, twins, n_bytes, fresh, collected
+            )
         flights, stored_visits = self.flights.take(order, memory)
         return AsynchronousRound(
             experiment,

@@ -96,7 +96,9 @@ class Recorder:
             report_bytes=sum(visit.report_bytes for visit in visits),
             socket_bytes=sum(reply.socket_bytes for reply in replies),
             simulated_s=self._duration_s(answers, edges),
-            energy_j=sum(visit.energy_j for visit in visits),
+            energy_j=sum(visit.energy_j for visit in visits) + sum(row.collected_j for row in edges),
+            collected_bytes=sum(row.collected_bytes for row in edges),
+            collected_j=sum(row.collected_j for row in edges),
             telemetry_bytes=sum(reply.answer.telemetry_bytes for reply in replies),
             telemetry_j=sum(reply.answer.telemetry_j for reply in replies),
             wall_s=wall_s,
@@ -238,6 +240,8 @@ def edge_row(experiment: Experiment, ctx: Context, name: str, reply: EdgeReply, 
         down_s=cost.down_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s + reply.answer.simulated_s,
+        collected_bytes=reply.answer.collected_bytes,
+        collected_j=reply.answer.collected_j,
         telemetry_bytes=reply.answer.telemetry_bytes,
         telemetry_j=reply.answer.telemetry_j,
     )
@@ -257,6 +261,7 @@ def all_off(visits: Sequence[VisitRecord]) -> bool:
 
 def _bytes_of(visits: list[VisitRecord], edges: tuple[EdgeRow, ...]) -> dict[str, int]:
     down, up = sum(visit.down_bytes for visit in visits), sum(visit.up_bytes for visit in visits)
+    up += sum(row.collected_bytes for row in edges)
     edge_down, edge_up = sum(row.down_bytes for row in edges), sum(row.up_bytes for row in edges)
     return {
         "bytes_up": up + edge_up,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
+from pydantic import Field
+
+from edge_server.rounds.collected_samples import Upload
 from edge_server.rounds.flights import StoredVisits
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from shared.core.records import Record
@@ -24,12 +27,14 @@ class EdgeCheckpoint(Record, Generic[S, U, M]):
 
     Attributes:
         stored_visits: visits in flight, with asynchronous devices.
+        uploads: the newest upload of each device's collected samples, where they travel.
     """
 
     state: S
     late: tuple[LateUpdate[U], ...]
     losses: dict[int, float]
     stored_visits: StoredVisits[M] | None = None
+    uploads: Annotated[dict[int, Upload], Field(exclude_if=lambda uploads: not uploads)] = Field(default_factory=dict)
 
 
 @dataclass
@@ -40,11 +45,13 @@ class EdgeMemory:
         state: of the algorithm; None before the first round.
         late: late updates, and losses by seat.
         stored_visits: visits in flight.
+        uploads: of collected samples, by seat.
     """
 
     state: Any = None
     late: LateUpdateBuffer = field(default_factory=LateUpdateBuffer)
     stored_visits: StoredVisits[Any] | None = None
+    uploads: dict[int, Upload] = field(default_factory=dict)
 
 
 def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
@@ -53,8 +60,9 @@ def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
         return codec.encode(memory.state)
     buffer = memory.late
     late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
-    kind = _record_type(experiment)
-    return codec.encode(kind(state=memory.state, late=late, losses=losses, stored_visits=memory.stored_visits))
+    kind, uploads = _record_type(experiment), dict(sorted(memory.uploads.items()))
+    more = {"late": late, "losses": losses, "stored_visits": memory.stored_visits, "uploads": uploads}
+    return codec.encode(kind(state=memory.state, **more))
 
 
 def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
@@ -63,7 +71,7 @@ def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
         return EdgeMemory(codec.decode(experiment.algorithm.edge_state, data, stored=True, copied=True))
     kept = codec.decode(_record_type(experiment), data, stored=True, copied=True)
     late = LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
-    return EdgeMemory(kept.state, late, kept.stored_visits)
+    return EdgeMemory(kept.state, late, kept.stored_visits, kept.uploads)
 
 
 def as_decoded(experiment: Experiment, memory: EdgeMemory) -> EdgeMemory:
@@ -72,12 +80,14 @@ def as_decoded(experiment: Experiment, memory: EdgeMemory) -> EdgeMemory:
     if _keeps_more(experiment):
         late = {seat: copy_tensors(item) for seat, item in sorted(memory.late.late.items())}
         losses = dict(sorted(memory.late.losses.items()))
-    return EdgeMemory(copy_tensors(memory.state), LateUpdateBuffer(late, losses), memory.stored_visits)
+    buffer, uploads = LateUpdateBuffer(late, losses), dict(sorted(memory.uploads.items()))
+    return EdgeMemory(copy_tensors(memory.state), buffer, memory.stored_visits, uploads)
 
 
 def _keeps_more(experiment: Experiment) -> bool:
     spec = experiment.spec
-    return spec.late == "next_round" or uses_losses(spec) or spec.sync.devices.asynchronous
+    kept = spec.late == "next_round" or spec.collected == "travels"
+    return kept or uses_losses(spec) or spec.sync.devices.asynchronous
 
 
 def _record_type(experiment: Experiment) -> type[Any]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_server.rounds.agent_client import AgentClient
+from edge_server.rounds.collected_samples import CollectedSamples
 from edge_server.rounds.evaluation import (
     NO_SCORES,
     EdgeScores,
@@ -72,6 +73,7 @@ class EdgeRound:
         twins: of the edge's devices.
         order_bytes: size of the order's body.
         fresh_state: whether the state is None although this edge has been served before.
+        collected: samples that devices collect, on their way, where they travel.
         deadline_s: of the present edge round, on the clock of `log.simulated_s`.
         wall_deadline: with `clock: real`, the same on the wall clock.
     """
@@ -85,6 +87,7 @@ class EdgeRound:
     twins: Twins
     order_bytes: int
     fresh_state: bool = False
+    collected: CollectedSamples = field(default_factory=CollectedSamples)
     deadline_s: float = math.inf
     wall_deadline: Deadline = field(default_factory=Deadline)
 
@@ -100,9 +103,13 @@ class EdgeRound:
         placement = self.agents.placement
         self.clock = EdgeClock(self.experiment, order.edge, placement.profile, order.round_no, self.began_s)
         visiting = (placement.seats | population.workers_of(order.edge)) - NumberSet(order.retired)
-        self.clock = self.twins.listen(self.clock, visiting - population.held_out)
-        self.seats = population.seats_of(visiting, self.clock.seat)
-        self.trainers = self.seats.among(self.seats.numbers - population.held_out)
+        self._take_seats(visiting, self.twins.listen(self.clock, visiting - population.held_out))
+
+    def _take_seats(self, numbers: NumberSet, clock: EdgeClock) -> None:
+        """Makes the seats as the edge knows them at an instant."""
+        self.clock = clock
+        self.seats = self.experiment.population.seats_of(numbers, clock.seat)
+        self.trainers = self.seats.among(numbers - self.experiment.population.held_out)
 
     # ---- the round
 
@@ -121,10 +128,22 @@ class EdgeRound:
 
     async def _train(self, begun: Begin[Any]) -> PartialSum | None:
         """Runs the edge rounds; returns the sum of the last one."""
+        if self.ctx.spec.collected == "travels":
+            await self.thread.run(self._gather_samples)
         partial_sum = None
         for edge_round in range(begun.edge_rounds * scheduling.n_syncs(self.ctx.spec, self.trainers)):
             partial_sum = await self._run_edge_round(self.ctx.at(edge_round=edge_round), forward_sum=begun.forward_sum)
         return partial_sum
+
+    def _gather_samples(self) -> None:
+        """Lets devices send what they have collected; waits if the edge has no samples yet."""
+        devices = list(self.trainers.numbers - self.experiment.population.workers_of(self.order.edge))
+        at_s = self.collected.begin_s(self.clock, self.ctx, devices)
+        self.log.simulated_s = at_s - self.began_s
+        here, busy = self.collected.at_edge(devices, at_s), self.collected.link_free_s(devices)
+        self._take_seats(self.seats.numbers, replace(self.clock.at(at_s), at_edge=here, link_free_s=busy))
+        if self.ctx.spec.keeps_twins:
+            self.twins.spend(self.collected.energy_j)
 
     async def _run_edge_round(self, ctx: Context, *, forward_sum: bool) -> PartialSum:
         """Runs waves until the algorithm visits no seat again; returns the exact sum of their updates."""
@@ -335,6 +354,8 @@ class EdgeRound:
             n_samples=n_samples,
             base=Version(self.order.round_no),
             figures=finish.figures,
+            collected_bytes=self.collected.n_bytes,
+            collected_j=sum(self.collected.energy_j.values()),
             telemetry_bytes=telemetry_bytes,
             telemetry_j=telemetry_j,
             **scores._asdict(),

@@ -52,7 +52,7 @@ def visit_record(wave: Wave, seat: int, visit_cost: VisitCost, began_s: float) -
         begin_s=began_s,
         down_s=cost.down_s,
         compute_s=cost.compute_s,
-        wait_s=cost.wait_s,
+        wait_s=cost.wait_s + cost.queue_s,
         up_s=cost.up_s,
         simulated_s=cost.simulated_s,
         predicted_s=dispatch.predicted.get(seat, (None, None))[0],

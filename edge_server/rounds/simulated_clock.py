@@ -13,6 +13,7 @@ from typing import Any
 
 from shared.federation import visit_estimates
 from shared.federation.context import Context
+from shared.federation.data_arrival import first_samples
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, Task
 from shared.federation.population import Seat, run_seeds
@@ -50,6 +51,8 @@ class EdgeClock:
         round_no: the round, up to which seats have collected samples; 0 means all samples.
         at_s: the simulated instant at which the free compute is known.
         estimates: by seat, the free compute in samples a second that its twin estimates from messages.
+        at_edge: by seat, how many of its samples are at the edge, where they travel; others count whole.
+        link_free_s: by seat, the instant until which its link is busy with samples that it collected.
     """
 
     experiment: Experiment
@@ -58,6 +61,8 @@ class EdgeClock:
     round_no: int = 0
     at_s: float = 0.0
     estimates: Mapping[int, float] = field(default_factory=dict)
+    at_edge: Mapping[int, int] = field(default_factory=dict)
+    link_free_s: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, at_s: float) -> EdgeClock:
         """The clock at another instant."""
@@ -96,7 +101,10 @@ class EdgeClock:
         return self._seats[number]
 
     def _seated(self, number: int) -> Seat:
-        return self.experiment.seat_in(number, self.round_no, self.profile(number))
+        profile = self.profile(number)
+        if number not in self.at_edge:
+            return self.experiment.seat_in(number, self.round_no, profile)
+        return first_samples(self.experiment.spec, self.experiment.seat(number, profile), self.at_edge[number])
 
     def _free(self, seat: Seat) -> float:
         return free_share(seat.profile.load, self.at_s, self._seeds(seat.number))
@@ -113,7 +121,7 @@ class EdgeClock:
             at_s=self.at_s,
             on=next_on(seat.profile.availability, number, self.at_s, seeds) == self.at_s,
             free_sps=seat.profile.compute_sps * self._free(seat) / slower,
-            n_collected=seat.n_train,
+            n_collected=self.experiment.seat_in(number, self.round_no).n_train,
             charge=None if battery_j is None else max(1 - twin.spent_j / battery_j, 0.0),
         )
 
@@ -192,6 +200,14 @@ class EdgeClock:
         seat = self.seat(number)
         return upload_cost(seat.profile, seat.latency_to(self.edge), use, ctx.at(seat=number).seed, wait_s)
 
+    def collected_cost(self, ctx: Context, number: int, n_bytes: int) -> Cost:
+        """The cost of sending collected samples; its jitter and link delay are drawn from streams of their own."""
+        seat, seeds = self._seated(number), ctx.at(seat=number).seed
+        use = LinkUse(up_bytes=n_bytes)
+        return visit_cost(
+            seat.profile, seat.latency_to(self.edge), use, 0.0, lambda purpose: seeds(f"collected {purpose}"), share=0.0
+        )
+
     def dropped_cost(self, ctx: Context, number: int, use: LinkUse, task: Task, share: float) -> Cost:
         """The cost of a dropped visit: receiving its order, and a share of its task."""
         return self._cost(ctx, number, use, self._dropped_samples(ctx, number, task, share), share)
@@ -218,13 +234,22 @@ class EdgeClock:
     def _cost(self, ctx: Context, number: int, use: LinkUse, n_trained: float, share: float) -> Cost:
         seat, flops, seeds = self._actual(number), n_trained * self.experiment.flops, ctx.at(seat=number).seed
         if not _changes(seat):
-            return visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, seeds, share)
+            cost = visit_cost(seat.profile, seat.latency_to(self.edge), use, flops, seeds, share)
+            return self._queued(number, use, cost)
         whole, of_run = self._seated(number), self._seeds(number)
 
         def takes_s(begin_s: float, work_s: float) -> float:
             return working_s(whole.profile.load, self.at_s + begin_s, work_s, of_run)
 
-        return visit_cost(whole.profile, whole.latency_to(self.edge), use, flops, seeds, share, takes_s)
+        cost = visit_cost(whole.profile, whole.latency_to(self.edge), use, flops, seeds, share, takes_s)
+        return self._queued(number, use, cost)
+
+    def _queued(self, number: int, use: LinkUse, cost: Cost) -> Cost:
+        """The cost of a visit whose update waits until the device's link is free."""
+        if not use.up_bytes or number not in self.link_free_s:
+            return cost
+        ready_s = self.at_s + cost.down_s + cost.compute_s
+        return replace(cost, queue_s=max(self.link_free_s[number] - ready_s, 0.0))
 
 
 def _changes(seat: Seat) -> bool:

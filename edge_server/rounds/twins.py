@@ -87,6 +87,12 @@ class Twins:
             self.known[seat] = twin if seat in seats else twin.replace(heard=None)
         return n_bytes, energy_j
 
+    def spend(self, energy_j: Mapping[int, float]) -> None:
+        """Takes the energy of sending collected samples from the batteries of devices."""
+        for seat, spent_j in energy_j.items():
+            twin = self.known.get(seat) or Twin(seat=seat)
+            self.known[seat] = twin.replace(spent_j=twin.spent_j + spent_j)
+
     def predict(self, ctx: Context, clock: EdgeClock, tasks: Mapping[int, Task]) -> dict[int, tuple[float, float]]:
         """The seconds that visits are predicted to take, and their standard deviation, by seat."""
         known = {seat: task for seat, task in tasks.items() if seat in self.known and task.kind == "train"}

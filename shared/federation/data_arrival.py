@@ -27,7 +27,11 @@ def n_arrived(spec: ExperimentSpec, n: int, round_no: int) -> int:
 
 def collected(spec: ExperimentSpec, seat: Seat, round_no: int) -> Seat:
     """The seat with the training samples that it has collected by a 1-based round."""
-    n = n_arrived(spec, seat.n_train, round_no)
+    return first_samples(spec, seat, n_arrived(spec, seat.n_train, round_no))
+
+
+def first_samples(spec: ExperimentSpec, seat: Seat, n: int) -> Seat:
+    """The seat with the first n training samples that it collects."""
     if n == seat.n_train:
         return seat
 

@@ -16,13 +16,14 @@ import numpy as np
 
 from shared.core.formatting import counted, duration, size
 from shared.federation.context import Context
+from shared.federation.data_arrival import n_arrived
 from shared.federation.experiment import Experiment
 from shared.federation.population import Seat, seated
 from shared.federation.population.devices import devices_of, edge_link
 from shared.federation.twin_effects import telemetry_without_effect
 from shared.federation.visit_estimates import HEAD_BYTES, expected, plain_task, samples_due
 from shared.simulation import Profile
-from shared.simulation.cost_model import Cost, LinkUse, link_cost
+from shared.simulation.cost_model import Cost, LinkUse, link_cost, transfer_s
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
 from shared.simulation.load import MIN_FREE, Load, NoLoad, Sinus
 from shared.spec.experiment import ExperimentSpec
@@ -136,10 +137,23 @@ class ExpectedTimes:
         if not self.spec.sync.devices.asynchronous:
             last = f"device {seat.number} at edge number {seat.home_edge}"
             yield f"expected: a round that waits for all takes {duration(round_s)}, and {last} is the last; {moved}"
+        yield from self._collected()
         if (twins := self.spec.telemetry) is not None:
             messages = f"{round_s / twins.period_s:.3g} messages of {size(twins.message_bytes)}"
             yield f"expected: a device sends {messages} to its twin in such a round"
         yield from self.without_effect()
+
+    def _collected(self) -> Iterator[str]:
+        """What devices send to their edges before the first round can begin, where samples travel."""
+        if self.spec.collected != "travels":
+            return
+        sizes = [n_arrived(self.spec, seat.n_train, 1) * self.experiment.sample_bytes for seat in self.seats]
+        links = [(seat.profile.up_bps, seat.latency_to(seat.home_edge)) for seat in self.seats]
+        times = [transfer_s(n_bytes, *link) for n_bytes, link in zip(sizes, links, strict=True)]
+        what = f"up to {size(max(sizes))} of samples a device"
+        yield f"expected: the first round begins {duration(max(times))} later, when {what} have come to the edge"
+        if self.spec.arrival_rate is None:
+            yield "without effect after the first round: collected travels: devices have all samples from the start"
 
     # ---- fields without effect
 

@@ -247,6 +247,7 @@ class RoundAnswer(Record, Generic[U]):
         simulated_s: simulated seconds of the edge rounds, without the link to the cloud.
         next_on_s: the simulated time at which the first unavailable device becomes available again.
         fresh_state: the edge's state was missing and began anew, although the edge has served this run before.
+        collected_bytes, collected_j: of the samples that devices sent to the edge, where these travel.
         telemetry_bytes, telemetry_j: of the messages to the digital twins, where devices send some.
     """
 
@@ -267,6 +268,8 @@ class RoundAnswer(Record, Generic[U]):
     next_on_s: Amount | None = None
     fresh_state: bool = False
     figures: Figures = Field(default_factory=dict)
+    collected_bytes: Annotated[Count, Field(exclude_if=lambda n: not n)] = 0
+    collected_j: Annotated[Amount, Field(exclude_if=lambda joules: not joules)] = 0.0
     telemetry_bytes: Annotated[Count, Field(exclude_if=lambda n: not n)] = 0
     telemetry_j: Annotated[Amount, Field(exclude_if=lambda joules: not joules)] = 0.0
 

@@ -83,6 +83,7 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
     means = [spread.mean if spread else mean for spread, mean in zip(spreads, earlier, strict=True)]
     validation = [head.text(row.on_validation(head)) for row in rounds]
     energy = [f"{row.energy_j:.3g} J" if row.energy_j else "-" for row in rounds]
+    collected = [size(row.collected_bytes) for row in rounds]
     telemetry = [size(row.telemetry_bytes) for row in rounds]
     return [
         TextColumn("round", [str(row.round_no) for row in rounds]),
@@ -101,6 +102,7 @@ def round_columns(rounds: Sequence[RoundInfo], metrics: Sequence[MetricInfo] = (
         TextColumn("down", [size(row.bytes_down) for row in rounds], spare=4),
         TextColumn("simulated", [duration(row.simulated_s) for row in rounds]),
         *([TextColumn("energy", energy, spare=8)] if any(row.energy_j for row in rounds) else []),
+        *([TextColumn("collected", collected, spare=8)] if any(row.collected_bytes for row in rounds) else []),
         *([TextColumn("telemetry", telemetry, spare=8)] if any(row.telemetry_bytes for row in rounds) else []),
         TextColumn("wall", [duration(row.wall_s) for row in rounds], spare=5),
         *([TextColumn("attempts", _attempts(rounds), spare=8)] if any(row.attempts > 1 for row in rounds) else []),

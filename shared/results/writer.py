@@ -51,9 +51,14 @@ from shared.spec.experiment import ExperimentSpec
 
 log = logging.getLogger(__name__)
 _FIRST = ("round_no", "kind")
-_OF_SEVERAL, _OF_TELEMETRY = ("client_metrics",), ("telemetry_bytes", "telemetry_j")
-"""Columns only of runs with further metrics, and of runs whose devices send telemetry."""
-_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, *_OF_SEVERAL, *_OF_TELEMETRY)))
+_OF_SEVERAL, _OF_SAMPLES, _OF_TELEMETRY = (
+    ("client_metrics",),
+    ("collected_bytes", "collected_j"),
+    ("telemetry_bytes", "telemetry_j"),
+)
+"""Columns only of runs with further metrics, of runs whose devices send samples, and of those that send telemetry."""
+_ONLY_OF_SOME = (*_OF_SEVERAL, *_OF_SAMPLES, *_OF_TELEMETRY)
+_COLUMNS = (*_FIRST, *(name for name in ROUND_FIELDS if name not in (*_FIRST, *_ONLY_OF_SOME)))
 _LINKS_HEADER = ("round_no", "kind", "link", "purpose", "down_bytes", "up_bytes")
 MOST_MODELS = 64
 """Of a run with more models the global one is written alone; the cloud has the others."""
@@ -113,7 +118,8 @@ def write_results(
 
 def _write_rounds(folder: Path, info: RunInfo, rounds: Sequence[RoundInfo]) -> None:
     further = [metric for metric in info.metrics if metric.label != ACCURACY.label]
-    last = _OF_SEVERAL * (len(info.metrics) > 1) + _OF_TELEMETRY * (info.spec.telemetry is not None)
+    last = _OF_SEVERAL * (len(info.metrics) > 1) + _OF_SAMPLES * (info.spec.collected == "travels")
+    last += _OF_TELEMETRY * (info.spec.telemetry is not None)
     header = _line((*_COLUMNS, "accuracy", "loss", *(metric.label for metric in further), *last))
     _merge(folder / ROUNDS, header, {_key(row): [_round_line(row, further, last)] for row in rounds})
 
@@ -219,8 +225,9 @@ def _link_lines(row: RoundInfo) -> list[bytes]:
         return []
     used: dict[tuple[str, str], LinkUse] = defaultdict(LinkUse)
     for edge in row.edges:
-        if edge.telemetry_bytes:
-            used[f"devices/{edge.edge}", "telemetry"] = LinkUse(up_bytes=edge.telemetry_bytes)
+        for purpose, n_bytes in (("samples", edge.collected_bytes), ("telemetry", edge.telemetry_bytes)):
+            if n_bytes:
+                used[f"devices/{edge.edge}", purpose] = LinkUse(up_bytes=n_bytes)
         used[f"{edge.edge}/cloud", row.kind] += LinkUse(down_bytes=edge.down_bytes, up_bytes=edge.up_bytes)
     for seat in row.seats:
         purpose = _PURPOSES.get(seat.outcome, row.kind)

@@ -13,10 +13,10 @@ from shared.run_records.groups import GroupCount, GroupNames
 from shared.run_records.metrics import ACCURACY, LOSS, MetricInfo, Tables, Values
 from shared.run_records.visits import FailureInfo, VisitRow
 
-TelemetryBytes = Annotated[int, Field(exclude_if=lambda n: not n)]
-"""Bytes of devices' messages to their digital twins; none where telemetry is no message."""
-TelemetryJoules = Annotated[float, Field(exclude_if=lambda joules: not joules)]
-"""Energy of these messages."""
+SentBytes = Annotated[int, Field(exclude_if=lambda n: not n)]
+"""Bytes that devices send beside their tasks; left out where they send none."""
+SentJoules = Annotated[float, Field(exclude_if=lambda joules: not joules)]
+"""Energy that devices spend beside their tasks."""
 
 
 class EdgeRow(Record):
@@ -27,8 +27,9 @@ class EdgeRow(Record):
     Accuracies, losses and further metrics are the edge's own evaluation, where the edge is the client. `begin_s`:
     when its request was sent, counted from the start of the round; below 0 if in an earlier round. `staleness`:
     versions that the global model was ahead of the one that the edge received, when its answer counted; `staleness_s`:
-    from request to answer. `groups`: of the samples of an edge that is the client, see `SeatInfo`. `telemetry_bytes`,
-    `telemetry_j`: bytes and energy of its devices' messages to their twins.
+    from request to answer. `groups`: of the samples of an edge that is the client, see `SeatInfo`. `collected_bytes`,
+    `collected_j`, `telemetry_bytes`, `telemetry_j`: bytes and energy of the samples, and of the messages to their
+    digital twins, that its devices sent to it.
     """
 
     edge: str
@@ -55,8 +56,10 @@ class EdgeRow(Record):
     fresh_state: bool = False
     groups: GroupNames = ()
     n_groups: GroupCount = 0
-    telemetry_bytes: TelemetryBytes = 0
-    telemetry_j: TelemetryJoules = 0.0
+    collected_bytes: SentBytes = 0
+    collected_j: SentJoules = 0.0
+    telemetry_bytes: SentBytes = 0
+    telemetry_j: SentJoules = 0.0
 
 
 def last_edge(edges: Sequence[EdgeRow]) -> EdgeRow | None:
@@ -106,12 +109,12 @@ class RoundInfo(Record):
     `evaluation` is filled in when the evaluation, which runs beside the next round, is done. `attempts` is above 1 if
     the round was repeated on a new round map; only the last attempt counts. `report_bytes` is the part of
     `device_bytes_up` sent before a verdict; `labels` counts tasks by the algorithm's label;
-    `energy_j` is the sum over tasks; `telemetry_bytes` and `telemetry_j`, of messages to digital twins, are in no other
-    sum. `figures` are the algorithm's own, by edge number, and of the `cloud`. `clients`
-    are the headline metric's values of the models that clients (devices, or edges) `received` and of their `own`, each
-    on its own test set, and of their own on those of `test_on` (`own_on_union`); `client_metrics` are those of the
-    run's other metrics. `testing_s` adds the wall seconds in which devices, most of them beside each other, tested
-    models within `wall_s`.
+    `energy_j` is the sum over tasks and of `collected_j`, and `collected_bytes` are a part of `device_bytes_up`: of the
+    samples that devices sent to their edges. `telemetry_bytes` and `telemetry_j`, of messages to digital twins, are in
+    no other sum. `figures` are the algorithm's own, by edge number, and of the `cloud`. `clients` are the headline
+    metric's values of the models that clients (devices, or edges) `received` and of their `own`, each on its own test
+    set, and of their own on those of `test_on` (`own_on_union`); `client_metrics` are those of the run's other metrics.
+    `testing_s` adds the wall seconds in which devices, most of them beside each other, tested models within `wall_s`.
     """
 
     round_no: int
@@ -143,8 +146,10 @@ class RoundInfo(Record):
     figures: dict[str, Any] = Field(default_factory=dict)
     edges: tuple[EdgeRow, ...] = ()
     evaluation: dict[str, Evaluation] | None = None
-    telemetry_bytes: TelemetryBytes = 0
-    telemetry_j: TelemetryJoules = 0.0
+    collected_bytes: SentBytes = 0
+    collected_j: SentJoules = 0.0
+    telemetry_bytes: SentBytes = 0
+    telemetry_j: SentJoules = 0.0
 
     @property
     def n_lost(self) -> int:

@@ -68,7 +68,7 @@ class VisitFields(Record):
         report_bytes: the part of `up_bytes` sent before the edge admitted or refused the update.
         moved_bytes: the part of `down_bytes` that is samples which the device does not hold.
         begin_s: when the dispatch began, counted from the start of the round; below 0 if in an earlier round.
-        wait_s: from the arrival of the device's report to the edge's decision.
+        wait_s: from the arrival of the device's report to the edge's decision; or for its link, on which samples go up.
         staleness: versions that the edge's model was ahead of the one that the task trained, when its update counted.
         staleness_s: from the dispatch until the update counted.
         simulated_s: the sum of `down_s`, `compute_s`, `wait_s` and `up_s`.

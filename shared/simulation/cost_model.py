@@ -56,18 +56,20 @@ class Passes:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an exchange: seconds of waiting, receiving, computing and sending, one after another, and energy."""
+    """The cost of an exchange, one after another: seconds of waiting, receiving, computing, waiting for the link
+    (`queue_s`) and sending; and its energy."""
 
     down_s: float = 0.0
     compute_s: float = 0.0
     up_s: float = 0.0
     energy_j: float = 0.0
     wait_s: float = 0.0
+    queue_s: float = 0.0
 
     @property
     def simulated_s(self) -> float:
         """Simulated seconds from the start of the exchange until its answer has arrived."""
-        return self.down_s + self.compute_s + self.wait_s + self.up_s
+        return self.down_s + self.compute_s + self.wait_s + self.queue_s + self.up_s
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -76,6 +78,7 @@ class Cost:
             self.up_s + other.up_s,
             self.energy_j + other.energy_j,
             self.wait_s + other.wait_s,
+            self.queue_s + other.queue_s,
         )
 
 
@@ -157,7 +160,8 @@ def broken_off(
     left_s = at_s - wait_s
     down_s = min(cost.down_s, left_s)
     compute_s = min(cost.compute_s, left_s - down_s)
-    up_s = min(cost.up_s, left_s - down_s - compute_s)
+    queue_s = min(cost.queue_s, left_s - down_s - compute_s)
+    up_s = min(cost.up_s, left_s - down_s - compute_s - queue_s)
     done = LinkUse(
         down_bytes=round(use.down_bytes * _share(down_s, cost.down_s)),
         up_bytes=round(use.up_bytes * _share(up_s, cost.up_s)),
@@ -165,7 +169,7 @@ def broken_off(
     worked = _share(compute_s, cost.compute_s) if work_share is None else work_share(compute_s)
     energy_j = profile.j_per_flop * flops * worked if down_s == cost.down_s else 0.0
     energy_j += profile.j_per_byte_down * done.down_bytes + profile.j_per_byte_up * done.up_bytes
-    return Cost(down_s, compute_s, up_s, energy_j, wait_s), done
+    return Cost(down_s, compute_s, up_s, energy_j, wait_s, queue_s), done
 
 
 def _share(part_s: float, whole_s: float) -> float:

@@ -92,6 +92,8 @@ class ExperimentSpec(Record):
             instant of planning, or, with fields such as `{period_s: 10}`, by messages.
         arrival_rate: number of samples that a device collects each round; up to 1, the share of its samples. None means
             that a device has all its samples from the start.
+        collected: where samples are divided, whether what devices collect is at their edge already (`at_edge`, for
+            nothing), or `travels`: devices send it on their links, and a round divides what has come.
         quorum: share of a round's tasks, over all edges, that must be answered in each edge round. Where edges are
             clients or asynchronous, or where work is divided, each edge needs this share of its own tasks (or samples).
         round_deadline_s: simulated seconds after which an edge round ends; updates that arrive later are late.
@@ -168,6 +170,7 @@ class ExperimentSpec(Record):
     overrun: Annotated[float, Field(ge=1, le=1e6)] | None = None
     twins: Twins = False
     arrival_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    collected: Annotated[Literal["at_edge", "travels"], Field(exclude_if=lambda where: where == "at_edge")] = "at_edge"
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     round_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     report_deadline_s: Annotated[float, Field(gt=0, le=1e9)] | None = None

@@ -39,6 +39,13 @@ def check_work(spec: Any) -> None:
         raise ValueError(
             f"arrival_rate {rate:g} is neither a share of the samples (up to 1) nor a whole number of them"
         )
+    if spec.collected == "travels" and spec.schedule == "own_data":
+        raise ValueError(
+            "collected: travels needs a schedule that divides samples, such as schedule: free_compute: with own_data "
+            "no sample leaves its device"
+        )
+    if spec.collected == "travels" and spec.clock == "real":
+        raise ValueError("collected: travels needs clock: simulated: no process sends samples")
     if not spec.plans:
         return
     if spec.late == "next_round":

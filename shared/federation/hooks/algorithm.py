@@ -230,6 +230,9 @@ class Algorithm:
         if spec.plans and self.report is not None:
             why = f"{self.name} decides by reports, but no update of a planned share may be refused"
             raise BadInput(f"schedule: {why}", field="schedule")
+        if spec.collected == "travels" and self.report is not None:
+            why = f"{self.name} decides by reports, which would wait behind samples"
+            raise BadInput(f"collected: {why}", field="collected")
         if spec.compression.up is not None and not coded_fields(self.update):
             why = f"{self.name} sends up no tensors that a codec could compress"
             raise BadInput(f"compression.up: {why}", field="compression.up")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shared.core.formatting import duration, size
 from shared.federation.expected_times import ExpectedTimes
 from shared.federation.visit_estimates import HEAD_BYTES
 from tests.federation import small_spec
@@ -89,6 +90,22 @@ def test_telemetry_that_changes_nothing_is_named(
     lines = [line for line in times.without_effect() if "twins" in line]
     assert lines[0].startswith(says) if says else not lines
     assert any("messages of 128 B to its twin in such a round" in line for line in times.lines())
+
+
+def test_the_wait_for_the_first_samples_is_told() -> None:
+    travels: dict[str, Any] = {
+        "schedule": "equal",
+        "collected": "travels",
+        "devices": {"profile": {"latency_s": 0.5, "up_bps": 1e4}},
+    }
+    travels["devices"] |= {"edge_latency_s": 0}
+    times = times_of(**travels)
+    n_bytes = max(seat.n_train for seat in times.seats) * times.experiment.sample_bytes
+    (line,) = [line for line in times.lines() if line.startswith("expected: the first round begins ")]
+    assert f"begins {duration(0.5 + 8 * n_bytes / 1e4)} later, when up to {size(n_bytes)} of samples" in line
+    assert any(line.startswith("without effect after the first round: collected") for line in times.lines())
+    later = list(times_of(**travels, arrival_rate=0.5).lines())
+    assert not any("collected" in line for line in later)
 
 
 def test_a_load_that_hardly_changes_during_tasks_is_named() -> None:

@@ -44,6 +44,15 @@ def test_twice_the_bandwidth_halves_the_transfer(field: str, part: str) -> None:
     assert replace(after, **{part: getattr(before, part)}) == before
 
 
+def test_an_update_that_waits_for_its_link_has_sent_nothing_until_then() -> None:
+    waits = replace(cost(), queue_s=3.0)
+    assert waits.simulated_s == 8.5
+    assert broken_off(SLOW, waits, USE, 0.0, 6.0) == (Cost(1.5, 2.5, 0.0, queue_s=2.0), LinkUse(down_bytes=10_000))
+    done, use = broken_off(SLOW, waits, USE, 0.0, 7.75)
+    assert (done.queue_s, done.up_s, use.up_bytes) == (3.0, 0.75, 500)
+    assert (waits + waits).queue_s == 6.0
+
+
 def test_compute_time_is_proportional_to_operations() -> None:
     """Half the operations per sample give twice the samples per second."""
     half = visit_cost(SLOW, 0.5, USE, 250 * REFERENCE_FLOPS / 2, visit(0))
