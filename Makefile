@@ -64,10 +64,10 @@ run: install ## Run the quickstart: FedAvg on handwritten digits, 2 edges, 10 de
 	$(BIN)/strata run quickstart
 
 quick: install ## Run the tests of single functions and classes, without tiers and processes: for every edit
-	$(BIN)/pytest -m 'not integration and not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not integration and not slow and not whole and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
 test: install ## Run the unit tests and a few with real local processes; needs no network and no Docker
-	$(BIN)/pytest -m 'smoke or not slow and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'smoke or not slow and not whole and not e2e and not compose' $(SPREAD) $(PYTEST_ARGS)
 
 test-all: install ## Run all tests that need no network and no Docker, real faults included
 	$(BIN)/pytest $(SPREAD) $(PYTEST_ARGS)

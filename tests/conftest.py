@@ -115,8 +115,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if matrix := item.get_closest_marker("matrix"):
             test = item.nodeid.partition("[")[0]
             seen[test] += 1
-            if seen[test] > (matrix.args[0] if matrix.args else 1):
-                item.add_marker(pytest.mark.slow)
+            if seen[test] > 1:
+                within = matrix.args and seen[test] <= matrix.args[0]
+                item.add_marker(pytest.mark.whole if within else pytest.mark.slow)
     given = config.getoption("timeout")
     usual = float(config.getini("timeout") if given is None else given)
     for item in items:

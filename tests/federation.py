@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -28,7 +29,7 @@ from edge_server.app import create_app as create_edge
 from edge_server.settings import EdgeSettings
 from shared.run_records.rounds import RoundDetail
 from shared.run_records.runs import FINAL, RunInfo, SeatPage
-from shared.service.settings import CommonSettings, TierSettings
+from shared.service.settings import CommonSettings, Environment
 from shared.storage import redis_keys
 from shared.storage.key_value import StoreUnavailable
 from tests.data_cache import data_cache
@@ -40,16 +41,18 @@ PassOn = Callable[..., Awaitable[httpx2.Response]]
 Tamper = Callable[[httpx2.Request, PassOn], Awaitable[httpx2.Response]]
 
 
-S = TypeVar("S", bound=TierSettings)
-_SETTINGS: dict[type, Any] = {}
-"""Settings as the environment gives them, by tier; to read them takes as long as all else of starting a tier."""
+S = TypeVar("S", bound=Environment)
+_SETTINGS: dict[tuple[Any, ...], Any] = {}
+"""Settings by kind and environment; to read them takes as long as all else of starting a tier."""
 
 
 def settings_of(kind: type[S], **changes: Any) -> S:
-    """Returns settings of a tier with changes, which are not validated."""
-    if kind not in _SETTINGS:
-        _SETTINGS[kind] = kind()
-    found: S = _SETTINGS[kind].model_copy(update=changes)
+    """Returns the settings that the environment gives, with changes, which are not validated."""
+    prefixes = str(kind.model_config["env_prefix"]), "STRATA_"
+    key = kind, *sorted(item for item in os.environ.items() if item[0].startswith(prefixes))
+    if key not in _SETTINGS:
+        _SETTINGS[key] = kind()
+    found: S = _SETTINGS[key].model_copy(update=changes)
     return found
 
 
@@ -147,7 +150,7 @@ class Federation:
         self.ttl_s, self.cloud_extra = ttl_s, cloud or {}
         self.heartbeat_s = min(heartbeat_s, ttl_s / 10)
         self.profiles = profiles or ("standard",) * len(agent_devices)
-        self.common = CommonSettings(**{"cache_dir": data_cache(), "fsync": False, **(common or {})})
+        self.common = settings_of(CommonSettings, **{"cache_dir": data_cache(), "fsync": False, **(common or {})})
         self.router, self.clock = Router(), SkippingClock()
         self.store = MemoryStore(self.clock)
         self.store_error: str | None = None  # the reason for which the store does not answer
@@ -182,16 +185,17 @@ class Federation:
         return self.apps["cloud"].state.cloud
 
     async def start_cloud(self) -> None:
-        settings = CloudSettings(
-            port=CLOUD_PORT,
-            state_dir=self.folder / "cloud",
-            runs_dir=self.folder / "runs",
-            common=self.common,
-            heartbeat_s=self.heartbeat_s,
-            ttl_s=self.ttl_s,
-            settle_s=0.2,
-            **self.cloud_extra,
-        )
+        usual: dict[str, Any] = {
+            "port": CLOUD_PORT,
+            "state_dir": self.folder / "cloud",
+            "runs_dir": self.folder / "runs",
+            "common": self.common,
+            "heartbeat_s": self.heartbeat_s,
+            "ttl_s": self.ttl_s,
+            "settle_s": 0.2,
+        }
+        extra = self.cloud_extra
+        settings = CloudSettings(**usual, **extra) if extra else settings_of(CloudSettings, **usual)
         await self._start("cloud", CLOUD_PORT, create_cloud(settings, self.router, PersistentStore(self), self.clock))
 
     async def start_edge(self, number: int) -> None:

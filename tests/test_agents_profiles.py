@@ -133,6 +133,7 @@ def profiles(done: Ended, seat: int) -> list[str | None]:
     return [row.profile for detail in done.rounds for row in detail.seats if row.seat == seat]
 
 
+@pytest.mark.whole
 async def test_a_changed_profile_applies_from_the_next_round_on_is_recorded_and_survives_restarts(
     tmp_path: Path,
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_regression_learns_and_counts_each_sample_once(tmp_path: Path, d
     assert (scores(run)[-1].n, scores(run)[-1].accuracy) == (40, None)
 
 
+@pytest.mark.whole
 async def test_series_of_unequal_lengths_are_told_apart_by_their_period(tmp_path: Path) -> None:
     """The masked series run over time through `cnn_1d`, and columns of names are learnt as classes."""
     rng, found = RNG(0), dict[str, Any]()
@@ -85,6 +86,7 @@ async def test_series_of_unequal_lengths_are_told_apart_by_their_period(tmp_path
     assert (scores(run)[-1].accuracy or 0) > 0.9
 
 
+@pytest.mark.whole
 async def test_pictures_of_sixteen_bits_are_told_apart_in_a_run(tmp_path: Path) -> None:
     rng = RNG(0)
     for label, low in (("dark", 300), ("bright", 1500)):
@@ -98,6 +100,7 @@ async def test_pictures_of_sixteen_bits_are_told_apart_in_a_run(tmp_path: Path) 
     assert (scores(run)[-1].accuracy or 0) > 0.9
 
 
+@pytest.mark.whole
 async def test_a_table_of_another_dialect_with_gaps_and_times_is_learnt_and_its_reading_kept(tmp_path: Path) -> None:
     """One of the columns that decide is Unix time, which float32 would round to 128 seconds."""
     rng, rows = RNG(0), list[str]()
@@ -119,6 +122,7 @@ async def test_a_table_of_another_dialect_with_gaps_and_times_is_learnt_and_its_
     ]  # fmt: skip
 
 
+@pytest.mark.whole
 async def test_a_regression_in_stacks_gives_the_losses_of_single_devices(tmp_path: Path, data: Path) -> None:
     spec = {"data": "line.npz", "lr": 0.05}
     single = await done(tmp_path / "single", data, spec)
@@ -128,6 +132,7 @@ async def test_a_regression_in_stacks_gives_the_losses_of_single_devices(tmp_pat
         assert other.train_loss == pytest.approx(row.train_loss, rel=1e-4)
 
 
+@pytest.mark.whole
 async def test_a_table_is_divided_by_hospital(tmp_path: Path, data: Path) -> None:
     table = {"file": "wards.csv", "target": "state", "group": "ward"}
     run = await done(tmp_path / "run", data, {"data": table, "partition": "by_writer", "num_rounds": 8})
@@ -138,6 +143,7 @@ async def test_a_table_is_divided_by_hospital(tmp_path: Path, data: Path) -> Non
     assert sum(map(len, owned)) == len(set.union(*owned)) == 5
 
 
+@pytest.mark.whole
 async def test_text_learns_its_next_characters_and_padding_counts_for_nothing(tmp_path: Path, data: Path) -> None:
     spec = {"data": "lines.npz", "model": "char_lstm", "lr": 1.0, "batch_size": 4, "num_rounds": 2}
     run = await done(tmp_path / "run", data, spec)
@@ -190,6 +196,7 @@ async def test_tied_weights_are_one_tensor_and_integer_buffers_are_not_averaged(
     assert losses(run)[-1] < losses(run)[0]
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("tied")
 async def test_a_file_may_name_tied_weights_once_or_twice_but_not_with_two_values(tmp_path: Path, data: Path) -> None:
     state = {
@@ -220,6 +227,7 @@ async def test_an_element_beyond_the_bound_of_exact_sums_names_the_field_that_ra
     assert "at most 0.001 by the spec's sum_bounds.parameters: training diverges" in (info.reason or "")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("bounds", [{}, {"buffers": 2.0**40}])
 async def test_batch_norm_of_raw_incomes_is_averaged_whatever_its_size(
     bounds: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -254,6 +262,7 @@ def _bn_first(n: int) -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, n))
 
 
+@pytest.mark.whole
 async def test_a_number_that_is_averaged_has_no_bound_of_parameters(tmp_path: Path, data: Path) -> None:
     """FedNova averages the lengths of visits, here of 200 steps."""
     spec = {"data": "line.npz", "algorithm": "fednova", "num_rounds": 1, "local_epochs": 200, "lr": 0.001}

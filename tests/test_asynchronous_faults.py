@@ -64,6 +64,7 @@ EACH_TWICE = [(*MODES[(n + far) % len(MODES)], kill) for far in (0, 2) for n, ki
 """Each place of a kill with two pairs of modes, and each pair with two places or more."""
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("devices", "edges", "more", "kill"), EACH_TWICE)
 async def test_a_run_whose_processes_are_killed_ends_with_the_same_bytes(
@@ -100,6 +101,7 @@ async def is_back(fed: Federation, number: int) -> None:
     await fed.until(lambda: len(registry.live_edges()) == fed.n_edges)
 
 
+@pytest.mark.whole
 async def test_devices_in_flight_may_go_to_another_edge_and_come_back(tmp_path: Path) -> None:
     """Edge 2 is lost for two rounds; its devices are in mid-visit there when it goes, and elsewhere when it is back."""
     spec = small_spec(**loose(6, buffer=2, algorithm="scaffold"), quorum=0.2, timeouts={"reseat_after_s": 600})
@@ -117,6 +119,7 @@ async def test_devices_in_flight_may_go_to_another_edge_and_come_back(tmp_path: 
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_an_edge_that_serves_the_devices_of_lost_edges_still_counts(tmp_path: Path) -> None:
     """Updates are weighted by samples, and one edge has three times as many as its own."""
     sync = {"edges": {"mode": "asynchronous", "staleness": {"name": "polynomial", "a": 0.5}}}

@@ -45,6 +45,7 @@ def spec_of(devices: str, edges: str, **more: Any) -> dict[str, Any]:
     return small_spec(**{"num_rounds": 4, "edge_rounds": 2, "devices": SLOW, **fields, "sync": sync, **more})
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("devices", "edges"), [case[:2] for case in FIRST])
 async def test_a_pair_of_modes_gives_the_same_run_on_any_agents(devices: str, edges: str) -> None:

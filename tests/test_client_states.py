@@ -30,6 +30,7 @@ async def test_a_client_that_misses_a_round_goes_on_from_its_last_visit(
     assert {row.seat: row.figures["visits"] for row in third.seats} == {0: 3, 1: 3, 2: 3, 3: 3, 4: 2, 5: 3}
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3))
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 async def test_a_repeated_round_begins_with_the_states_from_before_it(asynchronous: bool, fed: Federation) -> None:

@@ -108,6 +108,7 @@ async def test_links_carry_as_many_bytes_as_the_documentation_says(short: dict[s
         assert coded.rounds[0].edges[0].down_bytes > 4 * N
 
 
+@pytest.mark.whole
 async def test_null_is_fedavg_bit_for_bit() -> None:
     done = [
         await ran(spec_of(**more), agent_devices=(3, 1)) for more in ({}, {"compression": {"up": None, "down": None}})
@@ -117,6 +118,7 @@ async def test_null_is_fedavg_bit_for_bit() -> None:
     assert flat.same_bits(done[0].model, flat.fedavg(done[0].experiment, 2))
 
 
+@pytest.mark.whole
 async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) -> None:
     whole = await ran(spec_of(compression=small_topk()), agent_devices=(3, 1))
     async with federation(tmp_path, agent_devices=(3, 1)) as fed:
@@ -129,6 +131,7 @@ async def test_the_error_memory_survives_a_restart_of_its_agent(tmp_path: Path) 
     assert done.info.model_sha256 == whole.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_held_updates_are_fetched_compressed() -> None:
     """With a deadline agents hold updates and report their sizes; a late one is kept for the next round."""
     more = {"round_deadline_s": 30.0, "late": "next_round", "devices": {"straggler_ratio": 0.25}}
@@ -152,6 +155,7 @@ async def test_other_algorithms_can_be_compressed(algorithm: str) -> None:
     assert coded.info.accuracy == pytest.approx(plain.info.accuracy, abs=0.15)
 
 
+@pytest.mark.whole
 async def test_the_edges_own_worker_trains_from_the_decoded_broadcast() -> None:
     spec = spec_of(client="edge", num_edges=2, schedule="equal", compression={"up": "int8", "down": "ternary"})
     one, apart = await ran(spec, agent_devices=(4,)), await ran(spec, agent_devices=(1, 1, 1, 1))

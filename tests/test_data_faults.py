@@ -76,6 +76,7 @@ def faulty_of_folder(root: Path) -> list[int]:
 # ---- through the tiers
 
 
+@pytest.mark.whole
 async def test_a_run_is_that_of_a_data_set_with_these_faults_whichever_agents_train() -> None:
     one = await ran(faulty_spec(), agent_devices=(6,))
     many = await ran(faulty_spec(), agent_devices=(1,) * 7, order=(6, 2, 0, 5, 1, 3, 4))
@@ -110,6 +111,7 @@ async def test_devices_trained_at_once_have_their_faults() -> None:
     assert flat.distance((await ran(clean, agent_devices=(6,))).model, exact.model) > 1e-3
 
 
+@pytest.mark.whole
 async def test_samples_that_a_schedule_moves_keep_the_faults_of_their_device() -> None:
     spec = faulty_spec(schedule="equal", client="edge", algorithm="fedper", num_rounds=1)
     one = await ran(spec, agent_devices=(6,))

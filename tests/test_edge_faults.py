@@ -48,6 +48,7 @@ async def test_an_edge_that_fails_costs_the_quorum_its_devices_and_is_named(fed:
     assert info.reason == "round 1: quorum of 6 of 6 tasks missed: edge-2: it is broken"
 
 
+@pytest.mark.whole
 async def test_occasionally_garbled_bodies_cost_nothing(fed: Federation) -> None:
     """Those of three agents and of both edges, each as often as it may be."""
     undisturbed = await ran(small_spec())
@@ -59,6 +60,7 @@ async def test_occasionally_garbled_bodies_cost_nothing(fed: Federation) -> None
     assert lost_seats(await fed.round(info.run, 1)) == {}
 
 
+@pytest.mark.whole
 async def test_a_broken_connection_to_an_edge_is_opened_again(fed: Federation) -> None:
     undisturbed = (await ran(small_spec())).info
 

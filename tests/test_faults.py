@@ -105,6 +105,7 @@ async def test_a_device_that_does_not_answer_in_time_is_named(fed: Federation) -
     assert (first.n_used, second.n_used) == (5, 6)
 
 
+@pytest.mark.whole
 async def test_fedavg_without_a_lost_device_is_the_mean_over_the_others(fed: Federation) -> None:
     fed.router.tamper = at(AGENT_PORT + 4, "/visits", garbage, times=1)
     info = await fed.run(small_spec(num_rounds=1))
@@ -196,6 +197,7 @@ async def test_an_unreachable_agent_with_heartbeats_is_given_up_at_its_time_limi
     assert "ConnectError: no route" in first.failures[0].detail
 
 
+@pytest.mark.whole
 async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_time_limit(fed: Federation) -> None:
     beats, passing = fed.apps["agent-5"].state.agent.membership, list[asyncio.Task[None]]()
 
@@ -215,6 +217,7 @@ async def test_an_agent_that_falls_silent_during_its_visit_is_lost_before_its_ti
     assert f"the cloud receives no heartbeats from agent {fed.agent_id(5)}" in second.failures[0].detail
 
 
+@pytest.mark.whole
 async def test_a_slow_agent_with_heartbeats_is_awaited_beyond_the_ttl(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -250,6 +253,7 @@ async def test_a_sum_with_nan_costs_its_own_seats_only(fed: Federation) -> None:
 # ---- quorum of devices
 
 
+@pytest.mark.whole
 async def test_without_the_quorum_of_devices_the_run_fails_and_names_the_seats(fed: Federation) -> None:
     fed.router.tamper = at(AGENT_PORT, "/visits", garbage)
     info = await fed.run(small_spec(quorum=1.0))

@@ -45,6 +45,7 @@ def hospitals(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.whole
 async def test_seats_visits_report_and_tables_name_the_hospital_and_score_it(tmp_path: Path, hospitals: Path) -> None:
     async with federation(tmp_path / "fed", agent_devices=(2, 2), n_edges=2, common={"data_dir": hospitals}) as fed:
         run = await ended(fed, await fed.submit(SPEC))

@@ -40,6 +40,7 @@ async def test_the_steps_of_two_epochs_are_two_epochs(more: dict[str, Any]) -> N
     assert flat.same_bits(steps.model, epochs.model)
 
 
+@pytest.mark.whole
 async def test_a_late_device_does_fewer_of_its_steps() -> None:
     slow = {"profile": {"compute_sps": 0.01, "latency_s": 0}, "edge_latency_s": 0}
     slow |= {"straggler_ratio": 1 / 3, "straggler_slowdown": 4, "straggler_slows": "compute"}

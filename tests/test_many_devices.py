@@ -79,6 +79,7 @@ async def test_a_run_makes_the_seats_that_it_visits_and_tests_and_no_others(
     assert {row.seat for row in rows} <= before.union(seen)
 
 
+@pytest.mark.whole
 async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats() -> None:
     one = await ran(many(), agent_devices=(N,))
     other = await ran(many(), agent_devices=(1, 300, 20), n_edges=2)
@@ -87,6 +88,7 @@ async def test_results_depend_neither_on_the_number_of_agents_nor_on_their_seats
     assert one.info.final == other.info.final
 
 
+@pytest.mark.whole
 async def test_what_travels_and_is_stored_does_not_grow_with_the_number_of_devices(tmp_path: Path) -> None:
     """A placement names the seats of an agent as a progression."""
     sizes = []
@@ -111,6 +113,7 @@ async def test_what_travels_and_is_stored_does_not_grow_with_the_number_of_devic
     assert many_stored < few_stored + 100
 
 
+@pytest.mark.whole
 async def test_a_lost_edge_with_many_seats_is_one_failure_that_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +134,7 @@ async def test_a_lost_edge_with_many_seats_is_one_failure_that_names_them(
     assert [row.n_used for row in done.rounds[1].edges] == [A_ROUND, 0]  # its devices visit the other edge
 
 
+@pytest.mark.whole
 async def test_a_paused_run_resumes_with_the_same_bits_and_its_seats_are_read_by_page(tmp_path: Path) -> None:
     whole = await ran(many(), agent_devices=(N,))
     async with federation(tmp_path, agent_devices=(N,)) as fed:
@@ -148,6 +152,7 @@ async def test_a_paused_run_resumes_with_the_same_bits_and_its_seats_are_read_by
     assert len(kept) == N
 
 
+@pytest.mark.whole
 async def test_devices_without_state_leave_no_versions(tmp_path: Path) -> None:
     """Otherwise orders and checkpoints would grow with every device that has ever taken part."""
     bases: list[int] = []
@@ -165,6 +170,7 @@ async def test_devices_without_state_leave_no_versions(tmp_path: Path) -> None:
         assert max(bases) == A_ROUND // 2
 
 
+@pytest.mark.whole
 async def test_held_out_devices_are_tested_by_at_most_as_many_as_train(tmp_path: Path) -> None:
     sampled = await ran(many(held_out_fraction=0.5, test_clients=400, num_rounds=1), agent_devices=(N,))
     for detail in sampled.rounds:

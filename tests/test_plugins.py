@@ -120,6 +120,7 @@ async def test_a_node_without_the_package_refuses_the_run_before_it_starts(
     assert (await fed.run(small_spec())).status == "completed"  # which uses no plug-in
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1,) * 5)
 async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
     package: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
@@ -135,6 +136,7 @@ async def test_a_node_that_comes_before_the_start_fails_the_run_by_name(
     assert "it lacks the plug-in" in str(info.reason)
 
 
+@pytest.mark.whole
 @pytest.mark.layout(n_edges=1, agent_devices=(6,))
 async def test_a_run_does_not_go_on_unasked_with_other_code_of_a_plug_in(
     tmp_path: Path, package: str, fed: Federation

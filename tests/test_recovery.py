@@ -69,6 +69,7 @@ async def test_a_run_with_losses_equals_one_whose_spec_declares_them(tmp_path: P
     assert (await undisturbed(spec)).model_sha256 != info.model_sha256
 
 
+@pytest.mark.whole
 @pytest.mark.layout(n_edges=1)
 async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(fed: Federation) -> None:
     losses = [{"round_no": 1, "seats": [0, 1, 2, 3, 4]}, {"round_no": 2, "seats": [5], "wave": 1}]
@@ -86,6 +87,7 @@ async def test_declared_losses_are_recorded_and_do_not_count_for_the_quorum(fed:
 # ---- edges
 
 
+@pytest.mark.whole
 async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(fed: Federation) -> None:
     spec = small_spec(num_rounds=4, timeouts=LONG)
     gone: list[asyncio.Task[None]] = []
@@ -115,6 +117,7 @@ async def test_devices_of_a_lost_edge_visit_the_others_until_it_returns(fed: Fed
     assert declared.model_sha256 == info.model_sha256
 
 
+@pytest.mark.whole
 async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_map(fed: Federation) -> None:
     spec = small_spec(quorum=0.9, timeouts=LONG)
     gone: list[asyncio.Task[None]] = []
@@ -134,6 +137,7 @@ async def test_a_round_below_its_quorum_of_edges_is_repeated_on_the_new_round_ma
     assert info.model_sha256 == whole.model_sha256
 
 
+@pytest.mark.whole
 async def test_selection_does_not_depend_on_lost_devices(tmp_path: Path) -> None:
     """Half of the seats are selected; one agent is lost all the time, and its seat is selected as if it were alive."""
     spec = small_spec(num_rounds=4, select="random", fraction_train=0.5, timeouts=LONG)
@@ -178,6 +182,7 @@ async def test_an_agent_restarted_at_another_address_during_its_visit_is_found_a
     assert info.model_sha256 == (await undisturbed(small_spec())).model_sha256
 
 
+@pytest.mark.whole
 async def test_events_report_a_silent_node_as_suspect_lost_and_revived(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=1, timeouts=LONG))
     silent, beats = fed.agent_id(5), fed.apps["agent-5"].state.agent.membership
@@ -206,6 +211,7 @@ async def test_events_report_a_silent_node_as_suspect_lost_and_revived(fed: Fede
 # ---- the cloud
 
 
+@pytest.mark.whole
 async def test_rounds_that_a_killed_cloud_did_not_evaluate_are_evaluated_by_the_next(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -225,6 +231,7 @@ async def test_rounds_that_a_killed_cloud_did_not_evaluate_are_evaluated_by_the_
     assert not [key for key in await fed.store.keys("cloud:run:") if ":due:" in key]
 
 
+@pytest.mark.whole
 async def test_rounds_that_a_killed_cloud_did_not_write_are_added_to_the_results_folder(fed: Federation) -> None:
     spec = small_spec(num_rounds=4)
     whole = tables(fed.folder, await fed.run(spec))
@@ -257,6 +264,7 @@ async def test_a_run_reports_an_unreachable_store_and_continues_afterwards(fed: 
     assert any("Redis does not answer" in reason for reason in reasons), reasons
 
 
+@pytest.mark.whole
 async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_there_when_they_return(
     counter_algorithm: str, fed: Federation
 ) -> None:
@@ -276,6 +284,7 @@ async def test_a_run_deleted_while_an_agent_and_an_edge_are_down_is_deleted_ther
     assert not any(gone.run in key for key in left)
 
 
+@pytest.mark.whole
 async def test_agents_that_swap_addresses_get_their_own_orders(counter_algorithm: str, fed: Federation) -> None:
     """Containers that are restarted together may swap addresses. Each seat's state is at one agent only."""
     spec = small_spec(num_rounds=3, algorithm=counter_algorithm, timeouts=LONG)

@@ -64,6 +64,7 @@ def outputs_of(run: Ended, x: npt.NDArray[Any]) -> Tensor:
     return found
 
 
+@pytest.mark.whole
 async def test_several_labels_are_learnt_and_their_figures_are_sklearns(tmp_path: Path, data: Path) -> None:
     spec: dict[str, Any] = {"data": {"file": "labels.npz", "kind": "labels"}, "num_rounds": 6}
     micro = {"name": "f1", "params": {"average": "micro"}}

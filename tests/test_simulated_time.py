@@ -108,6 +108,7 @@ async def test_twice_the_bandwidth_is_half_the_transfer_and_twice_the_compute_ha
         assert row.compute_s == pytest.approx(other[key].compute_s / 2)
 
 
+@pytest.mark.whole
 async def test_latency_is_added_in_each_direction_and_jitter_varies_around_it() -> None:
     quiet, shaky = [
         rows_of(await on_one_host(spec_of({"up_bps": 1e12, "down_bps": 1e12, **figures}, num_rounds=3)))
@@ -121,6 +122,7 @@ async def test_latency_is_added_in_each_direction_and_jitter_varies_around_it() 
     assert max(found) > 0.45
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("figures", "reason"),
     [
@@ -168,6 +170,7 @@ async def test_a_round_lasts_as_long_as_its_slowest_edge_and_an_edge_as_its_slow
     assert done.info.simulated_s == pytest.approx(sum(detail.simulated_s for detail in done.rounds))
 
 
+@pytest.mark.whole
 async def test_visits_begin_with_their_wave_and_end_with_their_edge() -> None:
     done = await on_one_host(small_spec(devices={"profile": "phone_low"}, num_rounds=2, edge_rounds=2, quorum=1.0))
     for detail in done.rounds:
@@ -181,6 +184,7 @@ async def test_visits_begin_with_their_wave_and_end_with_their_edge() -> None:
             assert ended == pytest.approx(edge.simulated_s - edge.up_s)
 
 
+@pytest.mark.whole
 async def test_stragglers_are_shown_and_take_longer(fed: Federation) -> None:
     ratio = {"straggler_ratio": 1 / 3, "straggler_slowdown": 8}
     info = await fed.run(spec_of(devices=ratio, num_rounds=1))
@@ -233,6 +237,7 @@ async def test_a_dropped_visit_is_recorded_with_time_and_bytes_until_it_drops() 
         assert detail.n_used == 6 - len(lost)
 
 
+@pytest.mark.whole
 async def test_a_run_with_dropped_visits_equals_one_that_leaves_them_out() -> None:
     done = await on_one_host(spec_of({"drop_rate": 0.4}, num_rounds=3))
     losses = [
@@ -244,6 +249,7 @@ async def test_a_run_with_dropped_visits_equals_one_that_leaves_them_out() -> No
     assert quiet.info.model_sha256 == done.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(counter_algorithm: str) -> None:
     done = await on_one_host(spec_of({"drop_rate": 0.4}, algorithm=counter_algorithm, num_rounds=5))
     visits = Counter[int]()
@@ -255,6 +261,7 @@ async def test_a_seat_that_drops_keeps_the_state_of_its_previous_visit(counter_a
     assert min(visits.values()) < 5
 
 
+@pytest.mark.whole
 async def test_held_updates_and_dropped_visits_can_be_combined(
     counter_algorithm: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:

@@ -114,6 +114,7 @@ async def test_a_seat_that_answers_after_the_deadline_is_late_on_any_host() -> N
             assert row.simulated_s == pytest.approx(free[key].simulated_s, abs=0.1)
 
 
+@pytest.mark.whole
 async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_deadline() -> None:
     done = await on_one_host(spec_of(num_rounds=4, round_deadline_s=80))
     seen = set()
@@ -127,6 +128,7 @@ async def test_an_edge_round_lasts_as_long_as_its_slowest_admitted_seat_or_its_d
     assert seen == {True, False}
 
 
+@pytest.mark.whole
 async def test_a_run_with_late_seats_equals_one_that_leaves_them_out() -> None:
     done = await on_one_host(spec_of(num_rounds=3, round_deadline_s=60))
     losses = [{"round_no": detail.round_no, "seats": with_reason(detail, "late")} for detail in done.rounds]
@@ -135,6 +137,7 @@ async def test_a_run_with_late_seats_equals_one_that_leaves_them_out() -> None:
     assert [detail.failures for detail in done.rounds] == [()] * 3
 
 
+@pytest.mark.whole
 async def test_a_deadline_that_all_meet_changes_neither_model_nor_bytes_nor_seconds() -> None:
     """Agents hold updates, but simulated devices send at once, with and without a deadline.
 
@@ -159,6 +162,7 @@ async def test_a_deadline_that_no_seat_can_meet_ends_a_run_without_an_update() -
     assert done.info.notes == (f"{said}next_round would use them",)
 
 
+@pytest.mark.whole
 async def test_a_late_seats_bytes_count_up_to_the_deadline() -> None:
     """Sending takes 100 times as long as the deadline: a hundredth of the update is sent."""
     narrow = {"delay_s": 0, "up_bps": 1e4, "compute_sps": 1e9, "j_per_byte_up": 1e-3, "j_per_flop": 0}
@@ -174,12 +178,14 @@ async def test_a_late_seats_bytes_count_up_to_the_deadline() -> None:
     assert done.info.status == "completed"
 
 
+@pytest.mark.whole
 async def test_each_edge_round_has_its_own_deadline() -> None:
     done = await on_one_host(spec_of({"delay_s": 50}, num_rounds=1, edge_rounds=3, round_deadline_s=60))
     (first,) = done.rounds
     assert {(row.edge_round, row.outcome) for row in first.seats} == {(n, "used") for n in range(3)}
 
 
+@pytest.mark.whole
 async def test_a_dropped_visit_is_awaited_until_the_deadline() -> None:
     done = await on_one_host(spec_of({"delay_s": 5, "drop_rate": 0.3}, num_rounds=4, round_deadline_s=90))
     for detail in done.rounds:
@@ -189,6 +195,7 @@ async def test_a_dropped_visit_is_awaited_until_the_deadline() -> None:
     assert any(with_reason(detail, "dropped") for detail in done.rounds)
 
 
+@pytest.mark.whole
 async def test_no_seat_works_after_the_edge_has_stopped_waiting() -> None:
     """Some seats would drop after the deadline: they are interrupted like late ones."""
     slow = {"delay_s": 100, "drop_rate": 0.5, "j_per_flop": 1e-9}
@@ -203,6 +210,7 @@ async def test_no_seat_works_after_the_edge_has_stopped_waiting() -> None:
         assert row.energy_j == pytest.approx(share * free[key].energy_j)
 
 
+@pytest.mark.whole
 async def test_a_failure_is_awaited_no_longer_than_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_or_fail(experiment: Any, order: Any, visit: Any, *more: Any) -> Any:
         if visit.seat == 2 and visit.task.kind == "train":
@@ -233,6 +241,7 @@ async def test_held_out_seats_are_tested_without_a_wait() -> None:
 # ---- states and verdicts of late seats
 
 
+@pytest.mark.whole
 async def test_a_late_seat_keeps_the_state_of_its_visit_where_the_algorithm_says_so(counter_algorithm: str) -> None:
     done = await on_one_host(spec_of(num_rounds=3, round_deadline_s=60, algorithm=counter_algorithm, eval_every=9))
     visits = {key: row.figures["visits"] for key, row in rows_of(done).items() if row.outcome == "used"}
@@ -271,6 +280,7 @@ async def test_an_update_that_arrives_late_after_its_report_is_recorded_as_late_
         assert row.report_bytes < row.up_bytes if even else row.report_bytes == row.up_bytes
 
 
+@pytest.mark.whole
 async def test_bofl_judges_the_reports_that_arrived_in_time() -> None:
     """The leader is the most accurate seat in time; a late seat has no class and no counted refusal."""
     done = await on_one_host(ANYWHERE["bofl"])
@@ -289,6 +299,7 @@ async def test_bofl_judges_the_reports_that_arrived_in_time() -> None:
     assert late > 2
 
 
+@pytest.mark.whole
 async def test_a_further_visit_that_misses_the_deadline_is_late(counter_algorithm: str) -> None:
     params = {"name": "probe_refuse", "params": {"adjust": True}}
     slow = {"delay_s": {"name": "normal", "mean": 40, "sd": 1}, "latency_s": 0}
@@ -303,6 +314,7 @@ async def test_a_further_visit_that_misses_the_deadline_is_late(counter_algorith
     assert lasted(done.rounds[0])[0] == pytest.approx(60)  # the home of all three
 
 
+@pytest.mark.whole
 async def test_after_the_deadline_no_further_wave_starts(counter_algorithm: str) -> None:
     more: dict[str, Any] = {"algorithm": {"name": "probe_refuse", "params": {"adjust": True}}}
     done = await on_one_host(spec_of(num_rounds=4, round_deadline_s=70, **more))
@@ -355,6 +367,7 @@ async def test_a_single_seat_is_never_surplus() -> None:
     assert {key: row.outcome for key, row in rows_of(done).items()} == {(n, s): "used" for n in (1, 2) for s in (0, 1)}
 
 
+@pytest.mark.whole
 async def test_if_too_few_answer_all_answers_are_admitted() -> None:
     done = await on_one_host(spec_of(num_rounds=5, round_deadline_s=40, **SOME))
     by_home = [[r for r in d.seats if r.edge == e.edge] for d in done.rounds for e in d.edges]
@@ -381,6 +394,7 @@ async def test_a_late_update_is_used_in_the_next_round_with_less_weight() -> Non
     assert rows[1, 3].up_bytes > 0.99 * rows[1, 2].up_bytes
 
 
+@pytest.mark.whole
 async def test_the_weight_of_a_late_update_applies_in_the_mean() -> None:
     """A reference in numpy: the late update equals that of a run with enough time, from the same model."""
     spec = one_slow(num_rounds=2, staleness_discount=0.5, num_edges=1)
@@ -409,6 +423,7 @@ async def test_a_device_is_busy_until_its_late_update_arrives() -> None:
     ]
 
 
+@pytest.mark.whole
 async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free() -> None:
     done = await on_one_host(ANYWHERE["busy"])
     first, second, third = done.rounds
@@ -419,6 +434,7 @@ async def test_with_all_devices_busy_the_round_lasts_until_the_first_is_free() -
     assert first.simulated_s + second.simulated_s > 200
 
 
+@pytest.mark.whole
 async def test_late_updates_count_where_the_edge_forms_a_model() -> None:
     done = await on_one_host(ANYWHERE["edge rounds"])
     assert [r.seat for r in done.rounds[1].seats if r.outcome == "used_late"] == [3]
@@ -437,6 +453,7 @@ async def run_round_after_restarts(fed: Federation, run_id: str) -> Ended:
     return await ended(fed, run_id)
 
 
+@pytest.mark.whole
 async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> None:
     plain = await on_one_host(one_slow(num_rounds=2))
     async with federation(tmp_path) as fed:
@@ -446,6 +463,7 @@ async def test_a_late_update_survives_a_restart_of_its_edge(tmp_path: Path) -> N
     assert again.info.model_sha256 == plain.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_late_updates_wait_for_their_edge_while_devices_visit_another(tmp_path: Path) -> None:
     """The edge of seat 3 is lost in round 2 and returns in round 5, when it uses the late update of round 1."""
     async with federation(tmp_path) as fed:
@@ -524,6 +542,7 @@ async def test_a_seat_without_enough_time_does_one_step_and_is_late() -> None:
     assert {(row.reason, row.work_share) for row in rows_of(done).values()} == {("late", 0.2)}
 
 
+@pytest.mark.whole
 async def test_with_enough_time_partial_work_is_all_of_the_work() -> None:
     free = await on_one_host(spec_of())
     done = await on_one_host(spec_of(round_deadline_s=1000, partial_work=True))
@@ -541,6 +560,7 @@ async def test_fastest_leaves_out_slow_seats() -> None:
     assert max(detail.simulated_s for detail in done.rounds) < 41
 
 
+@pytest.mark.whole
 async def test_power_of_choice_uses_the_losses_of_the_last_visits() -> None:
     """All seats are candidates, and one of three is selected: first each once, then always the one of highest loss."""
     done = await on_one_host(ANYWHERE["power of choice"])
@@ -556,6 +576,7 @@ async def test_power_of_choice_uses_the_losses_of_the_last_visits() -> None:
     assert len({tuple(row.seat for row in detail.seats) for detail in done.rounds[3:]}) > 1
 
 
+@pytest.mark.whole
 async def test_losses_survive_a_restart_of_the_edge(tmp_path: Path) -> None:
     plain = await on_one_host(small_spec(**{**CHOICE, "num_rounds": 4}))
     async with federation(tmp_path) as fed:

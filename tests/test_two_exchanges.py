@@ -162,6 +162,7 @@ async def before_the_last_report(tmp_path: Path) -> tuple[int, float]:
     return seat_like(free, WEAK), float(np.mean(arrivals[-2:]))
 
 
+@pytest.mark.whole
 async def test_a_report_deadline_interrupts_a_report_and_the_others_start_uploading(tmp_path: Path) -> None:
     slow, deadline_s = await before_the_last_report(tmp_path)
     done, tape = await recorded_run(tmp_path, spec_of(num_rounds=1, report_deadline_s=deadline_s))
@@ -177,6 +178,7 @@ async def test_a_report_deadline_interrupts_a_report_and_the_others_start_upload
     assert lasted_s(done, 1) == close(max(deadline_s + sum(times.values()) for times in second.values()))
 
 
+@pytest.mark.whole
 async def test_if_the_edge_rounds_deadline_interrupts_a_report_no_update_is_in_time(tmp_path: Path) -> None:
     """The edge waits for the report until the deadline, so that requested updates arrive after it."""
     slow, deadline_s = await before_the_last_report(tmp_path)
@@ -233,6 +235,7 @@ async def test_a_refused_seat_waits_for_the_decision_and_sends_nothing_more(tmp_
         assert row.up_bytes == row.report_bytes
 
 
+@pytest.mark.whole
 async def test_an_edges_own_worker_waits_too_and_has_no_link(counter_algorithm: str) -> None:
     devices = {"profile": {"delay_s": 50, "latency_s": 1}, "edge_latency_s": 0}
     spec = {"algorithm": "probe_refuse", "client": "edge", "num_edges": 1, "num_rounds": 2, "devices": devices}
@@ -264,6 +267,7 @@ async def test_with_overselection_the_edge_decides_when_enough_reports_have_arri
     assert rows[order[2]].simulated_s == close(arrivals[order[1]])
 
 
+@pytest.mark.whole
 async def test_a_dropped_seat_is_awaited_before_the_edge_decides(tmp_path: Path) -> None:
     done, tape = await recorded_run(tmp_path, with_dropout(spec_of(num_rounds=4)))
     seen = 0

@@ -118,6 +118,7 @@ def test_two_clients_have_the_same_results_in_both_orders(model: str, user_packa
     assert found[0] == found[1]
 
 
+@pytest.mark.whole
 def test_a_model_that_depends_on_the_order_of_clients_is_refused_by_name(
     user_package: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

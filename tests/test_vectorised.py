@@ -91,6 +91,7 @@ async def test_a_run_is_close_to_the_exact_paths_and_has_its_records(name: str) 
         assert own[1][1] == pytest.approx(theirs[1][1], abs=64)  # digits of losses
 
 
+@pytest.mark.whole
 async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do() -> None:
     """Edges are the clients; their own workers train, too, each in a stack of its own."""
     sharing = {"client": "edge", "schedule": "equal", "average_every": "epoch", "local_epochs": 2}
@@ -103,6 +104,7 @@ async def test_shares_of_an_edges_samples_are_trained_alike_whichever_agents_do(
     assert 0 < flat.distance(one.model, exact.model) < 1e-4 < flat.distance(one.model, one.experiment.initial)
 
 
+@pytest.mark.whole
 async def test_held_and_compressed_updates_are_those_of_their_devices() -> None:
     """With a deadline agents hold updates; a compressed update's error stays with its device."""
     spec = unequal(round_deadline_s=1e6, compression={"up": {"name": "topk", "fraction": 0.1}})

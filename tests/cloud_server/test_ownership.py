@@ -54,6 +54,7 @@ async def document(fed: Federation, run_id: str) -> bytes:
     return await fed.store.get(redis_keys.cloud_run(run_id)) or b""
 
 
+@pytest.mark.whole
 async def test_another_installation_stands_by_says_so_and_changes_nothing(tmp_path: Path) -> None:
     async with federation(tmp_path / "f") as fed:
         done = await fed.run(small_spec())
@@ -109,6 +110,7 @@ async def test_a_cloud_that_hangs_is_replaced_after_its_lease_and_then_writes_no
         assert (refused.status_code, refused.json()["code"]) == (503, "standing_by")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ends", ["is killed", "goes on"])
 async def test_the_same_installation_takes_over_at_once(tmp_path: Path, ends: str) -> None:
     async with federation(tmp_path / "f") as fed:
@@ -138,6 +140,7 @@ async def test_the_same_installation_takes_over_at_once(tmp_path: Path, ends: st
     assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 
+@pytest.mark.whole
 async def test_a_cloud_that_is_stopped_gives_the_ownership_back(tmp_path: Path) -> None:
     async with federation(tmp_path / "f") as fed:
         second = await start_second(fed, "elsewhere")

@@ -78,6 +78,7 @@ async def test_a_late_order_for_updates_of_an_earlier_round_gets_none_of_the_cur
     assert b"the agent no longer holds this update" in stale[0].content
 
 
+@pytest.mark.whole
 async def test_an_agent_restarted_between_rounds_keeps_id_and_states(fed: Federation) -> None:
     plain = (await ran(small_spec(num_rounds=3))).info
     info = await fed.run(small_spec(num_rounds=1))

@@ -91,6 +91,7 @@ async def test_the_shown_algorithm_keeps_the_contract(fedavgm: str, tmp_path: Pa
     contract.travels(done.experiment, monitor)
 
 
+@pytest.mark.whole
 async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_formula_with_it(
     fedavgm: str, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ async def test_the_shown_algorithm_is_fedavg_without_momentum_and_follows_its_fo
     assert twice.info.model_sha256 != plain.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_the_shown_device_algorithm_is_fedavg_with_a_large_bound_and_clips_with_a_small_one(
     save: Save, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ async def test_the_shown_device_algorithm_is_fedavg_with_a_large_bound_and_clips
 # ---- data, a model, a selection policy
 
 
+@pytest.mark.whole
 async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (script,) = blocks("own-data.md")
     monkeypatch.chdir(tmp_path)
@@ -139,6 +142,7 @@ async def test_the_shown_data_set_is_learned(tmp_path: Path, monkeypatch: pytest
     assert (done.info.accuracy or 0) > 0.9  # of two classes
 
 
+@pytest.mark.whole
 async def test_the_shown_model_is_trained(save: Save, tmp_path: Path) -> None:
     assert failures(save("own-model.md", "mine/mymodels/small_cnn.py")) == []
     done = await run(tmp_path, contract.spec_of("fedavg", model="small_cnn"))
@@ -146,6 +150,7 @@ async def test_the_shown_model_is_trained(save: Save, tmp_path: Path) -> None:
     assert math.isfinite(done.info.loss or math.nan)
 
 
+@pytest.mark.whole
 async def test_the_shown_model_with_a_parameter_is_trained_on_a_table(save: Save, tmp_path: Path) -> None:
     text = (HOW_TO / "own-model.md").read_text(encoding="utf-8")
     code = textwrap.dedent(re.findall(r"^    ```python\n(.*?)^    ```", text, re.MULTILINE | re.DOTALL)[0])
@@ -157,6 +162,7 @@ async def test_the_shown_model_with_a_parameter_is_trained_on_a_table(save: Save
     assert sum(tensor.numel() for tensor in done.model.values()) == 30 * 5 + 5 + 2 * 5 + 5 * 2 + 2
 
 
+@pytest.mark.whole
 async def test_the_shown_selection_policy_selects_by_the_losses_of_earlier_rounds(save: Save, tmp_path: Path) -> None:
     """With all seats as candidates, `power_of_choice` selects the same ones."""
     assert failures(save("own-selection-policy.md", "mine/mypolicies/highest_loss.py")) == []

@@ -43,6 +43,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.whole
 async def test_model_links_and_simulated_time_do_not_depend_on_the_agents(tmp_path: Path) -> None:
     found = {name: await run(tmp_path, spec_of(), **layout) for name, layout in LAYOUTS.items()}
     first = found["one agent"]
@@ -76,6 +77,7 @@ async def test_exact_sums_give_the_flat_references_bits_through_any_edges(n_edge
     assert {edge.n_used for edge in done.rounds[0].edges} == {6 // n_edges}
 
 
+@pytest.mark.whole
 async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp_path: Path) -> None:
     """An edge sends half the bytes to the cloud, and the model agrees within 1e-6."""
     summed = await ran(spec_of(num_edges=3), n_edges=3, agent_devices=(2, 2, 1, 1))
@@ -88,6 +90,7 @@ async def test_means_formed_at_edges_differ_from_exact_sums_by_rounding_only(tmp
         assert abs(exact.device_bytes_up - rounded.device_bytes_up) < 1e-3 * exact.device_bytes_up
 
 
+@pytest.mark.whole
 async def test_selection_at_one_edge_is_the_documented_stream(tmp_path: Path) -> None:
     """FedAvg with a fraction C: selection and averaging are computed here, training by the project's loop."""
 
@@ -173,6 +176,7 @@ class Gate:
         return await pass_on()
 
 
+@pytest.mark.whole
 async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on(tmp_path: Path) -> None:
     gate = Gate(2)
     async with federation(tmp_path, agent_devices=(2, 2, 1, 1)) as fed:
@@ -191,6 +195,7 @@ async def test_device_that_joins_late_takes_the_free_seat_from_the_next_round_on
     )
 
 
+@pytest.mark.whole
 async def test_agent_that_leaves_is_named_and_the_round_continues(tmp_path: Path) -> None:
     gate = Gate(2)
     async with federation(tmp_path, agent_devices=(2, 2, 1, 1)) as fed:

@@ -31,6 +31,7 @@ def before_first(port: int, path: str, action: Any) -> Tamper:
     return tamper
 
 
+@pytest.mark.whole
 async def test_the_order_of_an_edge_that_restarts_within_a_round_is_repeated(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
     restarted: list[asyncio.Task[None]] = []
@@ -50,6 +51,7 @@ async def test_the_order_of_an_edge_that_restarts_within_a_round_is_repeated(fed
     assert (await fed.round(info.run, 1)).failures == ()
 
 
+@pytest.mark.whole
 async def test_an_edge_forgets_the_answers_of_a_run_that_orders_nothing_any_more(fed: Federation) -> None:
     first = (await fed.run(small_spec())).run
     second = (await fed.run(small_spec(seed=1))).run
@@ -83,6 +85,7 @@ async def test_an_edge_restarted_between_visits_and_uploads_ends_with_the_same_b
         assert [row.figures for row in old.seats] == [row.figures for row in new.seats]
 
 
+@pytest.mark.whole
 async def test_held_updates_that_an_agent_lost_are_reported(fed: Federation) -> None:
     async def restart(number: int) -> None:
         await fed.stop(f"agent-{number}")
@@ -102,6 +105,7 @@ async def test_held_updates_that_an_agent_lost_are_reported(fed: Federation) -> 
     assert first.n_used == 2
 
 
+@pytest.mark.whole
 async def test_a_repeated_upload_order_gets_the_same_answer(fed: Federation) -> None:
     pairs: list[tuple[bytes, bytes]] = []
 

@@ -57,6 +57,7 @@ async def test_a_placement_that_an_edge_does_not_hold_is_sent_again(fed: Federat
     ) == 1
 
 
+@pytest.mark.whole
 async def test_an_edge_keeps_one_placement_however_often_seats_move(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=4, max_devices=8), closed_at=2)
     await fed.start_agent(6, devices=2)
@@ -66,6 +67,7 @@ async def test_an_edge_keeps_one_placement_however_often_seats_move(fed: Federat
     assert [len(await fed.store.keys(redis_keys.edge_placements(f"edge-{n}", run_id))) for n in (1, 2)] == [1, 1]
 
 
+@pytest.mark.whole
 async def test_after_many_rounds_an_edge_keeps_two_states_of_a_run_and_their_files(
     counter_algorithm: str, fed: Federation
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_deleted_run_leaves_nothing_at_edge_and_agent(counter_algorithm:
     assert await fed.store.keys(redis_keys.edge_runs("edge-1")) == []
 
 
+@pytest.mark.whole
 async def test_states_count_each_round_once_although_edges_and_agents_restart_between_them(fed: Federation) -> None:
     plain = await fed.run(edge_spec(num_rounds=3))
     assert [await edge_counts(fed, plain.run, n) for n in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]

@@ -244,6 +244,7 @@ EDGE_FORGERIES = [
 ]
 
 
+@pytest.mark.whole
 async def test_an_edge_that_claims_what_cannot_be_loses_its_contribution_and_the_run_goes_on(tmp_path: Path) -> None:
     spec = {**SPEC, "quorum": 0.5, "metrics": ["accuracy", "f1"]}
     async with federation(tmp_path, agent_devices=(1,) * 4, n_edges=2) as fed:
@@ -265,6 +266,7 @@ async def test_an_edge_that_claims_what_cannot_be_loses_its_contribution_and_the
 LONG = "x" * 3_000_000
 
 
+@pytest.mark.whole
 async def test_a_device_cannot_fill_the_records_with_the_text_of_its_failure(tmp_path: Path) -> None:
     def forge(reply: Any) -> Any:
         first, seat = reply.outcomes[0], reply.outcomes[0].seat
@@ -280,6 +282,7 @@ async def test_a_device_cannot_fill_the_records_with_the_text_of_its_failure(tmp
     assert done.rounds[0].n_used == 3
 
 
+@pytest.mark.whole
 async def test_an_edge_cannot_fill_the_records_with_texts_of_visits(tmp_path: Path) -> None:
     forge, spec = lines_with(label=LONG, reason=LONG, outcome=LONG), {**SPEC, "quorum": 0.5, "num_rounds": 1}
     done = await run(tmp_path, spec, tamper=of_edge(forge), agent_devices=(1,) * 4, n_edges=2)

@@ -116,6 +116,7 @@ def test_logs_of_a_running_topology_and_of_a_run_that_failed_are_found(folder: P
     assert log(OLD).out == f"00:00:01.000 cloud    run.status run={OLD} status=completed\n"
 
 
+@pytest.mark.whole
 def test_a_closed_pipe_gives_no_traceback(folder: Path) -> None:
     code = "from strata.main import app_entry; app_entry()"
     words = f"{sys.executable} -c '{code}' log all --from {folder} | head -1; exit ${{PIPESTATUS[0]}}"

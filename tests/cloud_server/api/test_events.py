@@ -41,6 +41,7 @@ async def test_events_come_in_order_while_they_happen_and_end_with_the_run(fed: 
     assert {event["id"]: event["event"] for event in events} == {event["id"]: event["kind"] for event in events}
 
 
+@pytest.mark.whole
 async def test_last_event_id_continues_without_gap_or_repetition(fed: Federation) -> None:
     info = await fed.run(small_spec())
     whole = await all_events(fed, info.run)
@@ -52,6 +53,7 @@ async def test_last_event_id_continues_without_gap_or_repetition(fed: Federation
         assert (answer.status_code, answer.json()["code"]) == (422, "bad_input")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("with_run", [True, False], ids=["a run trains", "a run is paused"])
 async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(with_run: bool, fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec())
@@ -81,6 +83,7 @@ async def test_a_stream_ends_when_the_cloud_ends_and_continues_after_it(with_run
     assert [e["data"]["round_no"] for e in rest if e["kind"] == "round.committed"][-1] == 2
 
 
+@pytest.mark.whole
 async def test_lost_contributions_and_moved_seats_have_events(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(
         small_spec(num_rounds=3, timeouts={"reseat_after_s": 0}), closed_at=2, port=AGENT_PORT + 5

@@ -83,6 +83,7 @@ async def test_the_results_folder_is_complete_when_the_run_is(fed: Federation) -
         assert (await fed.client.get(f"/runs/{info.run}/files/{name}")).status_code == 404
 
 
+@pytest.mark.whole
 async def test_the_results_folder_and_the_dashboard_agree_on_edges_and_links(fed: Federation) -> None:
     info = await fed.run(small_spec())
     folder = fed.folder / "runs" / info.run
@@ -237,6 +238,7 @@ async def test_requests_that_need_a_started_run_are_conflicts_before_it(fed: Fed
     assert (await fed.client.get(f"/runs/{run_id}/files")).json() == {"files": []}
 
 
+@pytest.mark.whole
 @pytest.mark.layout(heartbeat_s=0.2)
 async def test_deleting_an_ended_run_removes_it_from_every_tier_but_keeps_its_folder(
     counter_algorithm: str, fed: Federation

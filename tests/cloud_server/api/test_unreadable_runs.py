@@ -56,6 +56,7 @@ async def test_latest_says_if_no_run_can_be_read(fed: Federation) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (404, "none of 1 runs can be read")
 
 
+@pytest.mark.whole
 async def test_other_records_of_another_version_are_no_internal_error_and_no_file_is_deleted(fed: Federation) -> None:
     kept, *lost = [await fed.run(small_spec(num_rounds=1)) for _ in range(5)]
     placed, evaluated, best, told = [run.run for run in lost]

@@ -48,6 +48,7 @@ async def test_twins_come_from_the_edges_and_an_edge_that_hangs_is_left_out(
     assert (await views.with_seats(run)).twins == {}
 
 
+@pytest.mark.whole
 async def test_visits_in_flight_of_asynchronous_devices_come_from_the_edges_as_they_happen(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:

@@ -27,6 +27,7 @@ async def readyz(fed: Federation, port: int) -> Any:
 # ---- what a node lacks
 
 
+@pytest.mark.whole
 @pytest.mark.layout(heartbeat_s=0.2)
 async def test_an_edge_that_lacks_its_redis_is_out_after_the_ttl_with_that_reason_and_returns(fed: Federation) -> None:
     why = "Redis at there:6379 does not answer: refused"

@@ -126,6 +126,7 @@ async def test_one_fleet_is_active_at_a_time_until_it_falls_silent(fed: Federati
 # ---- agents that leave
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1,) * 4)
 async def test_devices_that_join_and_leave_during_a_run_are_named_and_none_is_lost(fed: Federation) -> None:
     await send_report(fed, report_of(fed))
@@ -176,6 +177,7 @@ def let_round_continue(fed: Federation, gate: Gate, closed_at: int) -> Gate:
     return after
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1,) * 4)
 async def test_a_returning_agent_gets_its_own_seat_with_its_state(counter_algorithm: str, fed: Federation) -> None:
     gate, run = await fed.submit_and_hold(
@@ -271,6 +273,7 @@ async def test_the_seats_of_each_agent_are_shown(fed: Federation) -> None:
 # ---- taken offline
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1, 1, 1))
 async def test_an_agent_taken_offline_makes_no_visits_until_it_is_online_again(fed: Federation) -> None:
     gate, run = await fed.submit_and_hold(small_spec(num_rounds=9, num_devices=3), closed_at=2)

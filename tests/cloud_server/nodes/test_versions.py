@@ -55,6 +55,7 @@ async def test_a_run_that_waits_for_an_edge_names_the_one_that_is_left_out(
     assert "it reports no versions" in edge["reason"]
 
 
+@pytest.mark.whole
 async def test_seats_of_an_agent_that_comes_back_with_other_packages_move(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -86,6 +87,7 @@ async def test_a_restarted_cloud_of_another_version_leaves_out_the_nodes_that_it
     assert any("left out: edge edge-1 (torch" in text for text in ready.json()["missing"])
 
 
+@pytest.mark.whole
 @pytest.mark.layout(heartbeat_s=0.2)
 async def test_nodes_whose_stored_entries_cannot_be_read_register_again(fed: Federation) -> None:
     await fed.stop("cloud")

@@ -13,6 +13,7 @@ from tests.federation import Federation, Gate, small_spec
 SLOW = ("standard", "standard", "phone_low", "phone_low")
 
 
+@pytest.mark.whole
 async def test_slow_agents_are_slow_devices_where_the_spec_names_no_profile(tmp_path: Path) -> None:
     spec = small_spec(num_rounds=1)
     del spec["num_devices"]

@@ -202,6 +202,7 @@ async def test_a_run_ends_by_its_validation_part_and_keeps_the_best_model(fed: F
     assert "a best one is kept with `validation`" in none.json()["detail"]
 
 
+@pytest.mark.whole
 async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(fed: Federation) -> None:
     spec = {name: value for name, value in SHAKY.items() if name != "validation"}
     info = await fed.run({**spec, "stop": {"patience": 1, "metric": "loss", "on": "test"}})
@@ -213,6 +214,7 @@ async def test_a_round_that_was_chosen_on_the_test_set_is_said_to_be(fed: Federa
     assert str(info.best).endswith("on the test set, on which it was chosen")
 
 
+@pytest.mark.whole
 async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(fed: Federation) -> None:
     spec = {**SHAKY, "validation": {"fraction": 0.2, "of": "clients"}, "algorithm": "fedbuff", "num_rounds": 6}
     spec |= {"sync": {"edges": {"mode": "asynchronous"}}, "stop": {"patience": 6}}
@@ -230,6 +232,7 @@ async def test_clients_samples_choose_the_best_round_of_an_asynchronous_run(fed:
     assert np.mean(predicted == np.asarray(data.train_y)[places]) == info.best.value
 
 
+@pytest.mark.whole
 async def test_the_best_model_survives_a_restart_of_the_cloud(fed: Federation) -> None:
     whole = await fed.run({**SHAKY, "num_rounds": 5})
     expected = (await fed.client.get(f"/runs/{whole.run}/models/best")).content

@@ -55,6 +55,7 @@ async def test_too_large_messages_are_refused_before_any_round(
     assert re.match(f"model.name: {words}", reason), reason
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("limits", "changes"),
     [

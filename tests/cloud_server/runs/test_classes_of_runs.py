@@ -41,6 +41,7 @@ def matrix(rows: list[dict[str, str]], client: str, evaluation: str) -> np.ndarr
     return found
 
 
+@pytest.mark.whole
 async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by_client(fed: Federation) -> None:
     spec = small_spec(
         lr=0.2, metrics=METRICS, test_on=["union"], partition={"name": "shards", "classes_per_device": 2}, seed=4
@@ -105,6 +106,7 @@ async def test_the_last_round_has_recall_precision_and_confusion_globally_and_by
     assert "Classes" in report([folder])
 
 
+@pytest.mark.whole
 async def test_f1_alone_has_a_table_by_class_and_other_metrics_have_none(fed: Federation) -> None:
     plain = await fed.run(small_spec())
     personal = await fed.run(small_spec(metrics=["accuracy", "f1"], algorithm="local_sgd", test_on=["union"]))

@@ -42,6 +42,7 @@ async def test_a_run_ends_at_its_target_accuracy_with_the_bits_of_so_many_rounds
     assert plain.final == info.final
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.layout(agent_devices=(3, 3))
 @pytest.mark.parametrize("budget", ["simulated_s", "bytes", "joules"])
@@ -65,6 +66,7 @@ async def test_a_run_ends_when_a_budget_is_spent_and_goes_on_with_a_larger_one(b
     assert (wrong.status_code, wrong.json()["field"]) == (422, "stop.bytes")
 
 
+@pytest.mark.whole
 async def test_a_target_holds_after_a_pause_and_a_restart_of_the_cloud(fed: Federation) -> None:
     _, curve = await whole_run()
     target = min(curve[2:5])
@@ -80,12 +82,14 @@ async def test_a_target_holds_after_a_pause_and_a_restart_of_the_cloud(fed: Fede
     assert (info.reason or "").endswith("in 3 evaluations in a row")
 
 
+@pytest.mark.whole
 async def test_a_target_of_clients_own_models(fed: Federation) -> None:
     info = await fed.run({**SPEC, "algorithm": "local_sgd", "stop": {"accuracy": 0.2}})
     assert info.rounds < 6
     assert "reached stop.accuracy 0.2" in (info.reason or "")
 
 
+@pytest.mark.whole
 async def test_a_run_without_a_used_update_says_so(tmp_path: Path, fed: Federation) -> None:
     """All visits come after the deadline, which is no failure of theirs."""
     spec = small_spec(round_deadline_s=1e-6)

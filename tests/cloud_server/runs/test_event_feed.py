@@ -109,6 +109,7 @@ async def test_clients_that_join_anywhere_get_every_later_event_once(
             assert ids(text) == ids(whole)[at + 1 :]
 
 
+@pytest.mark.whole
 async def test_a_slow_client_is_sent_away_and_comes_back_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ async def test_the_number_of_clients_is_bounded(tmp_path: Path) -> None:
     assert it.feeds.n_clients == 0
 
 
+@pytest.mark.whole
 @pytest.mark.layout(cloud={"max_event_clients": 1})
 async def test_too_many_clients_are_told_when_to_come_back(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec())

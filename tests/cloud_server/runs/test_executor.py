@@ -67,6 +67,7 @@ async def test_a_run_counts_the_seconds_of_its_training_before_and_after_a_pause
     assert 0 < end.wall_s - paused.wall_s <= time.monotonic() - resumed_at
 
 
+@pytest.mark.whole
 async def test_rounds_added_during_the_last_round_are_trained_too(fed: Federation) -> None:
     four = (await ran(small_spec(num_rounds=4))).info
     for visit in (2, 3):  # one of the last round and one of the evaluation after it
@@ -78,6 +79,7 @@ async def test_rounds_added_during_the_last_round_are_trained_too(fed: Federatio
         assert (end.status, end.rounds, end.model_sha256) == ("completed", 4, four.model_sha256)
 
 
+@pytest.mark.whole
 async def test_a_paused_and_resumed_run_ends_with_the_same_bytes(fed: Federation) -> None:
     plain = (await ran(small_spec(num_rounds=3))).info
     gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3), closed_at=2)
@@ -96,6 +98,7 @@ async def test_a_paused_and_resumed_run_ends_with_the_same_bytes(fed: Federation
     assert end.bytes_up == plain.bytes_up
 
 
+@pytest.mark.whole
 async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
     gate, run_id = await fed.submit_and_hold(small_spec(), closed_at=2)
@@ -113,6 +116,7 @@ async def test_stop_aborts_the_current_round_at_once_and_resume_repeats_it(fed: 
         assert (await ask(fed, run_id, what))[0] == 409
 
 
+@pytest.mark.whole
 async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_scores_when_resumed(
     fed: Federation,
 ) -> None:
@@ -132,6 +136,7 @@ async def test_a_run_stopped_during_its_last_evaluation_completes_with_the_same_
     assert (end.accuracy, end.model_sha256) == (plain.accuracy, plain.model_sha256)
 
 
+@pytest.mark.whole
 async def test_files_of_earlier_rounds_are_deleted_every_few_rounds_of_a_long_run(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -211,6 +216,7 @@ class Flaky:
         return await self.whole(*args, **kwargs)
 
 
+@pytest.mark.whole
 async def test_an_unreachable_store_interrupts_a_run_which_then_ends_with_the_same_bytes(fed: Federation) -> None:
     plain = (await ran(small_spec(num_rounds=3))).info
     run_id = ""
@@ -285,6 +291,7 @@ async def test_a_cloud_restarted_during_a_run_ends_it_with_the_same_bytes(visit:
     assert end.bytes_up == plain.bytes_up
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3), heartbeat_s=0.2)
 async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
@@ -296,6 +303,7 @@ async def test_a_cloud_that_lost_its_registry_learns_of_agents_from_the_edges(fe
     assert (await fed.run(small_spec())).model_sha256 == plain.model_sha256
 
 
+@pytest.mark.whole
 async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat(fed: Federation) -> None:
     """Devices that were removed long ago are still registered; a run that starts at once must not wait for them."""
     plain = (await ran(small_spec())).info
@@ -317,6 +325,7 @@ async def test_a_restarted_cloud_assigns_no_seat_to_an_agent_without_a_heartbeat
     assert (end.status, end.model_sha256) == ("completed", plain.model_sha256)
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3), heartbeat_s=0.2)
 async def test_requests_made_before_a_restart_stay_in_force(fed: Federation) -> None:
     gates, runs = [], []

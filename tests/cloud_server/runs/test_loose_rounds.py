@@ -178,6 +178,7 @@ async def test_a_run_interrupted_in_mid_flight_ends_with_the_same_bytes(
     )
 
 
+@pytest.mark.whole
 async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path) -> None:
     sent: list[tuple[int, int, str]] = []
     reached = asyncio.Event()
@@ -203,6 +204,7 @@ async def test_orders_sent_again_after_a_crash_are_the_same_bytes(tmp_path: Path
     assert len(orders) == len(set(sent)) < len(sent)
 
 
+@pytest.mark.whole
 async def test_earlier_models_are_kept_as_long_as_an_order_in_flight_carries_them(tmp_path: Path) -> None:
     """The first flight of edge 2 ends in version 6, its second in version 13."""
     kept, spec = [], {**SPEEDS, "sync": {"edges": "asynchronous"}, "num_rounds": 2}
@@ -224,6 +226,7 @@ async def add_rounds(fed: Federation, run_id: str, n: int) -> None:
     assert (await fed.client.post(f"/runs/{run_id}/rounds", json={"num_rounds": n})).status_code == 200
 
 
+@pytest.mark.whole
 async def test_added_rounds_go_on_with_what_was_in_flight(tmp_path: Path) -> None:
     four = await ran(uneven(), **THREE)
     async with federation(tmp_path, **THREE) as fed:
@@ -237,6 +240,7 @@ async def test_added_rounds_go_on_with_what_was_in_flight(tmp_path: Path) -> Non
 # ---- devices that are off
 
 
+@pytest.mark.whole
 async def test_an_edge_whose_devices_are_all_off_answers_when_the_first_is_on_again(tmp_path: Path) -> None:
     """The devices of edge 1 are off for 20 seconds, in which others make versions; it answers once in that time."""
     always, later = [[0.0, 1e6]], [[20.0, 1e6]]
@@ -277,6 +281,7 @@ async def test_a_lost_edge_is_recorded_and_the_run_goes_on(tmp_path: Path, mode:
     assert all(row.outcome != "failed" for after in done.rounds[detail.round_no :] for row in after.edges)
 
 
+@pytest.mark.whole
 async def test_no_device_visits_two_edges_at_a_time_while_its_own_is_lost_and_when_that_is_back(tmp_path: Path) -> None:
     spec = uneven(num_rounds=16, sync={"edges": "asynchronous"}, timeouts={"reseat_after_s": 600})
     async with federation(tmp_path, **THREE) as fed:
@@ -306,6 +311,7 @@ async def test_no_device_visits_two_edges_at_a_time_while_its_own_is_lost_and_wh
     assert "edge-2" in hosts[first_away:]
 
 
+@pytest.mark.whole
 async def test_a_run_that_loses_all_its_edges_fails_and_says_why(tmp_path: Path) -> None:
     async with federation(tmp_path, **THREE) as fed:
         _, run_id = await fed.submit_and_hold(

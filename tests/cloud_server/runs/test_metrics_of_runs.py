@@ -112,6 +112,7 @@ async def test_a_spec_without_metrics_sends_no_states(fed: Federation) -> None:
     assert [b"states" in body for body in bodies] == [True] * 6
 
 
+@pytest.mark.whole
 async def test_a_run_ends_when_a_metric_falls_to_its_target(fed: Federation) -> None:
     spec = small_spec(num_rounds=6, lr=0.1, metrics=["perplexity"])
     whole = await fed.run(spec)
@@ -128,6 +129,7 @@ async def test_a_run_ends_when_a_metric_falls_to_its_target(fed: Federation) -> 
     assert (refused.status_code, refused.json()["field"]) == (422, "stop.metric")
 
 
+@pytest.mark.whole
 async def test_clients_models_end_a_run_by_the_mean_of_a_further_metric(fed: Federation) -> None:
     spec = small_spec(algorithm="local_sgd", num_rounds=4, lr=0.1, metrics=["accuracy", "perplexity"])
     whole = await fed.run(spec)
@@ -143,6 +145,7 @@ async def test_clients_models_end_a_run_by_the_mean_of_a_further_metric(fed: Fed
     assert curve.clients == whole.client_metrics["perplexity"]["own"]
 
 
+@pytest.mark.whole
 async def test_a_named_loss_is_what_devices_minimise(fed: Federation) -> None:
     plain = (await ran(small_spec())).info
     same = await fed.run(small_spec(loss="cross_entropy"))
@@ -194,6 +197,7 @@ async def test_a_regression_is_judged_by_its_error(tmp_path: Path, data: Path) -
         assert (last.client_accuracy, {row.own_accuracy for row in last.seats}) == (None, {None})
 
 
+@pytest.mark.whole
 async def test_text_is_scored_by_its_tokens_without_padding(tmp_path: Path, data: Path) -> None:
     model = {"data": "lines.npz", "model": "char_lstm", "lr": 1.0, "batch_size": 4}
     async with Federation(tmp_path / "f", common={"data_dir": data}) as fed:

@@ -95,6 +95,7 @@ async def test_too_few_devices_fail_the_run_with_their_number(fed: Federation) -
     assert info.status == "completed"
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1, 1, 1))
 async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(fed: Federation) -> None:
     gate = Gate(fed, closed_at=2)
@@ -112,6 +113,7 @@ async def test_too_few_devices_during_a_run_fail_it_and_name_the_seats(fed: Fede
     )
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(1, 1, 1))
 async def test_a_run_says_what_it_waits_for_between_rounds_and_no_longer_once_it_goes_on(fed: Federation) -> None:
     gate = Gate(fed, closed_at=2)
@@ -170,6 +172,7 @@ async def test_a_lost_agents_seat_moves_to_another_with_fresh_state_and_the_reco
     assert (rows[4].agent, rows[4].fresh_state) == (rows[3].agent, False)
 
 
+@pytest.mark.whole
 async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=3, timeouts={"reseat_after_s": 600}), closed_at=2)
     name = fed.agent_id(3)
@@ -183,6 +186,7 @@ async def test_an_agent_that_returns_in_time_keeps_its_seat_and_its_state(fed: F
     assert info.status == "completed"
 
 
+@pytest.mark.whole
 async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next_round_on(fed: Federation) -> None:
     gate, run_id = await fed.submit_and_hold(small_spec(num_rounds=4, max_devices=8), closed_at=2)
     before = (await fed.seats(run_id)).seats
@@ -202,6 +206,7 @@ async def test_an_agent_that_joins_late_gets_the_lowest_empty_seat_from_the_next
 # ---- lost edges
 
 
+@pytest.mark.whole
 async def test_an_agent_sends_heartbeats_to_a_further_edge_while_it_works_for_it(fed: Federation) -> None:
     """Agents send heartbeats to their home edge; other edges get them only while the agent works for them."""
 

@@ -72,6 +72,7 @@ async def test_a_resumption_with_other_data_is_refused_until_the_data_is_back(tm
     assert (end.status, end.model_sha256, end.changes) == ("completed", whole.model_sha256, ())
 
 
+@pytest.mark.whole
 async def test_an_accepted_change_of_the_data_is_recorded_and_the_beginning_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with Federation(tmp_path / "f", common=write_data(data, 1)) as fed:
@@ -101,6 +102,7 @@ async def test_an_accepted_change_of_the_data_is_recorded_and_the_beginning_kept
     assert "data (sha256)" in shown.equal["after round 1"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("size", [8, 12], ids=["other values", "another image size"])
 async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: Path, size: int) -> None:
     data = tmp_path / "data"
@@ -120,6 +122,7 @@ async def test_a_run_that_resumes_by_itself_pauses_with_what_differs(tmp_path: P
     assert (seats.status_code, seats.json()["code"]) == (409, "provenance_changed")  # not those of other data
 
 
+@pytest.mark.whole
 async def test_other_packages_are_refused_also_when_rounds_are_added(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -146,6 +149,7 @@ async def test_another_cpu_is_recorded_and_the_run_goes_on(monkeypatch: pytest.M
     assert end.changes[0].differences[0].endswith(" then, another one now")
 
 
+@pytest.mark.whole
 async def test_a_run_of_which_nothing_is_recorded_goes_on_with_a_note(fed: Federation) -> None:
     run_id = await fed.start_and_pause(small_spec(), 1)
     key = redis_keys.cloud_run(run_id)

@@ -131,6 +131,7 @@ def test_where_edges_are_the_clients_and_in_an_evaluation_edges_are_counted() ->
 # ---- real tiers
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("lost", "n_used"), [((0, 2, 4, 1, 3), 5), ((0, 2, 4, 1, 3, 5), None)])
 @pytest.mark.layout(agent_devices=(1,) * 10)
 async def test_a_round_is_committed_by_the_visits_of_all_edges_together(

@@ -46,6 +46,7 @@ def model_file(path: Path) -> bool:
     return path.suffix == ".safetensors"
 
 
+@pytest.mark.whole
 async def test_a_run_whose_model_cannot_be_written_has_failed_everywhere_and_its_model_can_be_fetched(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -87,6 +88,7 @@ async def test_a_file_that_cannot_be_written_is_the_reason_of_the_run(
     assert [len(read_round(folder, n).seats) for n in (1, 2)] == [6, 6]
 
 
+@pytest.mark.whole
 async def test_a_round_without_room_for_its_visits_is_in_no_table(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:

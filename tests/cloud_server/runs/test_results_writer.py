@@ -176,6 +176,7 @@ async def test_during_a_run_its_folder_has_the_accuracies_of_earlier_rounds(fed:
     await fed.finish(run_id)
 
 
+@pytest.mark.whole
 async def test_a_cloud_that_returns_writes_the_accuracies_that_a_killed_one_left_out(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:

@@ -14,6 +14,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     monkeypatch.setattr(manager, "now", lambda: at)
 
 
+@pytest.mark.whole
 async def test_latest_is_the_run_created_last_whatever_the_clock_says(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:

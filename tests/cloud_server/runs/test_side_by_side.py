@@ -63,6 +63,7 @@ async def test_two_runs_train_at_a_time_on_agents_of_their_own_with_the_bits_of_
     assert (topology["active_run"], topology["active_runs"]) == (None, [])
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3), cloud=TWO)
 async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(fed: Federation) -> None:
     gate = Gate(fed)
@@ -82,6 +83,7 @@ async def test_a_third_run_waits_until_one_of_two_has_ended_and_gets_its_agents(
     assert hosts[2] <= hosts[0] | hosts[1]
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3, 3, 3), cloud=TWO)
 async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(fed: Federation) -> None:
     (expected,) = await alone(spec())
@@ -106,6 +108,7 @@ async def test_pausing_stopping_and_failing_one_run_leaves_the_other_as_it_is(fe
     assert (await fed.finish(other)).status == "completed"
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3, 3, 3), cloud=TWO)
 async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_had(
     tmp_path: Path, fed: Federation
@@ -124,6 +127,7 @@ async def test_a_restarted_cloud_goes_on_with_all_runs_on_the_agents_that_they_h
     assert not any(row.fresh_state for detail in details for row in detail.seats)
 
 
+@pytest.mark.whole
 @pytest.mark.layout(agent_devices=(3, 3, 3, 3), cloud=TWO)
 async def test_a_lost_agent_concerns_its_own_run_only(fed: Federation) -> None:
     gate = Gate(fed)

@@ -89,6 +89,7 @@ async def test_a_model_that_does_not_fit_fails_the_run_and_names_the_tensor(fed:
     assert (other.status, "init.run: " in (other.reason or "")) == ("failed", True)
 
 
+@pytest.mark.whole
 async def test_floats_of_fewer_bits_are_taken_without_rounding_and_said(fed: Federation) -> None:
     good = await fed.run(small_spec(num_rounds=1))
     runs = fed.folder / "runs"
@@ -106,6 +107,7 @@ async def test_floats_of_fewer_bits_are_taken_without_rounding_and_said(fed: Fed
     assert found[0].plan[-1].endswith("; converted from bfloat16, float16, without rounding")
 
 
+@pytest.mark.whole
 async def test_a_model_is_taken_over_in_part_and_what_was_not_is_said(fed: Federation) -> None:
     """With a rate of nearly 0 a run ends with the model with which it began."""
     runs, small = fed.folder / "runs", {"num_rounds": 1, "lr": 1e-30}

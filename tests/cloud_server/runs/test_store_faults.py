@@ -37,6 +37,7 @@ async def test_a_run_says_that_redis_refuses_writes_and_goes_on_by_itself(fed: F
     assert (end.status, end.reason, end.model_sha256) == ("completed", None, plain.model_sha256)
 
 
+@pytest.mark.whole
 async def test_a_run_whose_redis_was_emptied_is_listed_as_failed_and_its_resumption_says_why_it_cannot(
     fed: Federation,
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_run_that_lost_a_part_of_itself_in_redis_fails_at_its_next_commi
     assert "maxmemory-policy" in str(end.reason)
 
 
+@pytest.mark.whole
 async def test_a_run_whose_log_lost_a_round_is_not_resumed(fed: Federation) -> None:
     run_id = await fed.start_and_pause(small_spec(num_rounds=3), 2)
     await fed.store.delete(redis_keys.cloud_rounds(run_id))
@@ -104,6 +106,7 @@ async def test_a_run_whose_log_lost_a_round_is_not_resumed(fed: Federation) -> N
     assert f"round 1 of 2 of run {run_id} is gone from Redis" in str(end.reason)
 
 
+@pytest.mark.whole
 async def test_keys_that_redis_removed_and_its_restart_are_events_of_the_run_and_what_it_may_lose_is_said_before(
     caplog: pytest.LogCaptureFixture, fed: Federation
 ) -> None:

@@ -100,6 +100,7 @@ async def test_a_tracked_run_has_the_same_result_and_is_exported(fed: Federation
     assert not await fed.events(tracked.run, "tracking.failed")
 
 
+@pytest.mark.whole
 async def test_rounds_are_exported_during_the_run(fed: Federation) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -134,6 +135,7 @@ async def test_a_tracker_that_was_unreachable_gets_everything_later(fed: Federat
     assert exported["status"] == "FINISHED"
 
 
+@pytest.mark.whole
 async def test_a_store_that_fails_during_an_export_loses_no_export(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -154,6 +156,7 @@ async def test_a_store_that_fails_during_an_export_loses_no_export(
     await notes_of(fed, info.run, status="completed", rounds=2, reason=None)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["away", "hangs", "refuses"])
 async def test_a_tracker_that_never_answers_is_given_up_and_named(
     how: str, monkeypatch: pytest.MonkeyPatch, fed: Federation
@@ -174,6 +177,7 @@ async def test_a_tracker_that_never_answers_is_given_up_and_named(
     assert [event.data["reason"] for event in await fed.events(info.run, "tracking.failed")][-1] == note.reason
 
 
+@pytest.mark.whole
 async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
     monkeypatch: pytest.MonkeyPatch, fed: Federation
 ) -> None:
@@ -200,6 +204,7 @@ async def test_a_run_whose_creation_was_not_answered_is_not_created_again(
     assert (note.reason, len(net.server.runs)) == (None, 2)
 
 
+@pytest.mark.whole
 async def test_an_end_that_a_lost_cloud_did_not_export_is_exported_by_the_next(fed: Federation) -> None:
     net = Network(fed)
     net.hangs = True

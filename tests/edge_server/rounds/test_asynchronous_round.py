@@ -100,6 +100,7 @@ async def test_a_run_is_that_of_the_reference(tmp_path: Path, fields: dict[str, 
     assert any(row.staleness for detail in done.rounds for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_with_equal_speeds_all_devices_count_as_in_a_synchronous_run_bit_for_bit() -> None:
     plain = await ran(small_spec(num_rounds=2, **EVEN), agent_devices=(6,))
     found = await ran(small_spec(**loose(2, buffer="all"), **EVEN), agent_devices=(3, 3))
@@ -135,6 +136,7 @@ async def test_arrivals_at_one_instant_count_by_seat_and_what_is_beyond_the_buff
     assert counted(done) == [[(0, 0), (1, 0)], *cycle, *cycle[:2]]
 
 
+@pytest.mark.whole
 async def test_one_device_at_a_time_with_alpha_1_is_sequential_sgd(tmp_path: Path) -> None:
     fields = loose(6, concurrency=1, algorithm={"name": "fedasync", "params": {"alpha": 1.0, "rho": 0.0}})
     done = await run(tmp_path, {**SPEEDS, **fields}, n_edges=1, agent_devices=(5,))
@@ -233,6 +235,7 @@ async def test_visits_in_flight_survive_a_restart_to_the_same_bytes(
     assert any(visit[1][0] for _, _, visits in found for visit in visits)
 
 
+@pytest.mark.whole
 async def test_an_edge_whose_model_has_several_versions_a_round_survives_a_restart(tmp_path: Path) -> None:
     spec = small_spec(**loose(4, buffer=2, staleness=POLYNOMIAL, edges="asynchronous"), edge_rounds=2)
     expected, found = await resumed_after(tmp_path, spec, "edge-0", "edge-1")
@@ -242,6 +245,7 @@ async def test_an_edge_whose_model_has_several_versions_a_round_survives_a_resta
 # ---- faults and lies
 
 
+@pytest.mark.whole
 async def test_dropped_visits_and_devices_that_are_off_are_events_and_their_devices_come_back(tmp_path: Path) -> None:
     profile = {
         "drop_rate": 0.3,
@@ -258,6 +262,7 @@ async def test_dropped_visits_and_devices_that_are_off_are_events_and_their_devi
     assert record(await run(tmp_path, spec, agent_devices=(1, 2, 1, 2))) == record(done)
 
 
+@pytest.mark.whole
 async def test_a_lost_agents_visits_fail_and_the_others_count(tmp_path: Path) -> None:
     spec = small_spec(**loose(5, buffer=2), quorum=0.2, timeouts={"reseat_after_s": 600})
     async with federation(tmp_path, agent_devices=(2, 2, 2)) as fed:
@@ -272,6 +277,7 @@ async def test_a_lost_agents_visits_fail_and_the_others_count(tmp_path: Path) ->
     assert all(detail.n_used == 4 for detail in done.rounds)
 
 
+@pytest.mark.whole
 async def test_a_sum_in_place_of_single_updates_costs_the_liar_alone(tmp_path: Path) -> None:
     spec = small_spec(**loose(3, buffer=2), quorum=0.2)
     experiment = resolved(**spec)
@@ -302,6 +308,7 @@ async def test_a_sum_in_place_of_single_updates_costs_the_liar_alone(tmp_path: P
     assert all(detail.n_used == 4 for detail in done.rounds)
 
 
+@pytest.mark.whole
 async def test_an_edge_that_weights_stale_updates_as_fresh_ones_loses_its_answer(tmp_path: Path) -> None:
     spec = small_spec(**loose(4, buffer=2, staleness=POLYNOMIAL), quorum=0.5)
     experiment = resolved(**spec)

@@ -31,6 +31,7 @@ def trained(done: Ended) -> list[VisitRow]:
     return [row for detail in done.rounds for row in detail.seats]
 
 
+@pytest.mark.whole
 async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_wait_in_parallel(
     tmp_path: Path,
 ) -> None:
@@ -46,6 +47,7 @@ async def test_a_visit_takes_at_least_its_simulated_time_and_seats_of_one_agent_
         assert max(row.measured_s or 0 for row in detail.seats) < sum(row.simulated_s * 0.02 for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_the_real_clock_changes_nothing_but_measured_seconds(tmp_path: Path) -> None:
     real = await run(tmp_path, spec_of(10, 0.01), agent_devices=(2, 2, 1, 1))
     plain = await run(tmp_path, small_spec(devices=spec_of(10, 0.01)["devices"]), agent_devices=(6,))
@@ -58,6 +60,7 @@ async def test_the_real_clock_changes_nothing_but_measured_seconds(tmp_path: Pat
     assert ['"clock": "simulated"' in text for text in manifests].count(True) == 1
 
 
+@pytest.mark.whole
 async def test_with_reports_both_exchanges_take_their_time(tmp_path: Path) -> None:
     slow = {"up_bps": 400_000, "down_bps": 10**9, "latency_s": 0}
     spec = small_spec(devices={"profile": slow, "edge_latency_s": 0}, clock="real")
@@ -110,6 +113,7 @@ class Slow:
         return await pass_on()
 
 
+@pytest.mark.whole
 async def test_a_seat_that_misses_the_deadline_is_late_and_takes_part_in_later_rounds(tmp_path: Path) -> None:
     wall_s = await generous_s()
     spec = spec_of(1, 0.01, round_deadline_s=wall_s / 0.01)
@@ -178,6 +182,7 @@ async def test_simulated_waiting_extends_the_time_limit_of_a_visit(tmp_path: Pat
     assert all((row.measured_s or 0) >= 6 for row in trained(done))
 
 
+@pytest.mark.whole
 async def test_an_edges_own_worker_waits_too(tmp_path: Path) -> None:
     spec = spec_of(1, 0.1, num_rounds=1, client="edge", schedule="equal", edge_link={"worker_sps": 50})
     done = await run(tmp_path, spec, agent_devices=(3, 3))
@@ -216,6 +221,7 @@ def lasted_s(detail: RoundDetail) -> float:
     return edge.simulated_s - edge.down_s - edge.up_s
 
 
+@pytest.mark.whole
 async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     wall_s = await generous_s()
     limits = {"report_deadline_s": wall_s / 0.01, "round_deadline_s": 3 * wall_s / 0.01}
@@ -240,6 +246,7 @@ async def test_bofl_decides_without_an_overdue_report(tmp_path: Path) -> None:
     assert (await run(tmp_path, with_losses, n_edges=1, agent_devices=(3,))).info.model_sha256 == done.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_bofl_ends_a_round_without_an_overdue_upload(tmp_path: Path) -> None:
     async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/uploads" and request.url.port == AGENT_PORT + 1:
@@ -272,6 +279,7 @@ async def test_without_a_deadline_for_reports_a_round_that_waits_for_one_has_no_
     assert str(info.reason).count("late (no answer within the ") == 3
 
 
+@pytest.mark.whole
 async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) -> None:
     """The edge learns of a drop at once: it decides without that device, and the others upload."""
     spec = bofl_spec(round_deadline_s=90_000, num_rounds=4, quorum=0.1)
@@ -283,6 +291,7 @@ async def test_the_edge_does_not_wait_for_a_device_that_drops(tmp_path: Path) ->
         assert all(row.simulated_s < 100 for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_an_overdue_evaluation_takes_no_simulated_time(tmp_path: Path) -> None:
     async def tamper(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         if request.url.path == "/visits" and (request.url.port or 0) >= AGENT_PORT:

@@ -110,6 +110,7 @@ async def test_with_finish_time_all_devices_finish_together_and_sooner_than_with
 # ---- twins
 
 
+@pytest.mark.whole
 async def test_twins_are_read_at_both_tiers_and_errors_are_named(tmp_path: Path) -> None:
     noisy = {"profile": {**NEAR, "delay_s": {"name": "uniform", "low": 0, "high": 4}}, "edge_latency_s": 0}
     async with federation(tmp_path, **ONE_EDGE) as fed:
@@ -163,6 +164,7 @@ ALIKE = {"worker_sps": 0.4}
 """An edge's own machine that is no faster than these devices, so that every schedule needs them."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("schedule", ["free_compute", "finish_time"])
 async def test_shares_and_twins_depend_neither_on_hosts_nor_on_the_start_order_of_agents(
     tmp_path: Path, schedule: str, trained_on: list[list[int]]
@@ -238,6 +240,7 @@ async def test_a_round_without_remaining_devices_fails_and_lists_those_lost(tmp_
     assert "300 of 300 samples were not trained on" in (info.reason or "")
 
 
+@pytest.mark.whole
 async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(
     tmp_path: Path, trained_on: list[list[int]]
 ) -> None:
@@ -258,6 +261,7 @@ async def test_worker_that_overruns_is_cancelled_and_the_others_train_its_share(
 # ---- restarts
 
 
+@pytest.mark.whole
 async def test_an_edge_killed_between_and_within_rounds_has_the_same_twins_and_bits(tmp_path: Path) -> None:
     spec = planned("finish_time", num_rounds=3, devices=MIXED, edge_link=ALIKE, edge_rounds=2)
     async with federation(tmp_path, **ONE_EDGE) as fed:
@@ -312,6 +316,7 @@ async def test_averaging_after_each_step_equals_one_machine_with_all_data(tmp_pa
     assert max(float((alone[name] - tensor).abs().max()) for name, tensor in experiment.initial.items()) > 1e-3
 
 
+@pytest.mark.whole
 async def test_divided_batches_take_the_steps_of_one_machine(tmp_path: Path) -> None:
     """Without them each worker takes the fewer steps the smaller its share is, and the mean moves less."""
     common: dict[str, Any] = {"num_rounds": 2, "local_epochs": 2, "batch_size": 20}
@@ -328,6 +333,7 @@ async def test_divided_batches_take_the_steps_of_one_machine(tmp_path: Path) -> 
     assert sum(row.n_samples for row in lost if row.outcome == "used") == 300
 
 
+@pytest.mark.whole
 async def test_devices_collect_data_during_the_run(tmp_path: Path, trained_on: list[list[int]]) -> None:
     done = await run(tmp_path, planned(num_rounds=3, arrival_rate=0.4, twins=True), **ONE_EDGE)
     assert [len(set(samples)) for samples in trained_on] == [120, 240, 300]
@@ -352,6 +358,7 @@ async def test_load_slows_a_visit_down_and_shares_follow_it(tmp_path: Path) -> N
         assert row.compute_s == pytest.approx(row.n_samples * done.experiment.flops / (free[seat] * REFERENCE_FLOPS))
 
 
+@pytest.mark.whole
 async def test_a_run_that_declares_the_losses_of_a_fault_plans_the_same_shares_and_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:

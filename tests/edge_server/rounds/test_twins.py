@@ -87,6 +87,7 @@ async def test_with_the_simulated_clock_shares_follow_the_profiles(tmp_path: Pat
     assert {twin.telemetry.free_sps for twin in twins.twins} == {1e6}
 
 
+@pytest.mark.whole
 async def test_the_twin_of_a_late_device_learns_how_slow_it_is(tmp_path: Path) -> None:
     wall_s = await generous_s()
     spec = measured_spec("free_compute", num_rounds=1, round_deadline_s=wall_s / SCALE)

@@ -119,7 +119,11 @@ _RAN: dict[tuple[Any, ...], tuple[str, Ended]] = {}
 
 
 async def ran(spec: dict[str, Any], **layout: Any) -> Ended:
-    """Run a spec in one layout once for all tests of this process, which only read what came of it."""
+    """Run a spec in one layout once for all tests of this process, which only read what came of it.
+
+    By default one agent hosts all devices, which costs least.
+    """
+    layout.setdefault("agent_devices", (spec.get("num_devices", 6),))
     key, test = _decides(spec, layout), os.environ["PYTEST_CURRENT_TEST"]
     if key not in _RAN:
         tape = Recorder()

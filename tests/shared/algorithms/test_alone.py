@@ -68,6 +68,7 @@ async def test_transfer_without_tuning_is_fedavg_and_with_nothing_else_local_sgd
 # ---- FedAvg and FedProx with users as clients
 
 
+@pytest.mark.whole
 async def test_fedprox_with_users_as_clients_applies_to_their_devices() -> None:
     spec = spec_of("edge", "fedavg", num_rounds=2, local_epochs=2)
     fedavg = await ran(spec, **layout("edge"))

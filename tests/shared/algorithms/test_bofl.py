@@ -257,6 +257,7 @@ def mixed_spec(params: dict[str, Any], **more: Any) -> dict[str, Any]:
     return spec_of({**MIXED, **params}, **{"partition": "iid", "num_rounds": 5, "seed": 1, **more})
 
 
+@pytest.mark.whole
 async def test_classes_counts_and_model_are_those_of_the_formulas() -> None:
     done = await ran(mixed_spec({}), agent_devices=(1,) * 7)
     plain = plain_bofl.bofl(done.experiment)

@@ -70,6 +70,7 @@ async def test_messages_of_class_c_share_the_edge_model() -> None:
     assert 2 * MODEL_BYTES < len(orders[1]) < 2.3 * MODEL_BYTES
 
 
+@pytest.mark.whole
 async def test_class_c_may_train_again_from_the_edge_model_and_keeps_the_result() -> None:
     done = await ran(narrow_spec({"adjust": "train"}, num_rounds=2), agent_devices=SEVEN)
     for detail in done.rounds:
@@ -134,6 +135,7 @@ async def restart_edges(fed: Federation, run_id: str, *, forget: bool) -> None:
     await fed.until(lambda: fed.n_agents() == len(fed.agent_devices))
 
 
+@pytest.mark.whole
 async def test_device_retired_by_its_first_refusal_stays_retired_after_a_restart_and_the_record_says_why(
     tmp_path: Path,
 ) -> None:
@@ -207,6 +209,7 @@ async def test_refusals_follow_a_seat_to_another_edge_and_back(tmp_path: Path) -
     assert {row.edge for row in third.seats if "edge_model_bytes" in row.figures} == {"edge-1"}
 
 
+@pytest.mark.whole
 async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     gone: list[asyncio.Task[None]] = []
     async with federation(tmp_path, agent_devices=(3, 4)) as fed:
@@ -220,6 +223,7 @@ async def test_repeated_round_counts_a_refusal_once(tmp_path: Path) -> None:
     assert check_counts(done.rounds, delta=3)
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("homes", [{1}, {0, 1}], ids=["one edge", "both edges"])
 async def test_refusals_count_where_no_update_arrived(homes: set[int], tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
 """One of each kind of state; that all states are the same ones after encoding is the contract's."""
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", CASES)
 async def test_state_survives_a_restart_and_a_lost_visit_does_not_change_it(case: str, tmp_path: Path) -> None:

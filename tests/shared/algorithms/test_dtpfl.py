@@ -88,6 +88,7 @@ async def test_run_has_the_papers_two_phases(params: dict[str, Any], partition: 
     assert largest_difference(done, alone.models) > 1e-3
 
 
+@pytest.mark.whole
 def test_threshold_zero_is_fedper() -> None:
     done, fedper = (
         tried(**spec_of({"pretrain_rounds": 2, "threshold": 0})),
@@ -182,6 +183,7 @@ async def test_personal_layers_are_sent_once_and_then_averaged_by_group() -> Non
     assert AROUND < HEAD_BYTES
 
 
+@pytest.mark.whole
 async def test_layout_of_agents_does_not_change_the_result() -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     done = await ran(spec, n_edges=4, agent_devices=(1,) * 8, order=tuple(reversed(range(8))))
@@ -199,6 +201,7 @@ async def replace_edge(fed: Federation, number: int) -> None:
     await fed.until(lambda: registry.edge_is_live(f"edge-{number + 1}") and fed.n_agents() == len(fed.agent_devices))
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("rounds", [1, 2], ids=["while it pre-trains", "once it has a group"])
 async def test_personal_layers_and_group_survive_a_restart_of_the_edge(rounds: int, tmp_path: Path) -> None:
@@ -282,6 +285,7 @@ def _distance(done: Ended, a: str, b: str) -> float:
     return found
 
 
+@pytest.mark.whole
 async def test_lost_user_costs_its_contribution_and_keeps_its_group(tmp_path: Path) -> None:
     spec = spec_of({"pretrain_rounds": 1, "threshold": 0.005}, num_rounds=3)
     async with federation(tmp_path, **FOUR) as fed:

@@ -65,6 +65,7 @@ async def test_both_halves_together_with_growing_data_and_changing_loads() -> No
     assert again.info.model_sha256 == done.info.model_sha256
 
 
+@pytest.mark.whole
 async def test_devices_and_server_step_by_step_equal_the_server_alone() -> None:
     together = await ran(spec_of(), **FOUR)
     alone = await ran(spec_of(edge_link={"worker_sps": 1e12}), **FOUR)  # the server has all free compute

@@ -48,6 +48,7 @@ def same_state(one: Ended, other: Ended) -> bool:
     )
 
 
+@pytest.mark.whole
 async def test_supernet_and_searches_do_not_depend_on_edges_or_agents() -> None:
     one = await ran(spec_of(), n_edges=1, agent_devices=(5,))
     apart = await ran(spec_of(num_edges=3), n_edges=3, agent_devices=(1, 2, 2), order=(2, 0, 1))

@@ -127,6 +127,7 @@ def test_expected_bytes_follow_the_encodings_of_spec_and_algorithm(
     assert (use.down_bytes, use.up_bytes) == (down_bytes, up_bytes)
 
 
+@pytest.mark.whole
 async def test_expected_bytes_are_slightly_below_the_bytes_sent() -> None:
     """Ternary weights both ways, and biases in half precision down; the rest of a body is below 8 KiB."""
     done = await ran(spec_of("t_fedavg", {}, compression={"down": "fp16"}), n_edges=1, agent_devices=(4,))

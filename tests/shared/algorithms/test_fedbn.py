@@ -69,6 +69,7 @@ async def test_batch_norm_stays_at_the_client_and_the_rest_is_averaged_by_sample
     assert done.info.accuracy_of == "mean over clients"
 
 
+@pytest.mark.whole
 async def test_option_tested_selects_the_stored_or_the_newly_trained_model() -> None:
     trained, held = [
         await ran(spec_of({"name": "fedbn", "params": {"tested": which}}, num_rounds=2), agent_devices=(2, 2))

@@ -183,6 +183,7 @@ def test_feddc_reaches_a_low_loss_sooner_where_clients_differ() -> None:
     assert mine < 0.5 * min(theirs)
 
 
+@pytest.mark.whole
 def test_feddc_converges_with_different_participants_in_each_round() -> None:
     """Three of ten devices per round: the mean of all drifts is used; that of participants would oscillate."""
     fields: dict[str, Any] = {

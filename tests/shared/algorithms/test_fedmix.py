@@ -163,6 +163,7 @@ async def test_the_mash_is_sent_once_to_each_edge_and_device_and_its_bytes_count
     assert done.state.edges == (0, 1)
 
 
+@pytest.mark.whole
 async def test_a_device_that_was_absent_gets_the_mash_when_it_returns() -> None:
     """Seat 1 misses the first round of training, seat 2 the round of collection."""
     losses = [{"round_no": 2, "seats": [1]}, {"round_no": 1, "seats": [2]}]
@@ -173,6 +174,7 @@ async def test_a_device_that_was_absent_gets_the_mash_when_it_returns() -> None:
     assert abs(rows[4, 1] - rows[4, 0]) < 20
 
 
+@pytest.mark.whole
 async def test_edge_rounds_mix_too() -> None:
     done = await ran(spec_of(0.1, edge_rounds=2), agent_devices=(2, 2))
     assert done.figures("mash") == {seat: [4] * 4 for seat in range(4)}

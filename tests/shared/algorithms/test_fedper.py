@@ -57,6 +57,7 @@ async def test_base_is_averaged_and_personal_layers_stay_at_the_client(client: s
     assert done.rounds[2].client_accuracy == pytest.approx(sum(held) / 4)  # before further training
 
 
+@pytest.mark.whole
 async def test_with_all_layers_personal_clients_train_alone() -> None:
     done = await ran(spec_of("device", 2), **layout("device"))
     assert flat.same_bits(done.model, done.experiment.initial)

@@ -288,6 +288,7 @@ def test_operations_are_the_mean_over_the_widths_drawn(model: str, alpha: float,
     assert mean_operations(Params(n=100, alpha=1.0, transforms=("flip",)), made, x, y) == 101 * plain
 
 
+@pytest.mark.whole
 async def test_simulated_seconds_count_what_sub_networks_cost() -> None:
     """Devices of another algorithm minimise it too."""
     prox = {"name": "fedprox", "params": {"mu": 0}, "local": ser()}
@@ -302,6 +303,7 @@ async def test_simulated_seconds_count_what_sub_networks_cost() -> None:
 # ---- with other algorithms
 
 
+@pytest.mark.whole
 def test_devices_of_other_algorithms_minimise_it_too() -> None:
     """FedProx with mu 0, and BOFL with margins that admit all, are FedAvg; with FedSER's objective they are FedSER."""
     wide = {"phi": 1e6, "omega": 1e6, "weighting": "samples", "optimiser": "sgd"}

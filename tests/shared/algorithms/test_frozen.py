@@ -172,12 +172,14 @@ def test_no_option_moves_frozen_tensors(options: dict[str, Any]) -> None:
     kept(done, done.experiment.algorithm)
 
 
+@pytest.mark.whole
 async def test_no_codec_moves_them_either() -> None:
     spec = spec_with("fedavg", compression={"up": "int8", "down": "int8"}, edge_rounds=2)
     done = await ran(spec, agent_devices=(2, 2))
     kept(done, done.experiment.algorithm)
 
 
+@pytest.mark.whole
 async def test_an_update_costs_what_is_trained_of_the_model() -> None:
     """By the bodies that devices send, and as is expected of them: what is frozen costs nothing on the way up."""
     free, frozen = [

@@ -77,6 +77,7 @@ async def test_a_run_equals_the_plain_implementation(params: Any, plain: Any, au
         assert detail.figures.keys() == set(home.values())
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize(("augment", "versions"), [(None, 1), (EXPAND, 2)])
 async def test_passes_that_learn_w_cost_simulated_time_like_training(augment: Any, versions: int) -> None:

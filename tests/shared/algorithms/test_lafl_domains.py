@@ -71,6 +71,7 @@ async def test_statistics_are_sent_once_and_are_those_of_the_clients_images() ->
     assert all(first > second for first, second, _ in up.values())
 
 
+@pytest.mark.whole
 async def test_a_client_that_was_absent_counts_its_own_rounds_and_sends_its_statistics_later() -> None:
     losses = [{"round_no": 1, "seats": [1]}]
     done = await ran(spec_of({"p": 1}, losses=losses, edge_rounds=2, num_rounds=2), agent_devices=ROOMS)

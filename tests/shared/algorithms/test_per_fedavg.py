@@ -108,6 +108,7 @@ def test_a_clients_own_model_is_adapt_steps_away_from_the_model_received(adapt_s
     assert flat.distance(own, wanted) < 1e-6 < flat.distance(experiment.initial, wanted)
 
 
+@pytest.mark.whole
 async def test_adapt_steps_change_what_clients_test_but_not_what_they_train() -> None:
     """The default is one step; in training the model is always looked at one step ahead."""
     assert Params().adapt_steps == 1

@@ -127,6 +127,7 @@ def test_an_edge_tests_only_the_requested_models_on_the_union(
     assert len(tested) == n_tests
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("when", ["once", "load"])
 async def test_training_on_augmented_images_does_not_depend_on_hosts(when: str) -> None:

@@ -85,6 +85,7 @@ async def test_seat_refused_too_often_is_retired_with_a_reason() -> None:
     assert flat.same_bits(done.model, flat.fedavg(done.experiment, 1, chosen=uploads_in))
 
 
+@pytest.mark.whole
 async def test_refused_seat_may_train_again_without_sending() -> None:
     """The state after the second visit is kept, though that visit sends nothing."""
     spec = spec_of("probe_refuse", {"adjust": True}, num_rounds=2)
@@ -101,6 +102,7 @@ async def test_refused_seat_may_train_again_without_sending() -> None:
     assert {codec.decode(UploadOrder, body).stage.wave for body in done.tape.of("/uploads")} == {0}
 
 
+@pytest.mark.whole
 async def test_edges_own_worker_is_refused_and_admitted_like_the_devices() -> None:
     """Seat 6 is the worker: admitted in round 2 only."""
     spec = spec_of("probe_refuse", client="edge", schedule="equal")
@@ -112,6 +114,7 @@ async def test_edges_own_worker_is_refused_and_admitted_like_the_devices() -> No
     assert [detail.edges[0].n_used for detail in done.rounds] == [3, 4, 3]
 
 
+@pytest.mark.whole
 async def test_refusals_do_not_depend_on_agents_or_edges() -> None:
     few, many, apart = [
         await ran(spec_of("probe_refuse", num_edges=n_edges), n_edges=n_edges, agent_devices=agent_devices)
@@ -246,6 +249,7 @@ async def test_states_of_edge_devices_and_worker_last_from_wave_to_wave_and_roun
     assert not any(row.fresh_state for detail in done.rounds for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_edge_as_client_gives_the_same_bits_with_any_number_of_agents() -> None:
     one, many = [
         await ran(edge_spec(num_edges=2), n_edges=2, agent_devices=agent_devices) for agent_devices in (FOUR, ONE)
@@ -269,6 +273,7 @@ async def test_edge_that_is_the_client_evaluates_for_its_user() -> None:
     assert all(row.received_accuracy is None for detail in done.rounds for row in detail.seats)
 
 
+@pytest.mark.whole
 async def test_share_of_a_lost_device_is_given_to_another(tmp_path: Path) -> None:
     """In round 2 a device does not answer; all samples are nevertheless trained on, each once."""
 

@@ -64,6 +64,7 @@ def test_hooks_mix_no_torch_devices_and_visits_leave_no_tensor_on_the_gpu(case: 
     assert flat.same_bits(there.model, here.model)
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", ["edges train and test", "sub-rounds, momentum", "lafl_cpn, raw"])
 async def test_a_run_on_the_gpu_has_the_records_of_one_on_the_cpu(way: str, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ async def test_edge_rounds_change_the_cloud_s_control_by_the_sum_over_all_visits
     assert flat.distance(done.model, plain_linear.parted(np.mean(models, axis=0))) < 1e-5
 
 
+@pytest.mark.whole
 async def test_the_pass_of_option_i_costs_an_epoch_s_time() -> None:
     seconds = {}
     for option in ("I", "II"):
@@ -148,6 +149,7 @@ def test_reach_is_the_distance_of_sgd_on_a_constant_gradient(momentum: float) ->
     assert torch.allclose(moved, torch.full_like(moved, momentum_step_factor(7, momentum)), rtol=1e-4)
 
 
+@pytest.mark.whole
 def test_scaffold_reaches_a_low_loss_sooner_where_clients_differ_and_steps_are_many() -> None:
     """The paper's claim: local steps on different data pull FedAvg away from the global optimum, but not SCAFFOLD."""
     fields = in_one_batch(local_epochs=20, num_rounds=5)

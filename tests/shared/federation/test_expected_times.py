@@ -25,6 +25,7 @@ def without_effect(**changes: Any) -> list[str]:
     return [line.removeprefix("without effect: ") for line in times_of(**changes).without_effect()]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("slows", ["compute", "visit", "link"])
 async def test_tasks_and_rounds_take_what_is_expected(slows: str) -> None:
     """But for the bytes of a body's header, which are assumed to be 8 kB; they are fewer."""

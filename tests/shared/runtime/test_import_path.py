@@ -63,6 +63,7 @@ def test_pythonpath_comes_before_what_lies_beside_us(folder: Path, tmp_path_fact
     assert (redis, shared) == (folder / "redis.py", site / "shared")
 
 
+@pytest.mark.whole
 @pytest.mark.matrix
 @pytest.mark.parametrize("tier", ["cloud_server", "edge_server", "device_agent"])
 def test_a_tier_that_is_started_by_hand_beside_such_files_gets_as_far_as_its_settings(folder: Path, tier: str) -> None:

@@ -84,6 +84,7 @@ def test_a_command_without_standard_streams_gives_their_numbers_to_nothing_else(
     assert (tmp_path / "end").read_text() == "0 True"
 
 
+@pytest.mark.whole
 @pytest.mark.integration
 @pytest.mark.parametrize(("target", "status"), [("pipe", 0), ("/dev/full", 1)])
 def test_a_command_without_a_reader_is_quiet_and_a_full_disk_is_named(tmp_path: Path, target: str, status: int) -> None:

@@ -55,6 +55,7 @@ SHOW
 """
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_heavy_packages_are_imported_when_they_are_needed() -> None:
     """Partitions need no torch; training, counting and sub-networks need neither its compiler nor sympy."""

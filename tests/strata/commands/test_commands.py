@@ -135,6 +135,7 @@ def test_newest_evaluation_is_shown_during_the_run(
     assert "round 1/1  accuracy 10.00 %  loss 1.0000" in result.err
 
 
+@pytest.mark.whole
 def test_interrupt_stops_the_run(url: str, cloud: FakeCloud, spec_file: Path) -> None:
     cloud.holds = True
     command = [sys.executable, "-m", "strata.main", "run", str(spec_file), "--url", url, "--format", "json"]

@@ -100,6 +100,7 @@ def given_sigint(handler: Any) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.whole
 def test_each_process_has_an_environment_descriptors_and_random_states_of_its_own(
     scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_processes_of_a_topology_are_stopped_added_retired_killed_and_restarted(
         again.wait_ready(HANG_S)
 
 
+@pytest.mark.whole
 def test_a_host_without_ipv4_is_reached_by_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_ipv6():
         pytest.skip("this machine has no ::1")
@@ -380,6 +381,7 @@ def test_killed_launcher_ends_its_processes(home: Path) -> None:
     until("the end of the folder", lambda: not Path(printed["folder"]).exists())
 
 
+@pytest.mark.whole
 def test_other_commands_find_the_topology_of_up_and_down_ends_it(home: Path, strata: Strata) -> None:
     process, printed, pids = start_up()
     note = json.loads((home / ".strata" / "topology.json").read_text())

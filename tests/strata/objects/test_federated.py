@@ -96,6 +96,7 @@ async def test_a_saved_run_answers_without_its_cloud(url: str, tmp_path: Path) -
     await asyncio.to_thread(used)
 
 
+@pytest.mark.whole
 async def test_runs_are_compared_wherever_they_are(url: str, tmp_path: Path) -> None:
     def used() -> None:
         with strata.connect(url) as cloud:
@@ -135,6 +136,7 @@ async def test_rounds_come_while_the_run_goes_on(fed: Federation, url: str) -> N
     assert given == [1, 2]
 
 
+@pytest.mark.whole
 async def test_a_paused_run_is_resumed_and_gives_the_same_model(fed: Federation, url: str) -> None:
     def whole() -> str | None:
         with strata.connect(url) as cloud:
