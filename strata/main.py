@@ -22,6 +22,7 @@ from strata.commands import (
     plan,
     plugins,
     predict,
+    profiles,
     report,
     run,
     runs,
@@ -69,6 +70,7 @@ for _command in (
     topology.down,
 ):
     app.command()(_command)
+app.add_typer(profiles.profiles)
 app.add_typer(certs.certs)
 
 

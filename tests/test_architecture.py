@@ -106,6 +106,7 @@ WITHIN = {
     "strata.comparison_table": "output tables",
     "strata.log_reader": "",
     "strata.spec_files": "",
+    "strata.measured": "",
     "strata.launcher": "api",
     "strata.fleet": "launcher",
     "strata.connection": "api launcher",
@@ -116,7 +117,7 @@ WITHIN = {
     "strata.sweeps": "api launcher output runs spec_files",
     "strata.objects": "api launcher fleet connection comparison_table output spec_files runs sweeps",
     "strata.commands": "api launcher fleet options output tables comparison_table log_reader doctor spec_files runs "
-    "checks sweeps plugin_listing",
+    "checks sweeps plugin_listing measured",
     "strata.main": "commands output",
     "strata.__main__": "main",
 }

@@ -77,6 +77,8 @@ def test_a_command_of_a_page_exists_with_its_options_and_its_spec_is_valid(page:
     words = shlex.split(line, comments=True)
     name, *rest = words[next(n for n, word in enumerate(words) if word.endswith("strata")) + 1 :]
     known = KNOWN[name]
+    if hasattr(known, "commands"):  # a group
+        known = known.commands[rest.pop(0)]
     options = {option for param in known.params for option in param.opts}
     assert [word for word in rest if word.startswith("--") and word not in options] == []
     if name not in ("run", "sweep") or WRITTEN.intersection(rest) or (page, rest[0]) in OWN_FILES:

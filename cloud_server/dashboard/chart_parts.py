@@ -44,7 +44,7 @@ def value_axis(axis: Axis, unit: str, theme: Theme, *, vertical: bool, largest: 
     ends_at_100 = axis.unit == "share" and largest is not None and _FULL_AXIS_ABOVE < largest <= 1
     return {
         **({"max": 100} if ends_at_100 else {}),
-        "type": "value",
+        "type": "log" if axis.log else "value",
         "name": name,
         "nameLocation": "end" if vertical else "middle",
         "nameGap": 14 if vertical else 28,

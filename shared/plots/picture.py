@@ -24,12 +24,14 @@ class Axis(Record):
         unit: `share`: from 0 to 1, shown in per cent; `bytes` and `seconds` are shown in a unit that suits their size.
         from_zero: whether the axis begins at 0.
         whole: whether its ticks are whole numbers only.
+        log: whether it is logarithmic; all values are above 0.
     """
 
     label: str = ""
     unit: Literal["", "share", "bytes", "seconds"] = ""
     from_zero: bool = False
     whole: bool = False
+    log: bool = False
 
 
 class Series(Record):

@@ -158,6 +158,10 @@ def _label(axes: Any, x: Axis | None, y: Axis | None, units: tuple[str, str] = (
     for axis, side, unit in ((x, axes.xaxis, units[0]), (y, axes.yaxis, units[1])):
         if axis is not None:
             _label_one(side, axis, unit)
+    if x is not None and x.log:
+        axes.set_xscale("log")
+    if y is not None and y.log:
+        axes.set_yscale("log")
     if x is not None and x.from_zero:
         axes.set_xlim(left=0)
     if y is not None and y.from_zero:

@@ -18,6 +18,8 @@ from shared.simulation.device_specs import EdgeLinkSpec as EdgeLinkSpec
 from shared.simulation.device_specs import LinkSpec as LinkSpec
 from shared.simulation.device_specs import ProfileSpec as ProfileSpec
 from shared.simulation.device_specs import ShareSpec as ShareSpec
+from shared.simulation.distributions import LogNormal as LogNormal
+from shared.simulation.distributions import LogNormalPart as LogNormalPart
 from shared.simulation.distributions import Normal as Normal
 from shared.simulation.distributions import Pareto as Pareto
 from shared.simulation.distributions import Parts as Parts

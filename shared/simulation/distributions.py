@@ -25,6 +25,10 @@ MAX_QUANTITY = 1e15
 """Upper bound on every draw; heavy tails end here."""
 MIN_QUANTITY = 1e-6
 """Lower bound on quantities that something is divided by."""
+MAX_SIGMA = 100.0
+"""Upper bound on the deviation of a logarithm."""
+MOST_PARTS = 20
+"""Most parts of a mixture."""
 Finite = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
 _UNIT = NormalDist()
 
@@ -74,6 +78,41 @@ class Zipf(Record):
     scale: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] = 1.0
 
 
+class LogNormalPart(Record):
+    """A part of a mixture: its share, its median, and `sigma`, the deviation of its natural logarithm."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    median: Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
+    sigma: Annotated[float, Field(ge=0, le=MAX_SIGMA)]
+
+
+class LogNormal(Record):
+    """Log-normal with this median and `sigma`, the deviation of its natural logarithm; or a mixture of such `parts`."""
+
+    name: Literal["lognormal"] = "lognormal"
+    median: Annotated[float, Field(gt=0, le=MAX_QUANTITY)] | None = None
+    sigma: Annotated[float, Field(ge=0, le=MAX_SIGMA)] | None = None
+    parts: Annotated[tuple[LogNormalPart, ...], Field(max_length=MOST_PARTS)] = ()
+
+    @model_validator(mode="after")
+    def _one_or_a_mixture(self) -> LogNormal:
+        if self.parts and (self.median is not None or self.sigma is not None):
+            raise ValueError("either `median` and `sigma`, or `parts`")
+        if not self.parts and (self.median is None or self.sigma is None):
+            raise ValueError("`median` and `sigma` are required, or `parts`")
+        total = sum(part.share for part in self.parts)
+        if self.parts and abs(total - 1) > 1e-9:
+            raise ValueError(f"the shares of `parts` add up to {total:g}, not to 1")
+        return self
+
+    @property
+    def mixture(self) -> tuple[LogNormalPart, ...]:
+        """The parts; a single distribution has the share 1."""
+        if self.median is None or self.sigma is None:
+            return self.parts
+        return (LogNormalPart(share=1.0, median=self.median, sigma=self.sigma),)
+
+
 def _kind(raw: Any) -> str:
     return str(raw.get("name") if isinstance(raw, Mapping) else getattr(raw, "name", "number"))
 
@@ -84,7 +123,7 @@ def _kind_or_table(raw: Any) -> str:
 
 def _known(raw: Any) -> Any:
     if isinstance(raw, Mapping):
-        check_known("distribution", raw.get("name"), ("uniform", "normal", "pareto", "zipf"))
+        check_known("distribution", raw.get("name"), ("uniform", "normal", "lognormal", "pareto", "zipf"))
     return raw
 
 
@@ -93,6 +132,7 @@ _Kinds = (
     Annotated[Finite, Tag("number")]
     | Annotated[Uniform, Tag("uniform")]
     | Annotated[Normal, Tag("normal")]
+    | Annotated[LogNormal, Tag("lognormal")]
     | Annotated[Pareto, Tag("pareto")]
     | Annotated[Zipf, Tag("zipf")]
 )
@@ -159,6 +199,9 @@ def scaled(quantity: Quantity, factor: float) -> Quantity:
     """Return a quantity whose draws are multiplied by a factor of at least 1; it ends at `MAX_QUANTITY`."""
     if isinstance(quantity, int | float):
         return _times(quantity, factor)
+    if isinstance(quantity, LogNormal):
+        parts = tuple(part.replace(median=_times(part.median, factor)) for part in quantity.mixture)
+        return LogNormal(parts=parts)
     sizes = {"low", "high", "mean", "sd", "scale"} & vars(quantity).keys()
     return quantity.replace(**{name: _times(getattr(quantity, name), factor) for name in sorted(sizes)})
 
@@ -173,6 +216,8 @@ def quantile(quantity: Quantity, u: float) -> float:
         return quantity.low + (quantity.high - quantity.low) * u
     if isinstance(quantity, Normal):
         return _normal(quantity, u)
+    if isinstance(quantity, LogNormal):
+        return _lognormal(quantity, u)
     if isinstance(quantity, Pareto):
         return min(quantity.scale * math.pow(1 - u, -1 / quantity.shape), MAX_QUANTITY)
     if isinstance(quantity, Zipf):
@@ -187,6 +232,28 @@ def _normal(quantity: Normal, u: float) -> float:
     below = _UNIT.cdf(-quantity.mean / quantity.sd)
     x = quantity.mean + quantity.sd * _UNIT.inv_cdf(min(below + (1 - below) * u, 1 - 2**-53))
     return min(max(x, math.ulp(quantity.mean)), MAX_QUANTITY)
+
+
+def _lognormal(quantity: LogNormal, u: float) -> float:
+    """The x with sum of share * Phi(ln(x / median) / sigma) = u, by bisection between the quantiles of the parts."""
+    z = _UNIT.inv_cdf(u)
+    ends = [math.log(part.median) + part.sigma * z for part in quantity.mixture]
+    low, high = min(ends), max(ends)
+    while low < (middle := (low + high) / 2) < high:
+        if log_normal_cdf(quantity, middle) < u:
+            low = middle
+        else:
+            high = middle
+    return max(math.exp(min(high, math.log(MAX_QUANTITY))), math.ulp(0.0))
+
+
+def log_normal_cdf(quantity: LogNormal, log_x: float) -> float:
+    """Return P(ln X <= log_x)."""
+    return math.fsum(part.share * _below(log_x - math.log(part.median), part.sigma) for part in quantity.mixture)
+
+
+def _below(distance: float, sigma: float) -> float:
+    return _UNIT.cdf(distance / sigma) if sigma else float(distance >= 0)
 
 
 def _rank(exponent: float, n: int, u: float) -> int:

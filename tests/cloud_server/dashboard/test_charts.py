@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cloud_server.dashboard.chart_parts import LIGHT, value_axis
 from cloud_server.dashboard.charts import DARK, LIGHT, height_px, options
 from shared.plots.picture import Axis, Bars, Line, Lines, Mark, Series, Span, Spans
 from shared.plots.timeline import MARKS, WHATS
@@ -160,3 +161,7 @@ def test_activities_differ_by_pattern_and_ends_of_visits_by_shape(theme) -> None
     assert list(shapes) == list(MARKS)
     assert len(set(shapes.values())) == len(MARKS)
     assert chart["legend"]["data"] == [*WHATS, *MARKS]
+
+
+def test_a_logarithmic_axis_is_drawn_as_one() -> None:
+    assert [value_axis(Axis(log=log), "", LIGHT, vertical=False)["type"] for log in (True, False)] == ["log", "value"]
