@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cloud_server.dashboard.chart_parts import LIGHT, value_axis
+from cloud_server.dashboard.chart_parts import value_axis
 from cloud_server.dashboard.charts import DARK, LIGHT, height_px, options
 from shared.plots.picture import Axis, Bars, Line, Lines, Mark, Series, Span, Spans
 from shared.plots.timeline import MARKS, WHATS
