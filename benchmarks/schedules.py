@@ -7,7 +7,8 @@ product's code; no device trains, since simulated time does not depend on the tr
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from shared.federation.context import EdgeView
 from shared.federation.experiment import Experiment
 from shared.federation.messages import Outcome, WaveId
 from shared.federation.spec_parser import parse_spec
+from shared.run_records.visits import VisitRecord
 from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training.data.dataset import Dataset
@@ -51,18 +53,21 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 @dataclass
 class EdgeSimulation:
-    """One edge of an experiment, round after round on the simulated clock."""
+    """One edge of an experiment, round after round on the simulated clock; `visits` are those of its last round."""
 
     experiment: Experiment
     number: int = 0
     at_s: float = 0.0
-    twins: Twins = field(default_factory=Twins)
+    visits: Sequence[VisitRecord] = ()
+
+    def __post_init__(self) -> None:
+        self.twins = Twins(telemetry=self.experiment.spec.telemetry)
 
     def round_s(self, round_no: int = 1) -> float:
         """Simulated seconds of the next round, in which every device does its share; without the links to the cloud."""
         experiment, clock = self.experiment, EdgeClock(self.experiment, self.number, round_no=round_no, at_s=self.at_s)
         numbers = [seat.number for seat in experiment.population.at(self.number)]
-        self.twins.refresh(clock, numbers, new_edge_round=True)
+        clock = self.twins.refresh(clock, numbers, new_edge_round=True)
         ctx = experiment.ctx(phase="train", round_no=round_no, n_clients=1, edge=self.number)
         view = EdgeView(twins=self.twins.known)
         tasks = scheduling.schedule(ctx, [clock.seat(number) for number in numbers], view)
@@ -79,8 +84,9 @@ class EdgeSimulation:
                 replies.links[number] = LinkUse(down_bytes=body + moved[number], up_bytes=body)
         timing = WaveTiming(clock, cast("Any", None), ctx, dispatch, replies)  # without a client: no agent is contacted
         wave = Wave(dispatch, replies, timing.decide())
-        visits = [visit_record(wave, number, timing.cost_of_visit(wave.decision, number), 0.0) for number in tasks]
-        self.twins.observe_wave(ctx, clock, wave, visits)
+        costs = {number: timing.cost_of_visit(wave.decision, number) for number in tasks}
+        self.visits = [visit_record(wave, number, cost, 0.0) for number, cost in costs.items()]
+        self.twins.observe_wave(ctx, clock, wave, self.visits)
         self.at_s += timing.duration_s(wave.decision)
         return timing.duration_s(wave.decision)
 
@@ -97,14 +103,14 @@ def counted_experiment(spec: ExperimentSpec) -> Experiment:
     )
 
 
-def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int) -> ExperimentSpec:
+def spec_of(profiles: list[dict[str, Any]], schedule: str, seed: int, twins: Any = True) -> ExperimentSpec:
     """A spec of ten devices that train five epochs on 600 samples each, and a server of 2000 samples per second."""
     mixture = [{"profile": profile, "share": 1 / len(profiles)} for profile in profiles]
     spec = {
         "seed": seed,
         "client": "edge",
         "schedule": schedule,
-        "twins": True,
+        "twins": twins,
         "data": {"name": "mnist", "n_train": 6000, "n_test": 1000},
         "model": "cnn_mnist",
         "local_epochs": 5,
