@@ -42,6 +42,7 @@ for _command in (
     runs.groups,
     runs.watch,
     log.log,
+    runs.change,
     runs.pause,
     runs.resume,
     runs.stop,

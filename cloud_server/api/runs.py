@@ -19,7 +19,7 @@ from shared.core.number_sets import NumberSet
 from shared.federation.registry import all_algorithms
 from shared.results.folder import file_names
 from shared.run_records.rounds import RoundDetail, RoundPage
-from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, RunInfo, RunPage, SeatPage
+from shared.run_records.runs import SEATS_A_PAGE, FilePage, MoreRounds, NewRun, RunChange, RunInfo, RunPage, SeatPage
 from shared.service.api.algorithms import AlgorithmInfo, AlgorithmList
 from shared.service.api.health import Health
 from shared.service.app import health
@@ -100,6 +100,12 @@ async def get_run(run_id: RunId, cloud: TheCloud) -> RunInfo:
 async def delete_run(run_id: RunId, cloud: TheCloud) -> None:
     """Delete a run that has ended or cannot be read; other tiers follow at their next heartbeats. Results stay."""
     await cloud.runs.delete(run_id)
+
+
+@router.patch("/runs/{run_id}", tags=["runs"], responses=NOT_NOW)
+async def change_run(run_id: RunId, body: RunChange, cloud: TheCloud) -> RunInfo:
+    """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
+    return await cloud.runs.raise_max_devices(run_id, body.max_devices)
 
 
 @router.post("/runs/{run_id}/rounds", tags=["runs"], responses=NOT_NOW)

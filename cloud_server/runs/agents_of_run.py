@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from cloud_server.nodes.liveness import AgentEntry
 from cloud_server.runs.placement import PlacementManager
+from cloud_server.runs.room import why_fixed
 from shared.core.formatting import counted
 from shared.federation.expected_times import ExpectedTimes, ProfileOf
 from shared.federation.experiment import Experiment
@@ -68,16 +69,18 @@ def profiles_line(asked: ExperimentSpec, manager: PlacementManager) -> tuple[str
 def notes_of_surplus(info: RunInfo, n_devices: int, n_edges: int) -> Iterator[str]:
     """What is said of a run that trains with fewer devices or edges than so many."""
     for word, most, wanted, hint in (
-        ("device", info.spec.max_devices, n_devices, _room),
-        ("edge", info.spec.num_edges, n_edges, lambda _: "a run that begins later has them"),
+        ("device", info.spec.max_devices, n_devices, _room(info.spec, f"strata change {info.run}")),
+        ("edge", info.spec.num_edges, n_edges, "a run that begins later has them"),
     ):
         if info.resolved and most is not None and wanted > most:
             has = f"run {info.run} has {counted(most, word)}"
-            yield f"{has}: {wanted - most} of {wanted} take no part; {hint(most)}"
+            yield f"{has}: {wanted - most} of {wanted} take no part; {hint}"
 
 
-def _room(most: int) -> str:
-    return f"`max_devices` above {most} in the spec keeps room for agents that come later"
+def _room(spec: ExperimentSpec, command: str = "strata change RUN") -> str:
+    if why_fixed(spec) is None:
+        return f"`{command} --max-devices N` makes room for more"
+    return f"`max_devices` above {spec.max_devices} in the spec keeps room for agents that come later"
 
 
 def with_idle_agents(info: RunInfo, manager: PlacementManager) -> RunInfo:
@@ -94,7 +97,7 @@ def _note(entry: AgentEntry, manager: PlacementManager, spec: ExperimentSpec) ->
         if len(manager.placement.taken) < manager.population.n_devices:
             return None  # it takes some before the next round
         n = manager.population.n_devices
-        return f"{_BEGIN}{entry.name} takes no part: all {counted(n, 'device')} of the run have agents; {_room(n)}"
+        return f"{_BEGIN}{entry.name} takes no part: all {counted(n, 'device')} of the run have agents; {_room(spec)}"
     if entry.effective_profile != STANDARD and not spec.devices.by_agent:
         why = f"the devices of this run have the profiles with which it began; {entry.effective_profile} does not count"
         return f"{_BEGIN}{entry.name}: {why}"

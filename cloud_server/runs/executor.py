@@ -24,6 +24,7 @@ from cloud_server.runs.plugin_checks import check_nodes, with_plugins
 from cloud_server.runs.provenance import provenance_of, reconciled, reopened
 from cloud_server.runs.quorum import QuorumMissed
 from cloud_server.runs.readiness import Barrier
+from cloud_server.runs.room import make_room
 from cloud_server.runs.round import RoundResult
 from cloud_server.runs.round_attempts import Attempt, new_round
 from cloud_server.runs.round_map import round_map
@@ -223,6 +224,7 @@ class RunExecutor:
 
     async def _train_round(self, state: RunState) -> None:
         """Train and commit the next round. If the run is stopped meanwhile, the round leaves no trace."""
+        await make_room(self.services, self.info, state)
         round_no = state.checkpoint.round_no + 1
         changes: list[PlacementChange] = []
         result = await self._attempt_until_quorum(state, round_no, "train", changes)

@@ -23,6 +23,7 @@ from cloud_server.runs.provenance import (
     reopened,
 )
 from cloud_server.runs.results_writer import seat_infos
+from cloud_server.runs.room import with_room
 from cloud_server.runs.run_queue import UNFINISHED, RunQueue
 from cloud_server.runs.run_state import CloudServices
 from cloud_server.runs.starts import committed_model, source_of
@@ -177,6 +178,15 @@ class RunManager:
             if info.status in FINAL:
                 return await self._set_pending(info, present, accept_changes)
             await self.queue.save(info)
+            if (executor := self._active(info)) is not None:
+                executor.info = info
+            return info
+
+    async def raise_max_devices(self, run_id: str, n: int) -> RunInfo:
+        """Make room for more devices in a run that goes on, from its next round on; see `with_room`."""
+        async with self._lock:
+            info, event = await with_room(self.services, await self.services.repository.info(run_id), n)
+            await self.queue.save(info, event)
             if (executor := self._active(info)) is not None:
                 executor.info = info
             return info

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from shared.core.bounds import RunReason
+from shared.core.bounds import LARGEST_DEVICES, RunReason
 from shared.core.errors import BadInput
 from shared.core.records import LEFT_OUT, Record
 from shared.core.scores import MAX_METRICS, FurtherSpreads, Spread, Spreads
@@ -40,6 +40,16 @@ class MoreRounds(Record):
     num_rounds: Count
     accept_changes: bool = False
     stop: Stop | None = None
+
+
+class RunChange(Record):
+    """Body of `PATCH /runs/{id}`.
+
+    Attributes:
+        max_devices: for how many devices the run has room from its next round on.
+    """
+
+    max_devices: Annotated[int, Field(ge=1, le=LARGEST_DEVICES)]
 
 
 class BestModel(Record):

@@ -67,6 +67,10 @@ class Client(TopologyClient):
         """Stop a run now; its committed rounds are kept."""
         return self._post(run, "stop")
 
+    def change(self, run: str, *, max_devices: int) -> RunInfo:
+        """Raise the `max_devices` of a run that goes on with `partition: sampled`, from its next round on."""
+        return parse(RunInfo, self._request("PATCH", path("runs", run), json={"max_devices": max_devices}))
+
     def delete(self, run: str) -> None:
         """Remove a run that has ended, with its states and models; its results folder stays."""
         self._request("DELETE", path("runs", run))

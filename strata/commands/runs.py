@@ -1,4 +1,4 @@
-"""Commands on existing runs: `ls`, `show`, `groups`, `watch`, `pause`, `resume`, `stop`, `rm`, `pull`."""
+"""Commands on existing runs: `ls`, `show`, `groups`, `watch`, `change`, `pause`, `resume`, `stop`, `rm`, `pull`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from shared.core.bounds import LARGEST_DEVICES
 from strata.commands.run import report
 from strata.options import (
     RUNS_DIR,
@@ -204,6 +205,19 @@ def pause(run: RunArgument, url: UrlOption = None, format: FormatOption = Format
     """Pause a run after its current round."""
     with connect(url) as client:
         _print(client.pause(client.run(run).run), format)
+
+
+def change(
+    run: RunArgument,
+    max_devices: Annotated[
+        int, typer.Option(min=1, max=LARGEST_DEVICES, help="Devices for which the run has room from its next round on.")
+    ],
+    url: UrlOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Make room for more devices in a run that goes on; its spec needs `partition: sampled`."""
+    with connect(url) as client:
+        _print(client.change(client.run(run).run, max_devices=max_devices), format)
 
 
 def resume(

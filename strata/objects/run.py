@@ -150,6 +150,11 @@ class Run:
         self._info = self._client.resume(self.id, accept_changes=accept_changes)
         return self
 
+    def change(self, *, max_devices: int) -> Self:
+        """Make room for more devices while it goes on, from its next round on; needs `partition: sampled`."""
+        self._info = self._client.change(self.id, max_devices=max_devices)
+        return self
+
     def stop(self) -> Self:
         """Stop it now; its committed rounds are kept."""
         self._info = self._client.stop(self.id)
@@ -209,12 +214,9 @@ class Run:
             return frame(map(flat, self.devices()), "seat")
         if what == "groups":
             return frame(group_rows(self.info), "group")
-        if what == "visits":
+        if what in ("visits", "classes", "confusion"):
             with self.results() as folder:
-                return frame(visit_rows(folder))
-        if what in ("classes", "confusion"):
-            with self.results() as folder:
-                return frame(class_table(folder, f"{what}.csv"))
+                return frame(visit_rows(folder) if what == "visits" else class_table(folder, f"{what}.csv"))
         known = ["rounds", "visits", "devices", "groups", "classes", "confusion"]
         raise UnknownName("table", what, known, field="what")
 
