@@ -240,6 +240,11 @@ def availability_cell(availability: Availability) -> str:
         return "always"
     if not isinstance(availability, Trace) or len(availability.traces) > 1:
         raise ValueError(f"no cell stands for the availability {availability.name}")
-    words = " ".join(f"{begin!r}-{end!r}" for begin, end in availability.traces[0])
-    period = "" if availability.period_s is None else f" / {availability.period_s!r}"
+    words = " ".join(f"{_short(begin)}-{_short(end)}" for begin, end in availability.traces[0])
+    period = "" if availability.period_s is None else f" / {_short(availability.period_s)}"
     return f"{words}{period}" if words else "never"
+
+
+def _short(seconds: float) -> str:
+    """A number that reads as the same float."""
+    return repr(float(seconds)).removesuffix(".0")

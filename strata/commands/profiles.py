@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +63,58 @@ def fit(
     if picture is not None:
         draw(picture, picture_of(found, file.name))
         stderr().print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
+
+
+class Source(StrEnum):
+    """Whose measurements are converted."""
+
+    fedscale = "fedscale"
+    mobiperf = "mobiperf"
+
+
+@profiles.command()
+def convert(
+    source: Annotated[Source, typer.Argument(help="Whose measurements they are.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="fedscale: client_device_capacity, and then client_behave_trace if wanted; mobiperf: files of JSON.",
+        ),
+    ],
+    to: Annotated[Path, typer.Option(help="The file of devices to write.")],
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows; of more devices, some are drawn.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,
+    forward_flops: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="fedscale: operations of inference on a sample of the measured model, such as 6e8."),
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="mobiperf: only measurements on this type of network, such as WIFI.")
+    ] = None,
+) -> None:
+    """Make a file of devices, as `devices: {file: ...}` takes it, of the measurements of another project.
+
+    What was assumed and what was left out is printed, and stands in the first lines of the file. FedScale's pickled
+    files are read as data: nothing in them is imported or called.
+    """
+    from shared.core.errors import BadInput
+    from shared.core.files import write_file
+    from strata.measured import conversion, fedscale, mobiperf
+    from strata.output import stderr
+
+    if source is Source.fedscale:
+        if len(files) > 2 or network is not None:
+            raise BadInput("fedscale takes client_device_capacity, then client_behave_trace, and no --network")
+        found = fedscale.converted(files[0], files[1] if len(files) > 1 else None, rows, seed, forward_flops)
+    else:
+        if forward_flops is not None:
+            raise BadInput("--forward-flops belongs to fedscale: MobiPerf measures no compute")
+        found = mobiperf.converted(files, rows, seed, network)
+    named = ", ".join(f"{path.name} (sha256 {conversion.digest_of(path)})" for path in files)
+    write_file(to, found.text(f"strata profiles convert {source.value}: {named}").encode())
+    for line in (*found.remarks, f"{to} has {len(found.rows):,} rows of {', '.join(found.columns)}"):
+        stderr().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(fit: Fit) -> str:
