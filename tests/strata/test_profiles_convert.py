@@ -75,7 +75,7 @@ PICKLED: dict[str, bytes] = {
     }.items()
 }
 """Files that Python's pickler wrote. `numpy3` has NumPy's scalars in protocol 3 under their old name: half a million
-such entries have the 39,369,071 bytes of FedScale's file. `plain` is in protocols 0 to 4, and `evil` calls `os.system`."""
+such entries have the 39,369,071 bytes of FedScale's file. `plain` is in protocols 0 to 4; `evil` calls `os.system`."""
 
 
 @pytest.mark.parametrize(
