@@ -132,7 +132,7 @@ class RoundHandler:
         self.metrics.noted(work.log)
         encoded = self.thread.run(codec.encode, answer)
         if order.kind == "train":
-            memory.state = work.state
+            memory.state, memory.residual = work.state, work.residual
             if isinstance(work, AsynchronousRound):
                 memory.stored_visits = self.flights.keep(experiment, order, work.flights)
             _, body = await asyncio.gather(self.states.commit(experiment, order, memory, twins), encoded)
@@ -150,26 +150,24 @@ class RoundHandler:
         twins: Twins,
         n_bytes: int,
     ) -> EdgeRound:
-        fresh, late = memory.state is None and order.base is not None, memory.late
-        if order.kind == "evaluate" or not experiment.spec.sync.devices.asynchronous:
-            collected = CollectedSamples(memory.uploads)
-            return EdgeRound(
-                experiment, order, agents, self.thread, memory.state, late, twins, n_bytes, fresh, collected
-            )
-        flights, stored_visits = self.flights.take(order, memory)
-        return AsynchronousRound(
+        fresh = memory.state is None and order.base is not None
+        known = (
             experiment,
             order,
             agents,
             self.thread,
             memory.state,
-            late,
+            memory.late,
             twins,
             n_bytes,
             fresh,
-            flights=flights,
-            stored_visits=stored_visits,
+            CollectedSamples(memory.uploads),
+            memory.residual,
         )
+        if order.kind == "evaluate" or not experiment.spec.sync.devices.asynchronous:
+            return EdgeRound(*known)
+        flights, stored_visits = self.flights.take(order, memory)
+        return AsynchronousRound(*known, flights=flights, stored_visits=stored_visits)
 
     async def _wait_until_registered(self) -> None:
         """Waits until the cloud has reported this edge's address: orders to agents carry it.

@@ -50,7 +50,8 @@ KILLS = {
 FIELDS_OF_EDGES: dict[str, Any] = {"synchronous": {}, "semi_synchronous": {"wanted": 1}, "asynchronous": {"buffer": 2}}
 LINKS = {"name": "backhaul", "by_home": [{"latency_s": 0.01}, {"latency_s": 0.4}]}
 """Links on which a quick edge may answer twice in a version."""
-COMPRESSED = {"algorithm": "fedavg", "compression": {"up": {"name": "topk", "fraction": 0.3}}}
+TOPK = {"up": {"name": "topk", "fraction": 0.3}}
+COMPRESSED = {"algorithm": "fedavg", "compression": TOPK, "edge_compression": {**TOPK, "down": "int8"}}
 
 
 MODES: list[tuple[str, str, dict[str, Any]]] = [

@@ -7,7 +7,7 @@ body that is too large all the same is refused where it arrives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from cloud_server.nodes.registry import Registry
 from cloud_server.runs.run_state import RunState
 from shared.core.errors import BadInput
+from shared.core.tensor_records import TensorMap
 from shared.core.tensors import n_bytes
 from shared.core.update_annotations import Mean, rule_of
 from shared.federation.context import Context
@@ -112,23 +113,25 @@ def _down_bytes(experiment: Experiment, state: Any, ctx: Context) -> tuple[int, 
     """The bytes of the broadcast to the first edge, and of the message that this makes of it for its first seat."""
     seats = [seat for seat in experiment.population.seats if seat.home_edge == 0]
     broadcast = experiment.algorithm.cloud.broadcast(ctx, state, 0, seats)
+    order = codec.size(experiment.edge_compressor.messages()(broadcast))
     edge = experiment.algorithm.edge
     begun = edge.begin(ctx, edge.init(ctx), broadcast)
     if not seats or not begun.edge_rounds:
-        return codec.size(broadcast), 0
+        return order, 0
     message = edge.dispatch(ctx, begun.state, seats[0])
-    return codec.size(broadcast), codec.size(experiment.compressor.messages()(message))
+    return order, codec.size(experiment.compressor.messages()(message))
 
 
-def _n_summed(experiment: Experiment, sent: Mapping[str, Collection[str]]) -> int:
-    """The elements of what is added up; of what is averaged per position the sum may be smaller."""
+def _summed(experiment: Experiment, sent: Mapping[str, Collection[str]]) -> list[TensorMap]:
+    """The tensors of each field that is added up; of what is averaged per position the sum may be smaller."""
     kind, shapes = experiment.algorithm.update, experiment.shapes
-    found = 0
-    for field, names in sent.items():
-        rule = rule_of(kind, field)
-        if isinstance(rule, Mean) and not rule.per_position:
-            found += sum(shapes[name].numel() for name in names if name in shapes)
-    return found
+    rules = {field: rule_of(kind, field) for field in sent}
+    added = [field for field, rule in rules.items() if isinstance(rule, Mean) and not rule.per_position]
+    return [{name: shapes[name] for name in sent[field] if name in shapes} for field in added]
+
+
+def _n_elements(fields: Iterable[TensorMap]) -> int:
+    return sum(tensor.numel() for tensors in fields for tensor in tensors.values())
 
 
 def _up_bytes(experiment: Experiment, ctx: Context, hosted: int) -> int:
@@ -140,12 +143,14 @@ def _up_bytes(experiment: Experiment, ctx: Context, hosted: int) -> int:
     n = min(hosted, sum(seat.home_edge == 0 for seat in experiment.population.seats)) or 1
     if algorithm.reports or spec.may_refuse:
         return own
-    summed = 8 * _n_summed(experiment, algorithm.footprint.sends(at_seat, experiment.shapes))
+    summed = 8 * _n_elements(_summed(experiment, algorithm.footprint.sends(at_seat, experiment.shapes)))
     return min(n * own, summed) if summed else own
 
 
 def _edge_bytes(experiment: Experiment, ctx: Context) -> int:
-    """The bytes of the sum that an edge sends at least."""
-    sends, shapes = experiment.algorithm.footprint.sends, experiment.shapes
-    least = min(_n_summed(experiment, sends(at, shapes)) for at in (ctx, ctx.at(seat=0)))
-    return least * (4 if experiment.spec.edge_upload == "mean" else 8)
+    """The bytes of the sum or the mean that an edge sends at least."""
+    sends, coded = experiment.algorithm.footprint.sends, experiment.edge_compressor
+    found = [_summed(experiment, sends(at, experiment.shapes)) for at in (ctx, ctx.at(seat=0))]
+    if coded.up is not None:
+        return min(sum(coded.carried_bytes(tensors, coded.up) for tensors in fields) for fields in found)
+    return min(map(_n_elements, found)) * (4 if experiment.spec.sends_means else 8)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from cloud_server.runs.answer_checks import AnswerChecks
@@ -34,6 +34,7 @@ from shared.runtime.logs import log_context_of, log_event
 from shared.service.order_headers import order_key
 from shared.storage.states import Version
 from shared.wire import codec
+from shared.wire.compression import decoded
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class CloudRound:
             phase=self.experiment.phase_of(self.round_no).name, round_no=self.round_no, n_clients=self._n_clients()
         )
         self.hooks = self.experiment.algorithm.cloud
+        self.coded = self.experiment.edge_compressor.messages()
 
     def _n_clients(self) -> int:
         return n_clients(self.experiment, self.placement, self.checkpoint.retired)
@@ -145,8 +147,7 @@ class CloudRound:
         log_event("order.sent", kind=self.kind, bytes=body.n_bytes)
         key = order_key("rounds", self.run_id, self.round_no, edge)
         reply = await self.edges.run_round(name, self.experiment, body, placement, self.placement.loads(), key)
-        await run_beside(self._check_answer, edge, reply.answer)  # of several edges at once
-        return reply
+        return await run_beside(self._checked, edge, reply)  # of several edges at once
 
     def _build_order(self, edge: int, placement: EdgePlacement) -> codec.Body:
         before = self.checkpoint
@@ -166,7 +167,7 @@ class CloudRound:
             bases={seat: version for seat, version in before.bases.items() if seat in seats},
             retired={seat: why for seat, why in before.retired.items() if seat in seats},
             clock_s=self.clock_s,
-            broadcast=self.hooks.broadcast(self.ctx, before.state, edge, hosted),
+            broadcast=self.coded(self.hooks.broadcast(self.ctx, before.state, edge, hosted)),
         )
         return codec.encode(order)
 
@@ -174,10 +175,12 @@ class CloudRound:
         """The seats that visit an edge, and that of its own worker."""
         return self.round_map.seats_at(edge) | self.experiment.population.workers_of(edge)
 
-    def _check_answer(self, edge: int, answer: RoundAnswer[Any]) -> None:
-        """Refuses an answer that its edge cannot have formed; see `AnswerChecks`."""
+    def _checked(self, edge: int, reply: EdgeReply) -> EdgeReply:
+        """The reply with its update decoded; refuses an answer that its edge cannot have formed: see `AnswerChecks`."""
         newest = max(self.round_no, self.checkpoint.edge_bases.get(edge, Version(0)).round_no)
+        answer = reply.answer.model_copy(update={"update": decoded(reply.answer.update)})
         AnswerChecks(self.experiment, self.ctx.at(edge=edge, round_no=newest), edge, self._seats_at(edge)).check(answer)
+        return replace(reply, answer=answer)
 
     # ---- the state after the round
 
@@ -260,7 +263,7 @@ def aggregated(experiment: Experiment, ctx: Context, state: Any, total: Accumula
 def weight_steps(experiment: Experiment, ctx: Context) -> int:
     """Steps of the staleness weight 1 in the cloud's sum: sums that edges forward have been weighted by them too."""
     spec, algorithm = experiment.spec, experiment.algorithm
-    means = spec.edge_upload == "mean" and can_be_mean(algorithm.update)
+    means = spec.sends_means and can_be_mean(algorithm.update)
     forwarded = spec.sync.devices.asynchronous and not means and not algorithm.edge.forms_model(ctx.at(edge=0))
     return spec.sync.edges.staleness.scale * (spec.sync.devices.staleness.scale if forwarded else 1)
 

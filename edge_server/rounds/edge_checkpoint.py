@@ -12,7 +12,7 @@ from edge_server.rounds.collected_samples import Upload
 from edge_server.rounds.flights import StoredVisits
 from edge_server.rounds.stale_updates import LateUpdate, LateUpdateBuffer
 from shared.core.records import Record
-from shared.core.tensor_records import copy_tensors
+from shared.core.tensor_records import TensorMap, copy_tensors
 from shared.federation.experiment import Experiment
 from shared.federation.selection import uses_losses
 from shared.wire import codec
@@ -28,6 +28,7 @@ class EdgeCheckpoint(Record, Generic[S, U, M]):
     Attributes:
         stored_visits: visits in flight, with asynchronous devices.
         uploads: the newest upload of each device's collected samples, where they travel.
+        residual: the error of the updates that the edge has sent compressed, by field and tensor.
     """
 
     state: S
@@ -35,6 +36,7 @@ class EdgeCheckpoint(Record, Generic[S, U, M]):
     losses: dict[int, float]
     stored_visits: StoredVisits[M] | None = None
     uploads: Annotated[dict[int, Upload], Field(exclude_if=lambda uploads: not uploads)] = Field(default_factory=dict)
+    residual: TensorMap = Field(default_factory=dict)
 
 
 @dataclass
@@ -46,12 +48,14 @@ class EdgeMemory:
         late: late updates, and losses by seat.
         stored_visits: visits in flight.
         uploads: of collected samples, by seat.
+        residual: as in `EdgeCheckpoint`.
     """
 
     state: Any = None
     late: LateUpdateBuffer = field(default_factory=LateUpdateBuffer)
     stored_visits: StoredVisits[Any] | None = None
     uploads: dict[int, Upload] = field(default_factory=dict)
+    residual: TensorMap = field(default_factory=dict)
 
 
 def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
@@ -61,8 +65,8 @@ def encode_checkpoint(experiment: Experiment, memory: EdgeMemory) -> codec.Body:
     buffer = memory.late
     late, losses = tuple(buffer.late[seat] for seat in sorted(buffer.late)), dict(sorted(buffer.losses.items()))
     kind, uploads = _record_type(experiment), dict(sorted(memory.uploads.items()))
-    more = {"late": late, "losses": losses, "stored_visits": memory.stored_visits, "uploads": uploads}
-    return codec.encode(kind(state=memory.state, **more))
+    more = {"stored_visits": memory.stored_visits, "uploads": uploads, "residual": memory.residual}
+    return codec.encode(kind(state=memory.state, late=late, losses=losses, **more))
 
 
 def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
@@ -71,7 +75,7 @@ def decode_checkpoint(experiment: Experiment, data: Any) -> EdgeMemory:
         return EdgeMemory(codec.decode(experiment.algorithm.edge_state, data, stored=True, copied=True))
     kept = codec.decode(_record_type(experiment), data, stored=True, copied=True)
     late = LateUpdateBuffer({item.contribution.seat: item for item in kept.late}, kept.losses)
-    return EdgeMemory(kept.state, late, kept.stored_visits, kept.uploads)
+    return EdgeMemory(kept.state, late, kept.stored_visits, kept.uploads, kept.residual)
 
 
 def as_decoded(experiment: Experiment, memory: EdgeMemory) -> EdgeMemory:
@@ -81,12 +85,12 @@ def as_decoded(experiment: Experiment, memory: EdgeMemory) -> EdgeMemory:
         late = {seat: copy_tensors(item) for seat, item in sorted(memory.late.late.items())}
         losses = dict(sorted(memory.late.losses.items()))
     buffer, uploads = LateUpdateBuffer(late, losses), dict(sorted(memory.uploads.items()))
-    return EdgeMemory(copy_tensors(memory.state), buffer, memory.stored_visits, uploads)
+    return EdgeMemory(copy_tensors(memory.state), buffer, memory.stored_visits, uploads, memory.residual)
 
 
 def _keeps_more(experiment: Experiment) -> bool:
     spec = experiment.spec
-    kept = spec.late == "next_round" or spec.collected == "travels"
+    kept = spec.late == "next_round" or spec.collected == "travels" or experiment.edge_compressor.keeps_residual
     return kept or uses_losses(spec) or spec.sync.devices.asynchronous
 
 

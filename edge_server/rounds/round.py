@@ -45,6 +45,7 @@ from edge_server.rounds.wave_timing import WaveTiming
 from shared.core.errors import StrataError
 from shared.core.number_sets import NumberSet
 from shared.core.records import Record
+from shared.core.tensor_records import TensorMap
 from shared.federation import scheduling, selection, visit_estimates
 from shared.federation.aggregation import Accumulator, PartialSum, can_be_mean, mean_of, names_clients
 from shared.federation.context import Context, EdgeView
@@ -74,6 +75,7 @@ class EdgeRound:
         order_bytes: size of the order's body.
         fresh_state: whether the state is None although this edge has been served before.
         collected: samples that devices collect, on their way, where they travel.
+        residual: the error of compressed updates to the cloud, by field and tensor: of earlier rounds, then with this.
         deadline_s: of the present edge round, on the clock of `log.simulated_s`.
         wall_deadline: with `clock: real`, the same on the wall clock.
     """
@@ -88,6 +90,7 @@ class EdgeRound:
     order_bytes: int
     fresh_state: bool = False
     collected: CollectedSamples = field(default_factory=CollectedSamples)
+    residual: TensorMap = field(default_factory=dict)
     deadline_s: float = math.inf
     wall_deadline: Deadline = field(default_factory=Deadline)
 
@@ -344,8 +347,11 @@ class EdgeRound:
         telemetry_bytes, telemetry_j = self.twins.end_round(ends, self.trainers.numbers)
         if update is not None:
             n_updates, n_samples, partial_sum = int(self.log.n_used > 0), n_own, None
-        elif partial_sum and self.experiment.spec.edge_upload == "mean" and can_be_mean(self.algorithm.update):
+        elif partial_sum and self.experiment.spec.sends_means and can_be_mean(self.algorithm.update):
             update, partial_sum = await self.thread.run(self._mean, partial_sum), None
+        if update is not None and n_updates:
+            coded = self.experiment.edge_compressor.update
+            update, self.residual = await self.thread.run(coded, update, self.residual)
         return RoundAnswer(
             edge=self.order.edge,
             partial_sum=partial_sum if n_updates else None,

@@ -124,5 +124,6 @@ ALGORITHM = Algorithm(
     device=Device(),
     update=Trained,
     asynchronous="yes",
+    sends_models=True,
     footprint=Footprint(sends=sends),
 )

@@ -304,5 +304,6 @@ ALGORITHM = Algorithm(
     update=Ternaries,
     needs={"optimizer": "sgd"},
     dtypes="float32",
+    sends_models=True,
     footprint=Footprint(sends=sends, codes=codes),
 )

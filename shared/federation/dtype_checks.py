@@ -10,10 +10,11 @@ from shared.core.errors import BadInput
 from shared.core.tensor_records import Tensor
 from shared.federation.hooks import Algorithm
 from shared.spec.experiment import ExperimentSpec
+from shared.wire.codec_settings import CompressionSpec
 
 
 def check_dtypes(spec: ExperimentSpec, algorithm: Algorithm, parameters: Mapping[str, Tensor]) -> None:
-    """Checks algorithm, `vectorised` and `compression`.
+    """Checks algorithm, `vectorised` and compression of both links.
 
     Raises:
         BadInput: one of them is not; names its field and a parameter.
@@ -27,10 +28,11 @@ def check_dtypes(spec: ExperimentSpec, algorithm: Algorithm, parameters: Mapping
         raise BadInput(f"{algorithm.name} is defined for float32, {cause}", field="algorithm.name")
     if spec.vectorised is not None:
         raise BadInput(f"vectorised: many devices train at once in float32 alone, {cause}", field="vectorised")
-    codecs = spec.compression.up or spec.compression.down
-    if codecs is not None and len(others) == len(parameters):
-        why = f"codecs compress float32 parameters, {cause}, and none is float32"
-        raise BadInput(f"compression: {why}", field="compression")
+    for field in ("compression", "edge_compression"):
+        link: CompressionSpec = getattr(spec, field)
+        if link != CompressionSpec() and len(others) == len(parameters):
+            why = f"codecs compress float32 parameters, {cause}, and none is float32"
+            raise BadInput(f"{field}: {why}", field=field)
 
 
 def count_by_dtype(parameters: Mapping[str, Tensor]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from shared.simulation.cost_model import Cost, LinkUse, link_cost, transfer_s
 from shared.simulation.device_specs import DeviceSpec, EdgeLinkSpec, LinkSpec
 from shared.simulation.load import MIN_FREE, Load, NoLoad, Sinus
 from shared.spec.experiment import ExperimentSpec
+from shared.wire.codec_settings import CompressionSpec
 
 MOST_SEATS = 1000
 """Devices that are looked at; of more, as many at equal distances."""
@@ -110,11 +111,15 @@ class ExpectedTimes:
     @cached_property
     def edge_s(self) -> dict[int, float]:
         """By edge, the seconds of its exchange with the cloud."""
-        n_bytes = self._ctx(0).model.n_bytes
-        up_bytes = n_bytes * (2 if self.spec.edge_upload == "sum" else 1)  # 8 bytes a parameter, or 4
-        use = LinkUse(down_bytes=n_bytes + HEAD_BYTES, up_bytes=up_bytes + HEAD_BYTES)
+        use = self.edge_use + LinkUse(down_bytes=HEAD_BYTES, up_bytes=HEAD_BYTES)
         edges = sorted({seat.home_edge for seat in self.seats})
         return {edge: link_cost(edge_link(self.spec, edge), use, lambda _: 1 << 62).simulated_s for edge in edges}
+
+    @cached_property
+    def edge_use(self) -> LinkUse:
+        """Bytes of the parameters that an edge receives and sends in a round."""
+        known, ctx = self.experiment, self._ctx(0).at(spec=self.spec)
+        return known.link_bytes.of_edge(ctx, replace(known.edge_compressor, spec=self.spec.edge_compression))
 
     @cached_property
     def last(self) -> tuple[float, Seat]:
@@ -141,6 +146,11 @@ class ExpectedTimes:
         if (twins := self.spec.telemetry) is not None:
             messages = f"{round_s / twins.period_s:.3g} messages of {size(twins.message_bytes)}"
             yield f"expected: a device sends {messages} to its twin in such a round"
+        for plain in self._uncompressed():
+            now, then = [
+                f"{size(use.down_bytes)} down and {size(use.up_bytes)} up" for use in (self.edge_use, plain.edge_use)
+            ]
+            yield f"expected: in a round an edge moves {now} of parameters; uncompressed it would be {then}"
         yield from self.without_effect()
 
     def _collected(self) -> Iterator[str]:
@@ -165,9 +175,20 @@ class ExpectedTimes:
         for field, devices in _other_devices(self.spec.devices):
             yield from self._tasks_unchanged(field, replace(self, spec=self.spec.replace(devices=devices)))
         for field, link in _other_links(self.spec.edge_link):
-            change = self._round_change(replace(self, spec=self.spec.replace(edge_link=link)))
-            if change < FELT:
-                yield f"without effect: {field} changes a round by {_percent(change)} of {duration(self.last[0])}"
+            yield from self._round_unchanged(field, replace(self, spec=self.spec.replace(edge_link=link)))
+        for plain in self._uncompressed():
+            yield from self._round_unchanged("edge_compression", plain, "; bytes are fewer")
+
+    def _uncompressed(self) -> Iterator[ExpectedTimes]:
+        """The times without the codecs between edges and cloud, if there are any."""
+        if self.spec.edge_compression != CompressionSpec():
+            yield replace(self, spec=self.spec.replace(edge_compression=CompressionSpec()))
+
+    def _round_unchanged(self, field: str, other: ExpectedTimes, but: str = "") -> Iterator[str]:
+        """A sentence if a round that waits for all takes as long otherwise."""
+        change = self._round_change(other)
+        if change < FELT:
+            yield f"without effect: {field} changes a round by {_percent(change)} of {duration(self.last[0])}{but}"
 
     def _tasks_unchanged(self, field: str, other: ExpectedTimes) -> Iterator[str]:
         """A sentence if tasks, or at least a round that waits for all, take as long with other devices."""

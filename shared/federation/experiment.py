@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -23,7 +23,6 @@ from shared.core.randomness import seeded_generators, stream_seed
 from shared.core.records import Record, canonical
 from shared.core.tensor_records import Tensor, TensorMap
 from shared.core.tensors import n_bytes, without
-from shared.core.update_annotations import coded_fields
 from shared.federation.aggregation import FixedPoint
 from shared.federation.context import Context, ModelInfo
 from shared.federation.data_arrival import collected
@@ -31,7 +30,8 @@ from shared.federation.data_checks import check_data
 from shared.federation.data_faults import DataFaults
 from shared.federation.dtype_checks import check_dtypes
 from shared.federation.groups import groups_of
-from shared.federation.hooks import Algorithm, Direction, Phase
+from shared.federation.hooks import Algorithm, Phase
+from shared.federation.link_bytes import LinkBytes
 from shared.federation.memory_check import check_memory
 from shared.federation.messages import Task, wire_types
 from shared.federation.own_hooks import with_checked_hooks
@@ -43,7 +43,6 @@ from shared.federation.scoring import scoring_of
 from shared.federation.scoring_trials import try_scoring
 from shared.federation.server_optimizers import with_server_optimizers
 from shared.federation.update_weights import check_steps, check_weights, largest_total
-from shared.simulation.cost_model import LinkUse
 from shared.spec.experiment import ExperimentSpec
 from shared.training import models
 from shared.training.compute_device import ComputeDevice, compute_device_of
@@ -75,7 +74,8 @@ class Experiment:
         trainable_names, frozen_names: of the model's parameters, those that training changes, in order, and the others.
         faults: the devices whose training samples have faults, and the data as they have them; None without any.
         scoring: the loss that training minimises, and the metrics that evaluations measure.
-        compressor: applies the spec's `compression`.
+        compressor, edge_compressor: apply the spec's `compression` and `edge_compression`.
+        link_bytes: bytes of the tensors that links carry.
         fixed_point: the steps in which sums of updates are exact.
         samples: encoded samples of the clients that train here.
     """
@@ -115,7 +115,10 @@ class Experiment:
         self.buffer_names = frozenset(models.buffer_names(first))
         self.norm_names = models.norm_names(first)
         check_dtypes(spec, self.algorithm, without(self.shapes, self.buffer_names))
-        self.compressor = Compressor(spec.compression, self.buffer_names | self.frozen_names)
+        whole_names = self.buffer_names | self.frozen_names
+        self.compressor = Compressor(spec.compression, whole_names)
+        self.edge_compressor = Compressor(spec.edge_compression, whole_names)
+        self.link_bytes = LinkBytes(self.algorithm, self.shapes)
         self.samples = SampleCache(self.SAMPLE_BYTES, data.encode)
         self._model_infos: dict[str, ModelInfo] = {}
         self.fixed_point = FixedPoint(
@@ -300,21 +303,6 @@ class Experiment:
             return 0
         return int((~np.isin(task.samples.numpy(), seat.train)).sum()) * self.sample_bytes
 
-    def _link_use(self, ctx: Context) -> LinkUse:
-        """Bytes of the model that a device receives and of the tensors that it sends."""
-        sent, coded = self.algorithm.footprint.sends(ctx, self.shapes), coded_fields(self.algorithm.update)
-        up = (self._carried(ctx, names, field in coded, "up") for field, names in sent.items())
-        down_bytes = self._carried(ctx, self.shapes, True, "down")
-        return LinkUse(down_bytes=down_bytes, up_bytes=sum(up))
-
-    def _carried(self, ctx: Context, names: Collection[str], coded: bool, direction: Direction) -> int:
-        """Bytes of these tensors, in the algorithm's own codecs where it has one, else, if `coded`, in the spec's."""
-        own = self.algorithm.footprint.codes(ctx, self.shapes, direction)
-        rest = {name: self.shapes[name] for name in names if name not in own}
-        codec = getattr(self.compressor, direction) if coded else None
-        own_bytes = sum(own[name].n_bytes(self.shapes[name].numel()) for name in own.keys() & set(names))
-        return own_bytes + self.compressor.carried_bytes(rest, codec)
-
     def ctx(self, *, phase: str, round_no: int, n_clients: int, edge: int | None = None) -> Context:
         """A context for the hooks of this run."""
         ctx = Context(
@@ -330,7 +318,8 @@ class Experiment:
             total_clients=max(self.population.n_training, 1),
         )
         if phase not in self._model_infos:  # the same in all of a phase
-            self._model_infos[phase] = replace(self._model_info, link_use=self._link_use(ctx.at(edge=0, seat=0)))
+            use = self.link_bytes.of_device(ctx.at(edge=0, seat=0), self.compressor)
+            self._model_infos[phase] = replace(self._model_info, link_use=use)
         return ctx.at(model=self._model_infos[phase])
 
     @cached_property

@@ -229,20 +229,9 @@ def with_server_optimizers(algorithm: Algorithm, spec: ExperimentSpec) -> Algori
         kind: Any = Optimised[algorithm.cloud_state]  # type: ignore[name-defined]
         found = replace(found, cloud=OptimisedCloud(algorithm.cloud, chosen.cloud), cloud_state=kind)
     if chosen.edges is not None:
-        if not _edges_form_models(algorithm, spec):
+        if not algorithm.edges_form_models(spec):
             why = "its edges form no models; with edge_rounds above 1 they do"
             raise BadInput(f"server_optimizer.edges: {algorithm.name}: {why}", field="server_optimizer.edges")
         kind = Optimised[algorithm.edge_state]  # type: ignore[name-defined]
         found = replace(found, edge=OptimisedEdge(algorithm.edge, chosen.edges), edge_state=kind)
     return found
-
-
-def _edges_form_models(algorithm: Algorithm, spec: ExperimentSpec) -> bool:
-    """Whether edges form models in the algorithm's last phase."""
-    params = algorithm.parse_params(spec.algorithm.params)
-    phase = algorithm.phases(spec, params)[-1].name
-    ctx: Context[Any] = Context(spec=spec, params=params, phase=phase, round_no=1, n_clients=1, edge=0)
-    try:
-        return algorithm.edge.forms_model(ctx)
-    except BadInput:  # it asks for the layers that an edge keeps, which are not known here
-        return True

@@ -40,7 +40,7 @@ def largest_total(spec: ExperimentSpec, population: Population) -> int:
     largest = int(np.bincount(population.home_edges).max(initial=1))
     n = n_buffered(devices, min(room * largest, len(population.home_edges)))
     of_buffer = n * int(by_seat.max(initial=1)) * devices.staleness.scale  # one fast seat may be behind several
-    forwarded = spec.most_edge_rounds == 1 and spec.edge_upload == "sum"
+    forwarded = spec.most_edge_rounds == 1 and not spec.sends_means
     at_cloud = n_answers * (of_buffer if forwarded else of_edge) * edges.staleness.scale
     return max(total, of_buffer, at_cloud)
 

@@ -49,7 +49,7 @@ from shared.spec.synchronisation import Sync
 from shared.spec.work_rules import check_work
 from shared.training.partition import IidPartition, PartitionSpec, SampledPartition
 from shared.training.specs import AugmentSpec, DataSpec, ModelSpec
-from shared.wire.codec_settings import CompressionSpec
+from shared.wire.codec_settings import CompressionSpec, EdgeCompression
 
 PLANNED = ("free_compute", "finish_time")
 """Schedules that plan shares by digital twins, and plan again what a device did not finish."""
@@ -118,6 +118,8 @@ class ExperimentSpec(Record):
         augment: how training images are augmented, and whether originals stay; None means that they are not.
         losses: tasks to leave out: the losses that one run recorded can be repeated in another.
         compression: codecs for parameters that travel between an edge and its devices, up and down.
+        edge_compression: codecs for parameters that travel between the cloud and an edge, up and down; with `up` edges
+            send means.
         sum_bounds: largest elements of updates; a device that sends a larger one has failed.
         edge_upload: what an edge sends up: `sum`, exact sums (8 bytes a parameter), or `mean`, rounded means (4 bytes).
         clock: `real` makes devices wait as long as the simulation says, and the wall clock decides which are late.
@@ -192,6 +194,7 @@ class ExperimentSpec(Record):
     sum_bounds: Annotated[SumBounds, Field(exclude_if=lambda value: value == SumBounds())] = SumBounds()
     edge_upload: Literal["sum", "mean"] = "sum"
     compression: CompressionSpec = CompressionSpec()
+    edge_compression: EdgeCompression = CompressionSpec()
     clock: Literal["simulated", "real"] = "simulated"
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
@@ -247,6 +250,11 @@ class ExperimentSpec(Record):
     def most_edge_rounds(self) -> int:
         """Number of edge rounds in a cloud round, at the edge that has most; above 1 every edge forms a model."""
         return max(self.edge_rounds) if isinstance(self.edge_rounds, tuple) else self.edge_rounds
+
+    @property
+    def sends_means(self) -> bool:
+        """Whether an edge that forms no model sends the mean of its devices' updates in place of their exact sum."""
+        return self.edge_upload == "mean" or self.edge_compression.up is not None
 
     def lr_at(self, round_no: int) -> float:
         """Return the learning rate of devices in a round."""

@@ -34,10 +34,11 @@ def check_sync(spec: Any) -> None:
     _check_edges(spec, spec.sync.edges)
     if spec.most_edge_rounds > 1 or spec.sync.devices.staleness.scale == 1:
         return
-    if spec.edge_upload == "mean":
+    if spec.sends_means:
+        what = "edge_upload: mean" if spec.edge_upload == "mean" else "edge_compression.up sends a mean, which"
         raise ValueError(
-            "edge_upload: mean does not tell by how much devices' staleness shortens the step; use edge_upload: sum, "
-            "edge_rounds above 1, or constant weights of sync.devices"
+            f"{what} does not tell by how much devices' staleness shortens the step; use sums (edge_upload: sum, and "
+            "edge_compression without up), edge_rounds above 1, or constant weights of sync.devices"
         )
     if spec.sync.edges.staleness.scale > 1:
         raise ValueError(

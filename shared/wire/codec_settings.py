@@ -50,7 +50,7 @@ CodecSpec = Fp16Settings | Int8Settings | TernarySettings | TopKSettings
 
 
 class CompressionSpec(Record):
-    """The codecs between an edge and its devices; None means uncompressed.
+    """The codecs of a link, between an edge and its devices or between cloud and edges; None means uncompressed.
 
     Attributes:
         up: for updates.
@@ -77,3 +77,7 @@ class CompressionSpec(Record):
         if isinstance(self.down, TopKSettings):
             raise ValueError("down: topk is for updates; it would set most weights of a model to 0")
         return self
+
+
+EdgeCompression = Annotated[CompressionSpec, Field(exclude_if=lambda value: value == CompressionSpec())]
+"""Left out of a spec that compresses nothing between cloud and edges."""

@@ -26,6 +26,7 @@ from tests.federation import Federation, PassOn, small_spec
 PROBES = "tests.probes"
 N_SEATS = 2
 RECORDED = ("fedavg", "probe_refuse", "probe_collect", "probe_position")
+CODED = {"fedavg": {"edge_compression": {"up": "int8", "down": "ternary"}}}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ async def record(folder: Path) -> list[Sample]:
     for algorithm in RECORDED:
         experiments = ExperimentCache(None, folder / "cache")
         data = {"name": "digits", "n_train": 60, "n_test": 20}
-        spec = small_spec(algorithm=algorithm, data=data, num_edges=1, num_devices=N_SEATS, num_rounds=1)
+        fields = {"data": data, "num_edges": 1, "num_devices": N_SEATS, "num_rounds": 1, **CODED.get(algorithm, {})}
+        spec = small_spec(algorithm=algorithm, **fields)
         async with Federation(folder / algorithm, n_edges=1, agent_devices=(2,)) as fed:
             fed.router.tamper = _record_bodies(algorithm, experiments, found)
             assert (await fed.run(spec)).status == "completed"

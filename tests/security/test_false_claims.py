@@ -28,8 +28,8 @@ SPEC: dict[str, Any] = {
 Forge = Callable[[Any], Any]
 
 
-def changing(kind: Any, port: int, path: str, forge: Forge) -> Tamper:
-    """Replaces the first answer of a service by what `forge` makes of it."""
+def changing(kind: Any, port: int, path: str, forge: Forge, times: int = 1) -> Tamper:
+    """Replaces the first answers of a service by what `forge` makes of them."""
 
     async def reply(request: httpx2.Request, pass_on: PassOn) -> httpx2.Response:
         whole = await pass_on()
@@ -37,7 +37,7 @@ def changing(kind: Any, port: int, path: str, forge: Forge) -> Tamper:
         headers = {name: value for name, value in whole.headers.items() if name != CHECKSUM_HEADER}
         return answer(bytes(body.join()), httpx2.Headers({**headers, "content-length": str(body.n_bytes)}))
 
-    return at(port, path, reply, times=1)
+    return at(port, path, reply, times=times)
 
 
 def of_agent(forge: Forge) -> Tamper:
@@ -45,9 +45,9 @@ def of_agent(forge: Forge) -> Tamper:
     return changing(kind[load_algorithm("fedavg").update, Any], AGENT_PORT, "/visits", forge)
 
 
-def of_edge(forge: Forge) -> Tamper:
+def of_edge(forge: Forge, times: int = 1) -> Tamper:
     kind: Any = RoundAnswer
-    return changing(kind[load_algorithm("fedavg").update], EDGE_PORT, "/rounds", forge)
+    return changing(kind[load_algorithm("fedavg").update], EDGE_PORT, "/rounds", forge, times)
 
 
 def seats_that(detail: Any, outcome: str) -> set[int]:

@@ -12,7 +12,7 @@ from torch import nn
 from shared.core.errors import BadInput
 from shared.core.records import Record
 from shared.core.tensor_records import Tensor, TensorMap
-from shared.core.update_annotations import PerClient, coded_fields, fields_with
+from shared.core.update_annotations import Mean, PerClient, can_be_mean, coded_fields, fields_with
 from shared.core.validation import explain
 from shared.federation.aggregation import check_update_type
 from shared.federation.context import Context, NoParams
@@ -22,6 +22,7 @@ from shared.federation.hooks.tiers import CloudHooks, DeviceHooks, EdgeHooks, up
 from shared.simulation.cost_model import Passes
 from shared.spec.experiment import ExperimentSpec
 from shared.training.loop import Objective
+from shared.wire.codec_settings import TopKSettings
 from shared.wire.compression import Codec
 
 
@@ -135,6 +136,7 @@ class Algorithm:
             the cross-entropy. A spec may let the devices of another algorithm minimise it (`algorithm.local`).
         adds_delta: whether an `aggregate` of its own only adds the update's `delta`, perhaps times a rate, to a model;
             a server optimiser may then put its step in the place of `delta`. The default hooks do.
+        sends_models: whether updates hold models, or weights of them, in place of changes.
         own_objective: from the parameters, whether hooks pass an objective to `Trainer.fit`; `algorithm.local` is then
             refused.
         one_by_one: from the parameters, why devices that train once cannot be trained many at once; None if they can.
@@ -167,6 +169,7 @@ class Algorithm:
     check: Callable[[Context, Any], None] = accepts_all
     objective: Callable[[Context], Objective | None] | None = None
     adds_delta: bool = False
+    sends_models: bool = False
     own_objective: Callable[[Any], bool] = no_objective
     one_by_one: Callable[[Any], str | None] = nothing_forbids
     footprint: Footprint = field(default_factory=Footprint)
@@ -233,15 +236,40 @@ class Algorithm:
         if spec.collected == "travels" and self.report is not None:
             why = f"{self.name} decides by reports, which would wait behind samples"
             raise BadInput(f"collected: {why}", field="collected")
-        if spec.compression.up is not None and not coded_fields(self.update):
-            why = f"{self.name} sends up no tensors that a codec could compress"
-            raise BadInput(f"compression.up: {why}", field="compression.up")
+        self._check_compression(spec)
         per_client = fields_with(self.update, PerClient)
         if spec.late == "next_round" and (self.reports or per_client):
             why = "it decides by reports"
             if per_client:
                 why = f"fields of its updates are collected per client ({', '.join(per_client)})"
             raise BadInput(f"late: next_round: {self.name} cannot use updates of other rounds, {why}", field="late")
+
+    def _check_compression(self, spec: ExperimentSpec) -> None:
+        """Check that codecs can compress what devices and edges of this algorithm send up."""
+        found = {"compression.up": spec.compression.up, "edge_compression.up": spec.edge_compression.up}
+        fields = [name for name, codec in found.items() if codec is not None]
+        if fields and not coded_fields(self.update):
+            why = f"{self.name} sends up no tensors that a codec could compress"
+            raise BadInput(f"{fields[0]}: {why}", field=fields[0])
+        for name in fields if self.sends_models else ():
+            own = name == "compression.up" and self.footprint.codes is not codes_nothing
+            if isinstance(found[name], TopKSettings) and not own:
+                why = f"{self.name} sends up models, not changes of them: topk would set most of their weights to 0"
+                raise BadInput(f"{name}: {why}", field=name)
+        if "edge_compression.up" in fields and not can_be_mean(self.update) and not self.edges_form_models(spec):
+            summed = [name for name, how in fields_with(self.update, Mean).items() if how.per_position or how.by_group]
+            why = f"edges send exact sums, since {', '.join(summed)} of its updates are averaged by position or group"
+            raise BadInput(f"edge_compression.up: {self.name}: {why}", field="edge_compression.up")
+
+    def edges_form_models(self, spec: ExperimentSpec) -> bool:
+        """Whether edges form models of their own in the last phase."""
+        params = self.parse_params(spec.algorithm.params)
+        phase = self.phases(spec, params)[-1].name
+        ctx: Context[Any] = Context(spec=spec, params=params, phase=phase, round_no=1, n_clients=1, edge=0)
+        try:
+            return self.edge.forms_model(ctx)
+        except BadInput:  # it asks for the layers that an edge keeps, which are not known here
+            return True
 
     def _check_sync(self, spec: ExperimentSpec) -> None:
         """Check that this algorithm is defined for tiers that do not wait for all answers."""

@@ -1,4 +1,4 @@
-"""Lossy compression of models and updates between an edge and its devices.
+"""Lossy compression of models and updates, between an edge and its devices and between cloud and edges.
 
     tensor --(fp16, int8, ternary, topk)--> Coded --(decoded)--> tensor, nearly the same
 

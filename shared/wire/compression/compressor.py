@@ -9,8 +9,8 @@ Error feedback (`memory`): an update is coded together with the error of those b
 
     p = m + u,  u' = code(p),  m <- p - u'                       Stich et al. 2018, algorithm 1; m begins as 0
 
-where u is the update of a visit (in the paper, the gradient of a step times the learning rate), and m stays with the
-device.
+where u is the update of a visit (in the paper, the gradient of a step times the learning rate), or that of an edge, and
+m stays with the device or the edge.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Compressor:
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether devices keep the error of their updates."""
+        """Whether senders keep the error of their updates."""
         return self.up is not None and self.up.feeds_back
 
     def messages(self) -> Callable[[R], R]:
-        """Returns a function that compresses the messages of a wave; a tensor in several of them is coded once."""
+        """Returns a function that compresses messages; a tensor in several of them is coded once."""
         codec = self.down
         if codec is None:
             return lambda message: message
@@ -86,7 +86,7 @@ class Compressor:
         """Returns an update with its averaged parameters compressed, and the residual for the next one.
 
         Args:
-            update: of a visit.
+            update: of a visit or an edge.
             residual: the error of earlier updates, by field and tensor. A tensor of it with another shape or dtype, or
                 that is not finite, is dropped: the update is then coded like a first one.
 

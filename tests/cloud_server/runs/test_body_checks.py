@@ -63,8 +63,9 @@ async def test_too_large_messages_are_refused_before_any_round(
         ({"cloud": 5 * M, "edge": 5 * M, "agent": 3 * M}, SCAFFOLD),
         ({"edge": 3 * M // 2}, {"compression": {"up": {"name": "int8"}}}),
         ({"cloud": 3 * M // 2}, {"edge_upload": "mean", "edge_rounds": 2}),
+        ({"cloud": M}, {"edge_compression": {"up": "int8"}}),
     ],
-    ids=["enough", "two states", "compressed", "means"],
+    ids=["enough", "two states", "compressed", "means", "compressed edges"],
 )
 async def test_a_limit_that_is_large_enough_refuses_nothing(
     tmp_path: Path, limits: dict[str, int], changes: dict[str, Any]

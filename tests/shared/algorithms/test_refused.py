@@ -65,6 +65,11 @@ SPECS: list[tuple[dict[str, Any], str, str]] = [
     ({"algorithm": "dtpfl"}, "client", "dtpfl needs client: edge"),
     ({"algorithm": "es_afl", "edge_rounds": 2}, "edge_rounds", "es_afl needs edge_rounds"),
     ({"algorithm": "es_afl", "edge_rounds": [1, 2]}, "edge_rounds", "es_afl needs edge_rounds: 1, not [1, 2]"),
+    (
+        {"algorithm": "fedasync", "compression": {"up": "topk"}},
+        "compression.up",
+        "fedasync sends up models, not changes",
+    ),
     ({"algorithm": "es_afl", "schedule": "equal"}, "schedule", "es_afl needs schedule"),
     ({"algorithm": "es_afl", "client": "edge"}, "client", "es_afl needs client"),
     ({"algorithm": "feddc", "schedule": "equal"}, "schedule", "feddc needs"),
