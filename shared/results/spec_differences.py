@@ -14,8 +14,15 @@ _MAX_CHARS = 60
 
 
 def flat(spec: ExperimentSpec) -> dict[str, Any]:
-    """A spec's fields by dotted key (`partition.alpha`), without its name, which has no effect."""
-    return dict(_leaves(spec.model_dump(mode="json", exclude={"name"}), ""))
+    """A spec's fields by dotted key (`partition.alpha`), without its name, which has no effect.
+
+    A file of devices has the first digits of its sha256 in place of its text.
+    """
+    found = dict(_leaves(spec.model_dump(mode="json", exclude={"name"}), ""))
+    if spec.devices.file is not None:
+        del found["devices.file.csv"]
+        found["devices.file.sha256"] = spec.devices.file.digest[:12]
+    return found
 
 
 def _leaves(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

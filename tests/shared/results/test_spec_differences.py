@@ -31,6 +31,14 @@ def test_only_values_that_are_not_shared_differ_also_where_a_key_is_absent() -> 
     }
 
 
+def test_a_file_of_devices_is_known_by_its_digest() -> None:
+    one, other = (parse_spec({"devices": {"file": {"path": "d.csv", "csv": f"up_bps\n{n}"}}}) for n in (1, 2))
+    assert differing([flat(one), flat(other)]) == ["devices.file.sha256"]
+    assert flat(one)["devices.file.path"] == "d.csv"
+    runs = [run_of(f"r{n}", "a", devices=spec.devices.model_dump()) for n, spec in enumerate((one, other))]
+    assert labels(runs) == [f"sha256={spec.devices.file.digest[:12]}" for spec in (one, other) if spec.devices.file]
+
+
 def test_values_are_labelled_by_the_last_part_of_their_key_unless_two_share_it() -> None:
     assert described({"partition.alpha": 0.1, "partition.name": "iid", "seed": None}) == (
         "alpha=0.1, partition=iid, seed=-"
