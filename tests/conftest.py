@@ -22,7 +22,9 @@ os.environ["MPLBACKEND"] = "Agg"
 
 import asyncio  # noqa: E402 - after the variables above, on purpose
 import functools  # noqa: E402
+import importlib  # noqa: E402
 import inspect  # noqa: E402
+import re  # noqa: E402
 import signal  # noqa: E402
 from collections import Counter  # noqa: E402
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator  # noqa: E402
@@ -35,6 +37,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from shared.federation.experiment import ExperimentCache  # noqa: E402
+from shared.training.torchvision_compat import torchvision  # noqa: E402
 from tests.cost.count import count_costs  # noqa: E402
 from tests.data_cache import data_of  # noqa: E402
 from tests.user_packages import user_package  # noqa: E402, F401 - a fixture
@@ -51,11 +54,16 @@ INTEGRATION = {
     "tests.shared.algorithms.layouts",
     "tests.security.sockets",
     "tests.soak.proxy",
+    "tests.strata.fake_cloud",
     "strata.launcher.fork_server",
     "strata.launcher.process",
     "strata.launcher.topology",
 }
 """Modules whose functions and classes run the three tiers in this process, or servers and other processes."""
+
+_MODULES = "|".join(map(re.escape, sorted(INTEGRATION)))
+INTEGRATES = re.compile(rf"^from (?:{_MODULES}) import |^pytestmark = pytest\.mark\.integration", re.MULTILINE)
+"""How a file begins of which every test is one of integration."""
 
 
 def _interrupt(*_: object) -> None:
@@ -87,18 +95,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without the one marker that `-m` asks for: to import them takes longer than all their tests."""
+    """Leave out files of which `-m` wants no test: to import them takes longer than all tests that are left."""
     wanted = config.option.markexpr
-    if wanted not in NAMED or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py" or not (wanted in NAMED or "not integration" in wanted):
         return None
-    return wanted not in collection_path.read_text(encoding="utf-8") or None
+    text = collection_path.read_text(encoding="utf-8")
+    return (wanted not in text if wanted in NAMED else bool(INTEGRATES.search(text))) or None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """Let the garbage collector work from here on, and leave alone what the imports and the collection made."""
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Import what all workers would, then let the garbage collector look now and then at what is made from here on."""
+    if session.config.option.workers:
+        torchvision()
+        importlib.import_module("matplotlib.backends.backend_agg")
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # a run makes as much that stays; Python's own threshold takes 8% of its time
     gc.enable()
 
 

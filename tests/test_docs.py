@@ -20,6 +20,7 @@ from strata.spec_files import SpecSource, read_spec
 from strata.sweeps.grid import combinations_of
 from tests.soak.plan import EVERY_CYCLE, SELDOM
 
+pytestmark = pytest.mark.integration  # with all pages
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

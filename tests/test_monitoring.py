@@ -52,10 +52,11 @@ def tiers(folder: Path) -> list[TierMetrics]:
     return [cloud, edge, agent.metrics]
 
 
-@pytest.fixture
-def families(tmp_path: Path) -> list[Metric]:
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
     """Returns the metric families of all tiers, each once."""
-    found = {family.name: family for metrics in tiers(tmp_path) for family in metrics.registry.collect()}
+    made = tiers(tmp_path_factory.mktemp("agent"))
+    found = {family.name: family for metrics in made for family in metrics.registry.collect()}
     return list(found.values())
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.waits import HANG_S
 
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[1]
 CONFTEST = """
 import pytest

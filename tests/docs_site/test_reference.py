@@ -27,6 +27,7 @@ from shared.spec import catalogue
 from shared.spec.run import RunSpec
 from strata.main import app
 
+pytestmark = pytest.mark.integration  # with all files
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration  # with all files
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("cloud_server", "edge_server", "device_agent", "shared", "strata")
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

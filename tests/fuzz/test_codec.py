@@ -18,7 +18,7 @@ from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -31,7 +31,7 @@ from tests.fuzz.bodies import check_message, other_value
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )

@@ -14,6 +14,7 @@ from strata.main import app_entry
 from tests.strata.samples import a_round, put_run
 from tests.waits import HANG_S
 
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import contextlib, io, json, sys

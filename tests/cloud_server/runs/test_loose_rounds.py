@@ -123,7 +123,7 @@ def simulated(done: Ended) -> list[dict[str, Any]]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("sync", "seed"), [(ASYNCHRONOUS, 1), (SEMI, 1), (ASYNCHRONOUS, 2), (SEMI, 2)])
+@pytest.mark.parametrize(("sync", "seed"), [(ASYNCHRONOUS, 1), (SEMI, 2)])
 async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, Any], seed: int) -> None:
     plain, draws = await ran(uneven(sync=sync), **THREE), np.random.default_rng(seed)
     assert max(row.staleness for detail in plain.rounds for row in detail.edges) > 0
@@ -145,8 +145,7 @@ async def test_delays_of_answers_change_no_bit(tmp_path: Path, sync: dict[str, A
     ("how", "sync", "edge", "order"),
     [
         ("crash", ASYNCHRONOUS, 0, 2), ("stop", SEMI, 0, 3), ("pause", ASYNCHRONOUS, 1, 3),
-        ("crash", ASYNCHRONOUS, 2, 2), ("stop", ASYNCHRONOUS, 0, 4), ("pause", SEMI, 2, 1),
-        ("crash", SEMI, 2, 1), ("stop", ASYNCHRONOUS, 2, 2), ("pause", ASYNCHRONOUS, 0, 2),
+        ("crash", SEMI, 2, 1), ("stop", ASYNCHRONOUS, 2, 4), ("pause", SEMI, 2, 1),
     ],
 )  # fmt: skip
 async def test_a_run_interrupted_in_mid_flight_ends_with_the_same_bytes(

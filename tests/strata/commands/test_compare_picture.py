@@ -15,6 +15,7 @@ from tests.strata.commands.test_compare import compared, in_folder
 from tests.strata.conftest import Strata
 
 
+@pytest.mark.integration
 def test_picture_is_written_to_the_given_path_and_the_path_printed(strata: Strata, runs: Path, tmp_path: Path) -> None:
     in_folder(runs, "r1", [0.5, 0.6])
     assert "picture: runs/compare.png" in strata("compare", "r1").err

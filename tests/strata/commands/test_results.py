@@ -80,6 +80,7 @@ def test_run_and_rounds_are_read_back_as_written(tmp_path: Path) -> None:
     assert (line["round_no"], line["kind"], line["accuracy"], line["loss"]) == ("2", "train", "0.92", "0.25")
 
 
+@pytest.mark.integration
 def test_round_that_lost_thousands_of_seats_is_written_read_and_drawn(tmp_path: Path) -> None:
     lost = tuple(FailureInfo(seat=n, edge="edge-1", reason="unavailable", detail="off " * 20) for n in range(5000))
     written(tmp_path, a_round(1, failures=lost), status="completed")

@@ -155,6 +155,7 @@ def test_several_runs_are_compared_first(tmp_path: Path, folder: Path) -> None:
     assert "accuracy of all runs by rounds, simulated time and bytes" in [a.get("aria-label") for _, a in page.elements]
 
 
+@pytest.mark.integration
 def test_texts_of_users_are_escaped(compared: tuple[list[Path], str]) -> None:
     page = Page(compared[1])
     assert {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "form"} == set()
@@ -164,6 +165,7 @@ def test_texts_of_users_are_escaped(compared: tuple[list[Path], str]) -> None:
     assert "".join(page.text).count(EVIL) >= 8
 
 
+@pytest.mark.integration
 def test_a_report_loads_nothing_from_the_network_and_its_ids_are_unique(compared: tuple[list[Path], str]) -> None:
     _, text = compared
     page = Page(text)
@@ -313,6 +315,7 @@ def test_a_picture_in_a_page_has_the_pages_colour_and_unique_ids() -> None:
     assert 'aria-label="so &quot;it&quot; is"' in found
 
 
+@pytest.mark.integration
 @pytest.mark.matrix
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
 def test_pictures_are_written_to_files_for_a_paper(folder: Path, tmp_path: Path, form: str, begins: bytes) -> None:
